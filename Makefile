@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest
 WORKERS := 3
 
-.PHONY: help run up setup dev test test-chaos test-scale test-fuzz model check format bench bench-scheduler bench-host lock docs client clean
+.PHONY: help run up setup dev test test-storm test-chaos test-scale test-fuzz model check format bench bench-scheduler bench-host lock docs client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,9 @@ dev:
 test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
 	@$(PYTEST) -m "not chaos and not scale" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+test-storm: dev  ## Run the short storms of make test alone, and print what they did
+	@$(PYTEST) -m storm -s
+
 CHAOS_REPORT := .chaos-report.jsonl
 test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m: so long for each database)
 	@: > $(CHAOS_REPORT)
@@ -35,7 +38,7 @@ test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m:
 test-scale: dev  ## Run the long tests with many jobs and hosts
 	@$(PYTEST) -m scale
 
-test-fuzz: dev  ## Ask the service what its description allows and forbids, as each role (FOR=600: seconds for each)
+test-fuzz: dev  ## Ask the service what its description allows and forbids, as each role (FOR=600: seconds for each, and a minute or two)
 	@GPU_PLATFORM_FUZZ_SECONDS=$(or $(FOR),120) $(PYTEST) -n0 -m scale tests/fuzz
 
 model: dev  ## Explore the lease protocol: every order of messages, losses, restarts (minutes)

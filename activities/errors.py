@@ -26,6 +26,11 @@ def workflow_is_older(key: AttemptKey) -> ApplicationError:
     return ApplicationError(f"attempt {key} has gone on", type=WORKFLOW_IS_OLDER, non_retryable=True)
 
 
+def repair_failed(message: str) -> ApplicationError:
+    """The error for a step of a repair that did not help: the next kind of repair is tried."""
+    return ApplicationError(message, type="RepairFailed", non_retryable=True)
+
+
 @contextmanager
 def host_may_be_removed() -> Iterator[None]:
     """Wraps a step of a repair. If an operator removed the host with its GPUs, the step fails with ``HOST_REMOVED``."""

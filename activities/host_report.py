@@ -7,10 +7,11 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
-from gpu_platform.domain.errors import InvalidRequest, NotFound, StaleReport
+from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.identity.names import NODE
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import hosts, reports
+from gpu_platform.store.hosts import hosts, identities, reports
 
 
 class HostReportActivities:
@@ -29,7 +30,8 @@ class HostReportActivities:
         node worker stays as the service learned it.
         """
         try:
+            identities.check_not_revoked(self._store, f"{NODE}/{report.name}")
             report = report.model_copy(update={"agent_url": hosts.agent_url(self._store, report.name)})
             return reports.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
-        except (InvalidRequest, NotFound, StaleReport) as error:
+        except (Forbidden, InvalidRequest, NotFound, StaleReport) as error:
             raise ApplicationError(error.message, type=error.code, non_retryable=True) from error

@@ -1,21 +1,15 @@
-"""The steps that heal a GPU: in the database (control queue) and on the host (``node-<host>``)."""
+"""The steps in the database that heal a GPU. The step on its host is ``activities.node.reset``."""
 
 from __future__ import annotations
 
-import asyncio
-
 from pydantic import BaseModel
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
 from activities.errors import host_may_be_removed
-from activities.heartbeat import heartbeating
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.states import GpuState
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpu_states
@@ -39,10 +33,6 @@ class ResetResult(BaseModel):
     """Why it failed."""
     counts: bool = True
     """The fault was the GPU's own, so it counts as flapping. False: a program caused it."""
-
-
-RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
-"""The type of the failure of a reset that can never succeed, however often it is tried."""
 
 
 class RemediationActivities:
@@ -99,24 +89,3 @@ class RemediationActivities:
                 actor="remediation",
                 now=utc_now(),
             )
-
-
-class ResetActivities:
-    """The host's part: resets its GPUs."""
-
-    def __init__(self, agent: HostAgent) -> None:
-        self._agent = agent
-
-    @activity.defn
-    async def reset_gpu(self, gpu_uuid: str) -> None:
-        """Reset and verify the GPU.
-
-        Fails with ``ResetFailed`` if it does not work afterwards, and with ``ResetNeedsOperator`` if this machine
-        cannot reset it alone.
-        """
-        try:
-            await heartbeating(asyncio.to_thread(self._agent.reset_gpu, gpu_uuid))
-            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
-        except PlatformError as error:
-            kind = RESET_NEEDS_OPERATOR if error.details.get("needs_operator") else "ResetFailed"
-            raise ApplicationError(error.message, type=kind, non_retryable=True) from error

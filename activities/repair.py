@@ -1,27 +1,20 @@
-"""The steps that repair a whole host: what the control worker writes and runs, and what the host itself does."""
+"""The steps of the control worker that repair a whole host. The host's own steps are in ``activities.node.repair``."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from pydantic import BaseModel
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
-from activities.errors import host_may_be_removed
-from activities.heartbeat import heartbeating
-from gpu_platform.domain.errors import PlatformError
+from activities.errors import host_may_be_removed, repair_failed
 from gpu_platform.domain.hosts.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import repairs
-
-REPAIR_FAILED = "RepairFailed"
 
 
 class HoldGpuRequest(BaseModel):
@@ -63,16 +56,8 @@ class ServiceCaseRequest(BaseModel):
     tried: list[str]
 
 
-class RebootRequest(BaseModel):
-    """Reboot a host."""
-
-    host: str
-    boot_id: str | None
-    """The boot that must end. A host in another boot was rebooted already."""
-
-
 class RepairActivities:
-    """The control worker's part: short database steps, and the command that power cycles a host.
+    """Short database steps, and the command that power cycles a host.
 
     A step for a host that was removed fails with ``HOST_REMOVED``.
     """
@@ -135,58 +120,20 @@ class RepairActivities:
         """Run ``remediation.power_command`` for the host."""
         command = [part.replace("{host}", host) for part in shlex.split(self._settings.power_command or "")]
         if not command:
-            raise _failed("there is no remediation.power_command")
+            raise repair_failed("there is no remediation.power_command")
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )
         except OSError as error:
-            raise _failed(f"{command[0]} cannot be run: {error}") from error
+            raise repair_failed(f"{command[0]} cannot be run: {error}") from error
         try:
             async with asyncio.timeout(120):
                 output, _ = await process.communicate()
         except TimeoutError:
             process.kill()
-            raise _failed(f"{command[0]} did not end within 120 s") from None
+            raise repair_failed(f"{command[0]} did not end within 120 s") from None
         if process.returncode:
-            raise _failed(
+            raise repair_failed(
                 f"{command[0]} ended with {process.returncode}: {output.decode(errors='replace').strip()[-300:]}"
             )
-
-
-class HostRepairActivities:
-    """The host's part. ``reboot`` ends the boot with the given id; it may return or not."""
-
-    def __init__(self, agent: HostAgent, reboot: Callable[[str | None], Awaitable[None]]) -> None:
-        self._agent = agent
-        self._reboot = reboot
-
-    @activity.defn
-    async def reset_host(self, gpu_uuid: str) -> None:
-        """Reset all GPUs together, and verify this one."""
-        await self._verified(self._agent.reset_all_gpus, gpu_uuid)
-
-    @activity.defn
-    async def check_gpu(self, gpu_uuid: str) -> None:
-        """Check the health of the GPU and change nothing."""
-        await self._verified(None, gpu_uuid)
-
-    @activity.defn
-    async def reboot_host(self, request: RebootRequest) -> None:
-        """Reboot this host, unless another boot than ``boot_id`` runs already."""
-        try:
-            await heartbeating(asyncio.ensure_future(self._reboot(request.boot_id)))
-        except PlatformError as error:
-            raise _failed(error.message) from error
-
-    async def _verified(self, act: Callable[[], None] | None, gpu_uuid: str) -> None:
-        try:
-            if act is not None:
-                await heartbeating(asyncio.to_thread(act))
-            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
-        except PlatformError as error:
-            raise _failed(error.message) from error
-
-
-def _failed(message: str) -> ApplicationError:
-    return ApplicationError(message, type=REPAIR_FAILED, non_retryable=True)

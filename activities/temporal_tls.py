@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from temporalio.service import TLSConfig
 
@@ -10,19 +11,33 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.settings import TemporalSettings
 
 
+class TlsFiles(NamedTuple):
+    """What the files of TLS to Temporal hold. None: no such file is set."""
+
+    ca: bytes | None
+    certificate: bytes | None
+    key: bytes | None
+
+
+def read_files(temporal: TemporalSettings) -> TlsFiles:
+    """Read the files now. Raises :class:`CannotStart` if one cannot be read."""
+    try:
+        return TlsFiles(_read(temporal.tls_ca), _read(temporal.tls_cert), _read(temporal.tls_key or temporal.tls_cert))
+    except OSError as error:
+        raise CannotStart(f"a file of TLS to Temporal cannot be read: {error}; see temporal.tls_*") from error
+
+
 def tls_of(temporal: TemporalSettings) -> TLSConfig | bool:
     """What the Temporal client is given. False: no TLS. Raises :class:`CannotStart` if a file cannot be read."""
     if not temporal.tls:
         return False
-    try:
-        return TLSConfig(
-            server_root_ca_cert=_read(temporal.tls_ca),
-            domain=temporal.tls_server_name,
-            client_cert=_read(temporal.tls_cert),
-            client_private_key=_read(temporal.tls_key or temporal.tls_cert),
-        )
-    except OSError as error:
-        raise CannotStart(f"a file of TLS to Temporal cannot be read: {error}; see temporal.tls_*") from error
+    files = read_files(temporal)
+    return TLSConfig(
+        server_root_ca_cert=files.ca,
+        domain=temporal.tls_server_name,
+        client_cert=files.certificate,
+        client_private_key=files.key,
+    )
 
 
 def versions_of(temporal: TemporalSettings) -> list[tuple[int, int] | None]:

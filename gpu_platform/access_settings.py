@@ -35,6 +35,9 @@ class OidcSettings(BaseModel):
     ``realm_access.roles``."""
     roles: dict[str, dict[str, Role]] = {}
     """Group -> namespace -> role, e.g. ``{ml: {team-a: user}, gpu-admins: {"*": admin}}``."""
+    token_days: Annotated[int, Field(ge=1)] = 90
+    """The longest life of an API token that somebody makes who signed in there: the provider cannot end it. It is the
+    default, too. Admins of the cluster make tokens without an end."""
     everybody: dict[str, Role] = {}
     """Namespace -> role of everybody who signs in."""
 

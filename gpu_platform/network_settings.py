@@ -30,7 +30,10 @@ class NetworkSettings(BaseModel):
     links within gangs. Nothing else that ranks reach may be in it."""
     gang_port: Annotated[int, Field(ge=1, le=65535)] = 8474
     """UDP port between hosts for the networks of gangs (VXLAN), the same on all hosts. Firewalls between them must let
-    it pass."""
+    it pass. A host takes there only what comes from the hosts of its own gangs."""
+    connections: Annotated[int, Field(ge=64, le=1_000_000)] | None = None
+    """How many connections an isolated attempt may have on this host at once, besides those in its gang. A tenth of it
+    may begin each second. None: a 32nd of ``net.netfilter.nf_conntrack_max``, from 1024 to 4096."""
 
     @field_validator("allow")
     @classmethod

@@ -45,14 +45,16 @@ def configure_logging(process: str, *, level: str = "INFO", json: bool = True) -
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+    # Tracebacks are plain: those with local variables would write users' environments into the log.
     if json:
-        # A plain traceback: one with local variables would write users' environments into the log.
         render: list[structlog.typing.Processor] = [
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ]
     else:
-        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        render = [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[

@@ -10,9 +10,9 @@ import os
 import socket
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +26,10 @@ from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, Re
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.jail_settings import JailSettings
 from gpu_platform.network_settings import NetworkSettings
+from gpu_platform.service_settings import JobDefaults as JobDefaults
+from gpu_platform.service_settings import RateLimit as RateLimit
+from gpu_platform.service_settings import RateLimitSettings as RateLimitSettings
+from gpu_platform.service_settings import ServiceSettings
 
 
 class _Section(BaseModel):
@@ -68,57 +72,6 @@ class GatewaySettings(_Section):
     """Port of its ``/metrics``; None: not served."""
 
 
-class JobDefaults(_Section):
-    """Values for jobs that do not give their own."""
-
-    max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Attempts after a failure of the user's program. None: the platform's own default."""
-    max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Attempts after GPU faults and lost hosts."""
-    checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
-    """The interval at which programs are asked for a checkpoint."""
-    checkpoint_keep: Annotated[int, Field(ge=1)] | None = None
-    """How many of the newest complete checkpoints are kept; older ones are removed, even without a manifest."""
-
-
-class RateLimit(_Section):
-    """A token bucket: ``burst`` requests at once, then ``per_s`` a second."""
-
-    per_s: Annotated[float, Field(ge=0.01)]
-    """Requests a second, on average."""
-    burst: Annotated[int, Field(ge=1)]
-    """Requests at once, after a pause."""
-
-
-class RateLimitSettings(_Section):
-    """How often one caller may ask the service; null: as often as it likes."""
-
-    requests: RateLimit | None = RateLimit(per_s=100.0, burst=1000)
-    """All requests but the reports of hosts. Clients wait as long as the answer 429 says, and try again."""
-    planning: RateLimit | None = RateLimit(per_s=5.0, burst=50)
-    """Dry runs, reasons and snapshots: each costs the service up to a second."""
-
-
-class ServiceSettings(_Section):
-    """The REST service."""
-
-    host: str = "127.0.0.1"
-    """Address on which the service listens. Tokens travel in clear over plain HTTP: keep it private, or use TLS."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 8700
-    """Port of the REST API."""
-    job_defaults: JobDefaults = JobDefaults()
-    """Values for jobs that do not give their own."""
-    insecure_http: bool = False
-    """true: the service may listen outside the loopback without TLS. Only where the network itself is private and
-    encrypted: whoever reads it can act as any user and any host."""
-    allowed_hosts: list[str] = []
-    """More host names under which clients reach the service, besides this machine's own, ``localhost`` and those in
-    ``api_url`` and ``api_urls``; ``.example.org`` means all names below it. Requests for other names are refused, as
-    they may come from a web page that let its name point here. Addresses are always allowed."""
-    rate_limits: RateLimitSettings = RateLimitSettings()
-    """How often one caller may ask."""
-
-
 class SchedulerSettings(_Section):
     """The scheduler."""
 
@@ -131,9 +84,20 @@ class SchedulerSettings(_Section):
     below. ``kill -HUP`` makes the scheduler read them again."""
     retention_days: Annotated[float, Field(ge=1)] | None = 90.0
     """Reservations, idempotency keys and fault ids of jobs that ended longer ago are deleted; None: never.
-    Jobs, usage and the audit log stay."""
+    Jobs, usage and events stay."""
+    audit_keep_days: Annotated[float, Field(ge=1)] | None = None
+    """Older records of the audit log are moved out of the database, into files of ``audit_archive``; None: never."""
+    audit_archive: Path | None = None
+    """Directory for old records of the audit log, best one that all schedulers share. Needed with
+    ``audit_keep_days``."""
     metrics_port: int | None = None
     """Port of the scheduler's ``/metrics``; None: not served."""
+
+    @model_validator(mode="after")
+    def _archives_what_it_removes(self) -> Self:
+        if self.audit_keep_days is not None and self.audit_archive is None:
+            raise ValueError("audit_keep_days needs audit_archive, a directory: old records are moved there first")
+        return self
 
 
 class RemediationSettings(_Section):

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
 
 from anyio import to_thread
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.domain.access.rules import Reach
@@ -20,18 +23,19 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.access.gate import Gate
 from service.access.middleware import AccessControl
-from service.access.recording import audit_recorder, event_recorder
+from service.access.recording import Openings, audit_recorder, event_recorder
 from service.access.routes import ROUTES, TABLE
 from service.audit_log import AuditLog
 from service.context import ServiceContext
 from service.feed import EventFeed
 from service.http import problems
 from service.http.body_limit import BodyLimit
-from service.http.browsers import BrowserRules, names_of_this_service
+from service.http.browsers import BrowserRules, names_of_this_service, temporal_ui
 from service.http.machines import NodeTokenReader
 from service.http.rate_limits import RateLimits, limited
 from service.metrics import RequestTimes
 from service.node_agents import NodeAgents
+from service.operations.secrets import keep_resealed
 from service.planning_queue import PlanningQueue
 from service.routers import (
     access,
@@ -44,10 +48,14 @@ from service.routers import (
     jobs,
     queue,
     remediation,
+    secrets,
     streams,
     usage,
 )
 from service.routers import exec as exec_router
+from service.routers import (
+    temporal as temporal_router,
+)
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
 REQUEST_THREADS = 20
@@ -92,7 +100,8 @@ def create_app(
             )
             app.state.context = context
             to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
-            tasks = [asyncio.create_task(work()) for work in (context.feed.run, *background)]
+            reseal = partial(keep_resealed, settings, store)
+            tasks = [asyncio.create_task(work()) for work in (context.feed.run, reseal, *background)]
             yield
             context.feed.close()
             context.planning.close()
@@ -106,27 +115,39 @@ def create_app(
         version=version("gpu-platform"),
         description=DESCRIPTION,
         lifespan=lifespan,
-        responses=problems.RESPONSES,
+        routes=_routes(),
         separate_input_output_schemas=False,
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
+    app.state.openings = Openings(audit_log)
     app.state.node_tokens = NodeTokenReader(None if tls else settings.tls.directory(settings.state_dir))
     problems.install(app)
     app.add_middleware(BodyLimit)
-    gate = Gate(settings.access, store, [audit_recorder(audit_log), event_recorder(store)])
+    recorders = [audit_recorder(audit_log), event_recorder(store)]
+    gate = Gate(settings.access, store, recorders, settings.service.rate_limits.bad_tokens)
     app.add_middleware(AccessControl, gate=gate, table=TABLE)
-    app.add_middleware(BrowserRules, names=names_of_this_service(settings))
+    app.add_middleware(BrowserRules, names=names_of_this_service(settings), guest=temporal_ui(settings))
     app.add_middleware(RequestTimes)
-    of_machines = (hosts_and_gpus, identity, remediation)
-    for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, usage, access, audit):
-        app.include_router(module.router, dependencies=[limited("requests")])
-    for router in (hosts_and_gpus.node_reports, health.router, docs.router):
-        app.include_router(router)
+    if settings.service.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.service.trusted_proxies)
     TABLE.check(app)
     _describe(app)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All routes. They are made once: it takes most of the time in which an application is made."""
+    every = APIRouter(responses=problems.RESPONSES)
+    of_machines = (hosts_and_gpus, identity, remediation)
+    of_people = (usage, access, audit, secrets, temporal_router)
+    for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, *of_people):
+        every.include_router(module.router, dependencies=[limited("requests")])
+    for router in (hosts_and_gpus.node_reports, health.router, docs.router):
+        every.include_router(router)
+    return every.routes
 
 
 def _describe(app: FastAPI) -> None:

@@ -9,10 +9,12 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Header, Request
 
+from activities.payloads.converter import ring_of
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.identity.certificates import TlsContexts
+from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import RateLimitSettings, Settings
 from gpu_platform.store import Store
 from service.access.gate import Access
@@ -20,6 +22,7 @@ from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
 from service.node_agents import NodeAgents
 from service.operations.identities import Issuer, Revocations
+from service.operations.readiness import Readiness
 from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
 
@@ -40,6 +43,11 @@ class ServiceContext:
     """The service's certificate. None: it speaks plain HTTP, on the loopback."""
 
     @cached_property
+    def readiness(self) -> Readiness:
+        """Whether the service can do its work."""
+        return Readiness(self.store, self.workflows)
+
+    @cached_property
     def revoked(self) -> Revocations:
         """Machines whose certificates are not believed any more."""
         return Revocations(self.store)
@@ -48,6 +56,11 @@ class ServiceContext:
     def issuer(self) -> Issuer:
         """Signs certificates of machines."""
         return Issuer(self.settings, self.store, tls=self.tls is not None)
+
+    @cached_property
+    def payload_keys(self) -> KeyRing | None:
+        """Opens what is sealed in Temporal. None: nothing is."""
+        return ring_of(self.settings)
 
     def with_workflow_url(self, job: Job) -> Job:
         """The job with the address of its workflow in the Temporal UI."""
@@ -71,7 +84,11 @@ def _access(
     request: Request,
     _: Annotated[
         str | None,
-        Header(alias=USER_HEADER, description="Only for operators of the cluster: the user for whom they act"),
+        Header(
+            alias=USER_HEADER,
+            pattern=r"^[A-Za-z0-9]([A-Za-z0-9._\-]{0,61}[A-Za-z0-9])?$",
+            description="Only for operators of the cluster: the user for whom they act",
+        ),
     ] = None,
 ) -> Access:
     return cast(Access, request.scope["access"])

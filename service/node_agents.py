@@ -17,11 +17,12 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.domain.errors import HostUnavailable, InvalidRequest
+from gpu_platform.domain.errors import Forbidden, HostUnavailable, InvalidRequest
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
+from service.operations.identities import Revocations
 from service.operations.reports import checked_url
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class NodeAgents:
         self._store = store
         self._contexts = contexts
         self._trust_domain = trust_domain
+        self._revoked = Revocations(store)
         self._pool = _Pool(_NO_CERTIFICATES)
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -53,7 +55,7 @@ class NodeAgents:
     @asynccontextmanager
     async def stream(self, host: str, method: str, path: str, **options: Any) -> AsyncGenerator[httpx.Response, None]:
         """The answer, whose body was not read yet. Read it with :func:`whole`, :func:`pieces` or :func:`lines`."""
-        url = await run_in_threadpool(hosts.agent_url, self._store, host)
+        url = await run_in_threadpool(self._url_of, host)
         try:
             checked_url(url, tls=self._contexts is not None)
         except InvalidRequest as error:
@@ -69,6 +71,14 @@ class NodeAgents:
                 if "content-encoding" in answer.headers:
                     raise HostUnavailable(f"host {host} sent a compressed answer, which nobody asked for", host=host)
                 yield answer
+
+    def _url_of(self, host: str) -> str:
+        if self._contexts is not None:
+            try:
+                self._revoked.check(f"{names.NODE}/{host}")
+            except Forbidden as error:
+                raise HostUnavailable(error.message, host=host) from error
+        return hosts.agent_url(self._store, host)
 
     async def aclose(self) -> None:
         """Close all connections."""

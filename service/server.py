@@ -39,6 +39,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # service/app.py trusts the proxies of the settings only
                 timeout_graceful_shutdown=3,
                 **tls_options(tls),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
@@ -12,6 +13,17 @@ from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.observability import get_logger
 
 KEEP_ALIVE_S = 10.0
+
+DESCRIBED: dict[str, Any] = {
+    "text/event-stream": {
+        "schema": {
+            "type": "object",
+            "description": "Each event; `data` is JSON",
+            "properties": {"data": {"type": "string"}, "id": {"type": "string"}, "event": {"type": "string"}},
+        }
+    }
+}
+"""How the OpenAPI description shows an answer with server-sent events: one event of it."""
 
 log = get_logger(__name__)
 

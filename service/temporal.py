@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.job_start import JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
-from activities.temporal_tls import tls_of
+from activities.temporal_tls import tls_of, versions_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
@@ -38,13 +38,15 @@ class WorkflowGone(Exception):
 
 
 def connect_lazily(settings: Settings) -> ClientProvider:
-    """Returns a function that gives one client. It connects at its first call, so the service may start before
-    Temporal."""
+    """Returns a function that gives one client, and another one after its certificate was renewed. It connects at its
+    first call, so the service may start before Temporal."""
     client: Client | None = None
+    seen: object = None
 
     async def provide() -> Client:
-        nonlocal client
-        if client is None:
+        nonlocal client, seen
+        found = versions_of(settings.temporal)
+        if client is None or found != seen:
             client = await Client.connect(
                 settings.temporal.address,
                 namespace=settings.temporal.namespace,
@@ -52,6 +54,7 @@ def connect_lazily(settings: Settings) -> ClientProvider:
                 tls=tls_of(settings.temporal),
                 lazy=True,
             )
+            seen = found
         return client
 
     return provide

@@ -15,10 +15,12 @@ from gpu_platform.identity import key_ring, names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
 from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.settings import TemporalSettings
 from gpu_platform.store import Store
-from workers.gateway.__main__ import TOKENS, StoreRights
+from workers.gateway.__main__ import TOKENS, RevokedHosts, StoreRights
 from workers.gateway.rules import Rules
-from workers.gateway.server import Gateway, connect, credentials, make_server
+from workers.gateway.server import Gateway, credentials, make_server
+from workers.gateway.upstream import Upstream
 
 
 class Certificates:
@@ -36,8 +38,8 @@ class Certificates:
 
 
 class RunningGateway:
-    def __init__(self, address: str, certificates: Certificates) -> None:
-        self.address, self.certificates = address, certificates
+    def __init__(self, address: str, certificates: Certificates, revoked: RevokedHosts) -> None:
+        self.address, self.certificates, self.revoked = address, certificates, revoked
 
     async def client(self, path: str, namespace: str, **options: Any) -> Client:
         """A Temporal client with the certificate of ``path``, which believes that the gateway is Temporal."""
@@ -70,14 +72,14 @@ async def running_gateway(
     ring = directory / "ring.json"
     key_ring.create(ring)
     certificates = Certificates(directory)
-    channels = connect(temporal.service_client.config.target_host, None)
+    upstream = Upstream(TemporalSettings(address=temporal.service_client.config.target_host))
     rules = Rules(temporal.namespace, KeyRing.load(ring).scoped(TOKENS), StoreRights(store))
-    gateway = wrap(Gateway(rules, channels, names.DEFAULT_DOMAIN))
+    revoked = RevokedHosts(store)
+    gateway = wrap(Gateway(rules, upstream, names.DEFAULT_DOMAIN, revoked))
     server, port = make_server(gateway, "127.0.0.1:0", credentials(certificates.files(names.GATEWAY)))
     await server.start()
     try:
-        yield RunningGateway(f"127.0.0.1:{port}", certificates)
+        yield RunningGateway(f"127.0.0.1:{port}", certificates, revoked)
     finally:
         await server.stop(0)
-        for channel in channels:
-            await channel.close()
+        await upstream.aclose()

@@ -42,7 +42,7 @@ from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.host_reset import reboot_simulated
 from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.sharing.stage import Sharing

@@ -29,6 +29,7 @@ from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.nvml.opening import open_nvml
+from gpu_platform.hosts.processes.secret_delivery import SecretSource
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
@@ -50,6 +51,7 @@ class HostRig:
         dev: Path = Path("/dev"),
         stages: Sequence[Stage] = (),
         nvml: NvmlLibrary | None = None,
+        secrets: SecretSource | None = None,
         **node: Any,
     ) -> None:
         """``node``: more of its settings. ``dev``: where nodes of its GPUs are. ``nvml``: another library than the
@@ -58,18 +60,24 @@ class HostRig:
         self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=simulate, **node))
         self._dev = dev
         self._stages = stages
+        self._secrets = secrets
         self.home = paths.node_dir(state_dir.resolve(), name)
         self.nvml = nvml or open_nvml(self.settings.node, self.home)
         self.inventory = read_inventory(self.nvml, self.settings.node)
-        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
+        self.agent = self._new_agent()
         self.keys: list[AttemptKey] = []
 
     def restart(self, stages: Sequence[Stage] | None = None) -> HostAgent:
         """Make a new agent, as a restarted node worker has. Returns it."""
         self.agent.close()
         self._stages = self._stages if stages is None else stages
-        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
+        self.agent = self._new_agent()
         return self.agent
+
+    def _new_agent(self) -> HostAgent:
+        return HostAgent(
+            self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages, secrets=self._secrets
+        )
 
     def key(self, attempt: int = 1, job_id: str | None = None) -> AttemptKey:
         """The key of a new attempt, which is stopped at the end of the test."""

@@ -57,8 +57,9 @@ class Machine:
 
     def listen(self, port: int, address: str = "0.0.0.0", answer: bytes = b"") -> None:
         """Accept connections for as long as the machine is open, and say ``answer`` (default: its name) to each."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with self.here():
-            listener = socket.create_server((address, port))
+            listener = socket.create_server((address, port), family=family, backlog=1024)
         self._listeners.append(listener)
 
         def serve() -> None:

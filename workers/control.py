@@ -28,7 +28,7 @@ from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from workers.order_checks import OrderChecks
-from workers.process import connect, run_process
+from workers.process import connect, run_process, run_worker
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
 from workflows.job import JobWorkflow
@@ -135,7 +135,7 @@ async def main() -> None:
             lease_ttl_s=settings.lease_ttl_s,
             signs_orders=settings.signing_key is not None,
         )
-        await worker.run()
+        await run_worker(settings, client, worker)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 
-from gpu_platform.client.calls import default_user
+from gpu_platform.client.connection import default_user
 from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.settings import Settings

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpu_platform.domain.errors import CannotStart, Unavailable
+from gpu_platform.domain.errors import CannotStart, Forbidden, InvalidRequest, PlatformError, Unavailable
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts
 from gpu_platform.identity.enrolment import Issued, JoinToken, enroll, renew
 from gpu_platform.identity.renewal import Obtain, from_ca, keep_renewed, renew_now, watch_expiry
 from gpu_platform.observability import get_logger
+from gpu_platform.private_files import write_file
 from gpu_platform.settings import Settings
 
 _RETRY_S = 1.0
@@ -76,9 +79,11 @@ def service_addresses(settings: Settings) -> list[str]:
 
 
 async def _join(settings: Settings, files: CertificateFiles, path: str) -> None:
-    """Get the first certificate, unless there is one that is valid."""
+    """Get the first certificate, unless there is one that is valid. A new join token is used all the same: the machine
+    was enrolled again, because the one that it has is not believed any more."""
     found = files.read()
     if found is not None and found.is_valid():
+        await _join_again(settings, files, path)
         return
     token = _join_token(settings)
     if token is None:
@@ -88,18 +93,52 @@ async def _join(settings: Settings, files: CertificateFiles, path: str) -> None:
             f"{names.host_of(path) or path}` makes a join token for node.join_token. For a process of the control "
             f"plane: `gpu-platform ca issue {path}` on the machine of the CA"
         )
-
-    async def obtain(request_pem: bytes) -> Issued:
-        return await enroll(_urls(settings), token, path, request_pem)
-
     while True:
         try:
-            await renew_now(files, obtain)
-            log.info("certificate.first", name=path)
+            await _use(settings, files, path, token)
             return
         except Unavailable as error:
             log.warning("certificate.service_away", name=path, error=error.message)
             await asyncio.sleep(_RETRY_S)
+
+
+async def _join_again(settings: Settings, files: CertificateFiles, path: str) -> None:
+    """Use the join token, if it is another one than before. If it does not work, the certificate stays."""
+    try:
+        token = _join_token(settings)
+    except (CannotStart, InvalidRequest):  # its file was removed when it had been used
+        return
+    if token is None or _was_used(files, token):
+        return
+    try:
+        await _use(settings, files, path, token)
+    except Forbidden:
+        _note_use(files, token)
+    except PlatformError as error:
+        log.warning("certificate.join_token_not_used", name=path, error=error.message)
+
+
+async def _use(settings: Settings, files: CertificateFiles, path: str, token: JoinToken) -> None:
+    async def obtain(request_pem: bytes) -> Issued:
+        return await enroll(_urls(settings), token, path, request_pem)
+
+    await renew_now(files, obtain)
+    _note_use(files, token)
+    log.info("certificate.first", name=path)
+
+
+def _note_use(files: CertificateFiles, token: JoinToken) -> None:
+    write_file(files.certificate.with_suffix(".joined"), _fingerprint(token).encode())
+
+
+def _was_used(files: CertificateFiles, token: JoinToken) -> bool:
+    with suppress(OSError):
+        return files.certificate.with_suffix(".joined").read_text() == _fingerprint(token)
+    return False
+
+
+def _fingerprint(token: JoinToken) -> str:
+    return hashlib.sha256(str(token).encode()).hexdigest()
 
 
 def _join_token(settings: Settings) -> JoinToken | None:

@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 
 from pydantic import TypeAdapter, ValidationError
 
+from activities.node.repair import RebootRequest
 from activities.payloads.orders import Asked
-from activities.repair import RebootRequest
-from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, JOB_WORKFLOW, cleanup_id, remediation_id
+from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, JOB_WORKFLOW, AttemptKey, cleanup_id, remediation_id
 from gpu_platform.domain.hosts.remediation import RepairStep
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, StopRequest, WatchRequest
 from gpu_platform.domain.states import JobState
@@ -31,7 +31,7 @@ class OrderChecks:
         self._store, self._executor = store, executor
         self._checks: dict[str, Callable[[Asked], str | None]] = {
             "prepare_host": lambda asked: self._start(asked, HostPlan.model_validate_json(asked.argument)),
-            "launch_ranks": lambda asked: self._start(asked, LaunchRequest.model_validate_json(asked.argument).plan),
+            "launch_ranks": lambda asked: self._launch(asked, LaunchRequest.model_validate_json(asked.argument)),
             "watch_ranks": lambda asked: self._watch(asked, WatchRequest.model_validate_json(asked.argument)),
             "stop_ranks": lambda asked: self._stop(asked, StopRequest.model_validate_json(asked.argument)),
             "reset_gpu": self._reset,
@@ -54,19 +54,34 @@ class OrderChecks:
         except ValidationError as error:
             return f"its argument is none of this step: {error.error_count()} errors"
 
+    def _launch(self, asked: Asked, request: LaunchRequest) -> str | None:
+        plans = self._plans(request.plan.key)
+        return _differs(asked, request.plan, plans) or self._meets_elsewhere([one.host for one in plans], request)
+
     def _start(self, asked: Asked, plan: HostPlan) -> str | None:
-        if asked.workflow_id != plan.key.job_id:
-            return f"workflow {asked.workflow_id} is not that of job {plan.key.job_id}"
-        place = confirmations.held_place(self._store, plan.key)
-        if place is None:
-            return f"attempt {plan.key} holds nothing"
-        plans = plan_hosts(place.spec, plan.key, place.placement, place.terms)
-        right = next((one for one in plans if one.host == asked.host), None)
-        if right is None or plan.host != asked.host:
-            return f"attempt {plan.key} has no rank on host {asked.host}"
-        if plan != right:
-            wrong = [name for name in HostPlan.model_fields if getattr(plan, name) != getattr(right, name)]
-            return f"the plan differs from the job in {', '.join(wrong)}"
+        return _differs(asked, plan, self._plans(plan.key))
+
+    def _plans(self, key: AttemptKey) -> list[HostPlan]:
+        """The plans that the attempt must have. Empty: it holds nothing."""
+        place = confirmations.held_place(self._store, key)
+        return [] if place is None else plan_hosts(place.spec, key, place.placement, place.terms)
+
+    def _meets_elsewhere(self, hosts: list[str], request: LaunchRequest) -> str | None:
+        """Why the ranks would not meet where the hosts of the job are: a wrong address would let another machine into
+        the gang's network, or the ranks into another network."""
+        found = request.rendezvous
+        if len(hosts) == 1 and found is None:
+            return None
+        if found is None or found.host != hosts[0]:
+            return f"the ranks of {request.plan.key} meet on host {hosts[0]}"
+        places = confirmations.meeting_places(self._store, hosts)
+        addresses = [places[one].address for one in hosts if one in places]
+        if len(addresses) != len(hosts) or found.address != addresses[0]:
+            return f"the address of host {hosts[0]} is not {found.address}"
+        if found.gang:
+            return None if found.gang == addresses else f"the hosts of the gang are at {', '.join(addresses)}"
+        if len(hosts) > 1 and all(place.isolates_gangs for place in places.values()):
+            return "all hosts of the gang give it a network of its own, and the order names none"
         return None
 
     def _watch(self, asked: Asked, request: WatchRequest) -> str | None:
@@ -124,6 +139,21 @@ class OrderChecks:
         if found is None or found.step != step or found.gpu_uuid != uuid or asked.workflow_id != remediation_id(uuid):
             return f"no {step.description} of host {asked.host} is under way for workflow {asked.workflow_id}"
         return None
+
+
+def _differs(asked: Asked, plan: HostPlan, plans: list[HostPlan]) -> str | None:
+    """Why the plan is not one of the right ones."""
+    if asked.workflow_id != plan.key.job_id:
+        return f"workflow {asked.workflow_id} is not that of job {plan.key.job_id}"
+    if not plans:
+        return f"attempt {plan.key} holds nothing"
+    right = next((one for one in plans if one.host == asked.host), None)
+    if right is None or plan.host != asked.host:
+        return f"attempt {plan.key} has no rank on host {asked.host}"
+    if plan != right:
+        wrong = [name for name in HostPlan.model_fields if getattr(plan, name) != getattr(right, name)]
+        return f"the plan differs from the job in {', '.join(wrong)}"
+    return None
 
 
 def _uuid(asked: Asked) -> str:

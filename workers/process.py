@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,15 +15,25 @@ import uvloop
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.worker import Worker
 
 from activities.payloads.converter import converter_of
+from activities.temporal_connection import keep_connected, renewable
 from activities.temporal_tls import tls_of
+from gpu_platform.domain.errors import CannotStart
 from gpu_platform.settings import Settings
 from workers.rpc_deadlines import RpcDeadlines
 
 log = structlog.get_logger()
 
 CONNECT_RETRY_S = 0.5
+
+
+async def run_worker(settings: Settings, client: Client, worker: Worker) -> None:
+    """Run a worker of a client that :func:`connect` made, until cancelled. A renewed certificate is used."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        group.create_task(keep_connected(settings.temporal, client, lambda: connect(settings), [worker]))
 
 
 async def connect(settings: Settings, *, lazy: bool = False, converter: DataConverter | None = None) -> Client:
@@ -34,7 +45,7 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
     warned = False
     while True:
         try:
-            return await Client.connect(
+            client = await Client.connect(
                 settings.temporal.address,
                 namespace=settings.temporal.namespace,
                 data_converter=converter,
@@ -43,6 +54,7 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 lazy=lazy,
                 interceptors=[RpcDeadlines()],
             )
+            return renewable(client)
         except RuntimeError as error:
             if not warned:
                 log.warning("temporal.away", address=settings.temporal.address, error=str(error))
@@ -58,7 +70,7 @@ def _runtime() -> Runtime:
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:
-    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it."""
+    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it. Exit 1 with a message if it cannot start."""
 
     async def supervised() -> None:
         task = asyncio.ensure_future(main)
@@ -69,6 +81,9 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
             await task
         except asyncio.CancelledError:
             log.info("process.stopped")
+        except CannotStart as error:
+            log.error("process.cannot_start", error=error.message)
+            sys.exit(1)
 
     # Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
     # often.

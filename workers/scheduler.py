@@ -19,7 +19,7 @@ from gpu_platform.observability import configure_logging, serve_metrics
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
-from workers.process import connect, run_process
+from workers.process import connect, run_process, run_worker
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
@@ -61,7 +61,7 @@ async def main() -> None:
     await ensure_scheduler_workflow(client, settings)
     leading = LeaderActivities(client, store, settings.scheduler, settings.lease_ttl_s, settings.remediation.back_off)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_policy, leading)
-    await scheduler_worker(client, leading).run()
+    await run_worker(settings, client, scheduler_worker(client, leading))
 
 
 def reload_policy(leading: LeaderActivities) -> None:

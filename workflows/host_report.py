@@ -6,10 +6,9 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.host_report import HostReportActivities
+    from gpu_platform.domain.contracts import HOST_REPORT_WORKFLOW
     from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
     from workflows import policies
-
-HOST_REPORT_WORKFLOW = "HostReportWorkflow"
 
 
 @workflow.defn(name=HOST_REPORT_WORKFLOW)

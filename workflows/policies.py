@@ -25,6 +25,10 @@ REFUSED_STARTS = 20
 HOST_FULL_WAIT_S = 2.0
 """How long a job waits before it is placed again because a host had no ports left for it."""
 
+NO_SECRETS_WAIT_S, NO_SECRETS_LONGEST_S = 2.0, 300.0
+"""How long a job waits before it is placed again because its host did not get its secrets. Each further wait is twice
+as long, up to the longest."""
+
 FOREVER = timedelta(days=3650)
 
 PLACE: dict[str, Any] = {

@@ -16,20 +16,19 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from pydantic import BaseModel
-
     from activities.errors import HOST_REMOVED
-    from activities.remediation import (
-        RESET_NEEDS_OPERATOR,
-        GpuReason,
-        RemediationActivities,
-        ResetActivities,
-        ResetResult,
-    )
+    from activities.node.reset import RESET_NEEDS_OPERATOR, ResetActivities
+    from activities.remediation import GpuReason, RemediationActivities, ResetResult
     from activities.repair import RepairActivities
-    from gpu_platform.domain.contracts import node_task_queue
+    from gpu_platform.domain.contracts import REMEDIATION_WORKFLOW, node_task_queue
     from gpu_platform.domain.hosts.faults import FaultAction
-    from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
+    from gpu_platform.domain.hosts.remediation import (
+        RemediationInput,
+        RemediationOrder,
+        RemediationPolicy,
+        RemediationStatus,
+        RepairStep,
+    )
     from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
     from gpu_platform.domain.states import GpuState
     from workflows import policies
@@ -60,17 +59,7 @@ def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
     return [step for step in policy.steps if step not in useless]
 
 
-class RemediationInput(BaseModel):
-    """The argument of RemediationWorkflow."""
-
-    gpu_uuid: str
-    host: str
-    max_failures: int = 3
-    """After this many failed resets in a row the GPU goes OFFLINE."""
-    retry_interval_s: float = 2.0
-
-
-@workflow.defn(name="RemediationWorkflow")
+@workflow.defn(name=REMEDIATION_WORKFLOW)
 class RemediationWorkflow:
     """Heals one GPU: resets it, and repairs its host if resets do not help."""
 

@@ -20,12 +20,11 @@ from workflows import policies
 from workflows.steps import cut_summary, database_step
 
 with workflow.unsafe.imports_passed_through():
+    from activities.node.repair import HostRepairActivities, RebootRequest
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
     from activities.repair import (
         BeginRepairRequest,
         HoldGpuRequest,
-        HostRepairActivities,
-        RebootRequest,
         RepairActivities,
         RepairReference,
         ServiceCaseRequest,

@@ -207,6 +207,7 @@ class DecisionLoop:
         since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
         current = state.read_state(self._store, utc_now(), since)
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
+        self._core.prepare()
         self._seq = current.seq
         self._speeds = JobSpeeds()
         for run in jobs.completed_runs(self._store) if self._policy.uses_history else ():

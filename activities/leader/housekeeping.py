@@ -15,6 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
 from activities.job_workflows import TemporalJobWorkflows
+from activities.leader.audit_retention import AuditRetention
 from activities.leader.domain_losses import DomainWatch
 from activities.leader.job_restorer import DatabaseDoubt, JobRestorer
 from activities.leader.leases import LeaseWatch
@@ -50,8 +51,10 @@ class Housekeeping:
         retention_days: float | None = None,
         back_off: BackOff | None = None,
         doubt: DatabaseDoubt | None = None,
+        audit: AuditRetention | None = None,
     ) -> None:
-        """``back_off``: for hosts that are LOST again and again. None: they get work as soon as they report."""
+        """``back_off``: for hosts that are LOST again and again. None: they get work as soon as they report.
+        ``audit``: None: the audit log is kept for ever."""
         self._store = store
         self._client = client
         self._retention = None if retention_days is None else timedelta(days=retention_days)
@@ -61,6 +64,7 @@ class Housekeeping:
         self.restorer = JobRestorer(store, client, doubt=doubt)
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
         self._back_off = back_off
+        self._audit = audit
 
     @property
     def round(self) -> int:
@@ -90,13 +94,21 @@ class Housekeeping:
 
     async def _prune(self) -> bool:
         """Delete a batch of old rows. True: there are more to delete."""
-        if self._retention is None:
-            return False
         now = datetime.fromtimestamp(self._age_clock(), UTC)
+        more = self._audit is not None and await asyncio.to_thread(self._cut_audit, self._audit, now)
+        if self._retention is None:
+            return more
         gone = await asyncio.to_thread(retention.prune, self._store, now - self._retention)
         if gone:
             log.info("housekeeping.pruned", **gone)
-        return bool(gone)
+        return bool(gone) or more
+
+    def _cut_audit(self, audit: AuditRetention, now: datetime) -> bool:
+        try:
+            return audit.look(now)
+        except OSError as error:  # the archive cannot be written, so nothing is removed
+            log.error("audit.not_cut", error=str(error))
+            return False
 
     async def _expire_leases(self) -> None:
         expired = await asyncio.to_thread(self._leases.look, utc_now())

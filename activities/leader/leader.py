@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
+from activities.leader.audit_retention import AuditRetention
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
@@ -88,7 +89,13 @@ class LeaderActivities:
 
         stopped = threading.Event()
         beside = Housekeeping(
-            self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off, doubt
+            self._store,
+            self._client,
+            self._lease_ttl_s,
+            self._settings.retention_days,
+            self._back_off,
+            doubt,
+            self._audit_retention(),
         )
         decisions = self._decisions = DecisionLoop(
             self._store,
@@ -122,6 +129,12 @@ class LeaderActivities:
                 task.cancel()
             await asyncio.gather(deciding, housekeeping, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
+
+    def _audit_retention(self) -> AuditRetention | None:
+        days, directory = self._settings.audit_keep_days, self._settings.audit_archive
+        return (
+            None if days is None or directory is None else AuditRetention(self._store, timedelta(days=days), directory)
+        )
 
     async def _doubt(self) -> tuple[DatabaseDoubt, int]:
         """Whether the database is older than the round that the previous leader reported in its heartbeats."""

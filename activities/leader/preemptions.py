@@ -1,6 +1,6 @@
 """Orders to preempt: each is sent to the job's workflow again and again until the job has released its GPUs.
 
-An order is first recorded as an event. So it is in the audit log, and a new leader knows which jobs are being
+An order is first recorded as an event. So it is in the event log, and a new leader knows which jobs are being
 preempted. Then the job's workflow gets a signal. A signal may be lost when the leader dies, so it is repeated while the
 job still holds GPUs.
 """

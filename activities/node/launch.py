@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,10 +23,11 @@ from gpu_platform.domain.jobs.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.launching import NO_LEASE
+from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS
 
 T = TypeVar("T")
 
@@ -36,6 +38,12 @@ PREFLIGHT_FAILED = "PreflightFailed"
 LINGER_S = 0.04
 """Seconds to wait after a launch. A job that ends within them needs no watch, which halves the cost of a very short
 job."""
+
+
+SECRETS_PATIENCE_S = 60.0
+"""How long a launch waits for a service that gives it the secrets of the job. Shorter than the
+``start_to_close_timeout`` of these steps."""
+_ASK_AGAIN_S = 1.0
 
 
 class LaunchActivities:
@@ -57,7 +65,7 @@ class LaunchActivities:
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
         """See :meth:`HostAgent.launch`."""
         try:
-            launched = await self._leased(request.plan, lambda: self._agent.launch(request))
+            launched = await self._launch(request)
         except PreflightFailed as error:
             raise _preflight_failure(error, request.plan.host) from error
         except IllegalTransition:
@@ -69,6 +77,20 @@ class LaunchActivities:
         if request.rendezvous is None:
             launched.ended = await self._linger(request.plan)
         return launched
+
+    async def _launch(self, request: LaunchRequest) -> Launched:
+        """Launch, and wait for a service that does not answer when the host asks it for the job's secrets."""
+        deadline = time.monotonic() + SECRETS_PATIENCE_S
+        while True:
+            try:
+                return await self._leased(request.plan, lambda: self._agent.launch(request))
+            except HostUnavailable as error:
+                why = error.details.get(NO_SECRETS)
+                if why is None:
+                    raise
+                if why != AWAY or time.monotonic() > deadline:
+                    raise _no_secrets(error, request.plan.host) from error
+            await heartbeating(asyncio.sleep(_ASK_AGAIN_S))
 
     async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
         """Run a step that needs a lease. If the host has none just now, wait: it may get one soon, and no attempt
@@ -96,6 +118,12 @@ class LaunchActivities:
 
 def _all_ranks(plan: HostPlan) -> WatchRequest:
     return WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
+
+
+def _no_secrets(error: HostUnavailable, host: str) -> ApplicationError:
+    cause = FailureCause.REQUEST if error.details[NO_SECRETS] == MISSING else FailureCause.STEP_FAILED
+    failure = Failure(kind=blame(cause), message=error.message, host=host, no_secrets=True)
+    return ApplicationError(error.message, failure.model_dump(mode="json"), type=PREFLIGHT_FAILED, non_retryable=True)
 
 
 def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:

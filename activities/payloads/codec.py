@@ -6,10 +6,14 @@ the keys of its task queue, ``node-<host>``; the host has no others. So a host t
 other hosts' jobs.
 
 A payload belongs to its workflow: copied into another workflow it cannot be opened.
+
+What gets smaller by it is compressed first. The length of a payload then tells more about its content than before. It
+tells nothing to those who choose a part of the content, because secrets of other people are never in the same payload.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -32,6 +36,13 @@ CONTROL_SCOPE = "control"
 ENCODING = b"binary/encrypted"
 REFUSED = b"binary/refused"
 _NODE = "node-"
+_COMPRESSION = b"zlib"
+_COMPRESSED_FROM = 256
+"""Bytes. Shorter payloads gain nothing worth the time."""
+_LEVEL = 1
+_LARGEST = 16 << 20
+"""Bytes of a payload after decompression. Without this limit, whoever holds the keys of one host could fill the memory
+of the control plane with a few kilobytes. Temporal takes 2 MiB."""
 
 log = get_logger(__name__)
 
@@ -107,7 +118,7 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
         try:
             return self._open(payload)
         except CannotOpen as error:
-            # Hosts run no workflows: what they read so is the answer to a question of their own.
+            # Hosts run no workflows: what they read here is the answer to a question that they asked.
             if self._home != CONTROL_SCOPE or not isinstance(self._context, WorkflowSerializationContext):
                 raise
             log.warning("payload.refused", workflow_id=self._context.workflow_id, reason=error.message)
@@ -115,12 +126,14 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
 
     def _seal(self, payload: Payload, scope: str) -> Payload:
         workflow = self._workflow_id()
-        sealed = self._keys(scope).seal(payload.SerializeToString(), associated=_belongs_to(scope, workflow))
+        content, compression = _compressed(payload.SerializeToString())
+        sealed = self._keys(scope).seal(content, associated=_belongs_to(scope, workflow, compression))
         metadata = {
             "encoding": ENCODING,
             "encryption-key-id": KeyRing.key_id(sealed).encode(),
             "scope": scope.encode(),
             "workflow": workflow.encode(),
+            **({"compression": compression} if compression else {}),
         }
         return Payload(metadata=metadata, data=sealed)
 
@@ -142,8 +155,9 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
         here = self._workflow_id()
         if workflow and here and workflow != here:
             raise CannotOpen(f"a payload of workflow {workflow} was found in workflow {here}")
-        opened = self._keys(scope).open(payload.data, associated=_belongs_to(scope, workflow))
-        return Payload.FromString(opened)
+        compression = metadata.get("compression", b"")
+        opened = self._keys(scope).open(payload.data, associated=_belongs_to(scope, workflow, compression))
+        return Payload.FromString(_decompressed(opened, compression))
 
     def _keys(self, scope: str) -> KeyRing:
         assert self._ring is not None
@@ -178,5 +192,30 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
         return ""
 
 
-def _belongs_to(scope: str, workflow: str) -> bytes:
-    return b"\0".join((b"temporal", scope.encode(), workflow.encode()))
+def _belongs_to(scope: str, workflow: str, compression: bytes) -> bytes:
+    parts = (b"temporal", scope.encode(), workflow.encode())
+    return b"\0".join((*parts, compression) if compression else parts)
+
+
+def _compressed(content: bytes) -> tuple[bytes, bytes]:
+    """What is sealed, and how it is compressed. Empty: it is not."""
+    if _COMPRESSED_FROM <= len(content) <= _LARGEST:
+        smaller = zlib.compress(content, _LEVEL)
+        if len(smaller) < len(content):
+            return smaller, _COMPRESSION
+    return content, b""
+
+
+def _decompressed(sealed: bytes, compression: bytes) -> bytes:
+    if not compression:
+        return sealed
+    if compression != _COMPRESSION:
+        raise CannotOpen(f"it is compressed with {compression[:20]!r}, which this release does not know")
+    inflating = zlib.decompressobj()
+    try:
+        content = inflating.decompress(sealed, _LARGEST)
+    except zlib.error as error:
+        raise CannotOpen(f"it cannot be decompressed: {error}") from error
+    if not inflating.eof:
+        raise CannotOpen(f"it is cut off, or larger than {_LARGEST >> 20} MiB")
+    return content

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from temporalio import activity
@@ -19,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from gpu_platform.domain.contracts import node_task_queue
+from gpu_platform.hosts.system import records
 from gpu_platform.identity.signing import Order, OrderRefused, OrderSigner, PinnedKeys, SignedOrder, digest_of
 from gpu_platform.observability import get_logger
 
@@ -34,6 +36,8 @@ EXPIRES_S = {
 """Seconds until an order expires: longer than Temporal tries the step, and shorter than a host keeps the records of an
 attempt (``node.record_keep_hours``), by which it refuses to start the attempt twice. The other steps may be repeated
 for ever: a stop stays right, a watch and a check change nothing."""
+
+_REPAIRS = ("reset_gpu", "reset_host", "reboot_host")
 
 log = get_logger(__name__)
 
@@ -133,13 +137,18 @@ class CheckingOrders:
 class OrderGuard(Interceptor):
     """Runs an activity of a host only if its order is signed, has not expired and was not used by another activity.
 
-    ``required`` False: unsigned orders are carried out, too, as those of an older release.
+    ``required`` False: unsigned orders are carried out, too, as those of an older release. ``kept``: the file in which
+    used orders of repairs outlast this process. The records of an attempt do that for the other orders.
     """
 
-    def __init__(self, *, required: bool, now: Callable[[], float] = time.time) -> None:
-        self._required, self._now = required, now
+    def __init__(self, *, required: bool, kept: Path | None = None, now: Callable[[], float] = time.time) -> None:
+        self._required, self._now, self._kept = required, now, kept
         self._used: dict[str, tuple[str, str, float]] = {}
         """Nonce -> run and activity that it belongs to, and when it expires."""
+        self._of_repairs: set[str] = set()
+        if kept is not None and (record := records.read_record(str(kept))) is not None:
+            self._used = {nonce: (run, step, until) for nonce, (run, step, until) in record["used"].items()}
+            self._of_repairs = set(self._used)
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         """Called by Temporal's worker."""
@@ -155,10 +164,10 @@ class OrderGuard(Interceptor):
                 raise OrderRefused("it is not signed by control")
             return
         if found.order.expires_at is not None:
-            self._use(found.order.nonce, found.order.expires_at)
+            self._use(found.order, found.order.expires_at)
 
-    def _use(self, nonce: str, expires_at: float) -> None:
-        now, info = self._now(), activity.info()
+    def _use(self, order: Order, expires_at: float) -> None:
+        now, info, nonce = self._now(), activity.info(), order.nonce
         if now > expires_at:
             raise OrderRefused(f"it expired {now - expires_at:.0f} s ago (do the clocks of the hosts agree?)")
         # Temporal tries one activity again with the same order; another activity must have its own.
@@ -166,6 +175,10 @@ class OrderGuard(Interceptor):
         mine = (info.workflow_run_id or "", info.activity_id, expires_at)
         if self._used.setdefault(nonce, mine) != mine:
             raise OrderRefused("it was carried out before, for another activity")
+        if self._kept is not None and order.step in _REPAIRS and nonce not in self._of_repairs:
+            self._of_repairs = {nonce, *(self._of_repairs & self._used.keys())}
+            used = {one: self._used[one] for one in self._of_repairs}
+            records.write_record(str(self._kept), {"used": used}, durable=True)
 
 
 class _Guarded(ActivityInboundInterceptor):

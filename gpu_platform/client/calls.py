@@ -1,34 +1,22 @@
-"""The requests of the REST API as data, and when to send one again. Both clients use them."""
+"""The requests of the REST API as data. Both clients use them."""
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-import random
-import re
 import secrets
-import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import httpx
-
-from gpu_platform.client.credentials import LOOPBACK, TokenAuth
-from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
+from gpu_platform.domain.access.secrets import SecretValue
 from gpu_platform.domain.access.tokens import TokenRequest
-from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 
-DEFAULT_URL = "http://127.0.0.1:8700"
 LONG_POLL_S = 20.0
-STREAM_TIMEOUT = httpx.Timeout(5.0, read=30.0)
-"""The service sends a keep-alive every 15 s. If nothing comes for longer, the connection is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +273,22 @@ def revoke_token(token_id: str) -> Call:
     return Call("DELETE", f"/v1/tokens/{_quoted(token_id)}")
 
 
+def list_secrets(namespace: str | None, cursor: str | None) -> Call:
+    """List secrets, without their values: ``GET /v1/secrets``."""
+    return Call("GET", "/v1/secrets", _given(namespace=namespace, cursor=cursor))
+
+
+def set_secret(namespace: str, name: str, value: SecretValue) -> Call:
+    """Keep a secret: ``PUT /v1/secrets/{namespace}/{secret}``."""
+    body = {"value": value.value.get_secret_value(), "encoding": value.encoding}
+    return Call("PUT", f"/v1/secrets/{_quoted(namespace)}/{_quoted(name)}", body=json.dumps(body).encode())
+
+
+def delete_secret(namespace: str, name: str) -> Call:
+    """Remove a secret: ``DELETE /v1/secrets/{namespace}/{secret}``."""
+    return Call("DELETE", f"/v1/secrets/{_quoted(namespace)}/{_quoted(name)}", repeatable=False)
+
+
 def service_case(gpu_id: str) -> Call:
     """Get the record of a GPU for its vendor: ``GET /v1/gpus/{gpu_id}/service-case``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/service-case")
@@ -294,97 +298,6 @@ def audit(since: datetime | None, cursor: str | None) -> Call:
     """Read the audit log, one page: ``GET /v1/audit``."""
     # Only the first page is found by its time.
     return Call("GET", "/v1/audit", _given(since=since.isoformat() if since else None, after=cursor), patience_s=30.0)
-
-
-class Connection:
-    """The part that both clients share: the service's address, who asks, and how long to retry."""
-
-    def __init__(
-        self, base_url: str | None, token: str | None, user: str | None, break_glass: str | None, retry_for_s: float
-    ) -> None:
-        self.base_url = (base_url or os.environ.get("GPU_PLATFORM_API_URL") or DEFAULT_URL).rstrip("/")
-        self.token = token
-        self.user = user or os.environ.get("GPU_PLATFORM_USER")
-        self.break_glass = break_glass
-        self.retry_for_s = retry_for_s
-
-    def http_options(self) -> dict[str, Any]:
-        """The arguments for a new httpx client."""
-        return {
-            "base_url": self.base_url,
-            "headers": {
-                name: value
-                for name, value in ((USER_HEADER, self.user), (BREAK_GLASS_HEADER, self.break_glass))
-                if value
-            },
-            "auth": TokenAuth(self.base_url, self.token),
-            "timeout": httpx.Timeout(30.0, connect=5.0),
-            # A proxy for the internet cannot reach the loopback of this machine.
-            "trust_env": urlsplit(self.base_url).hostname not in LOOPBACK,
-            "verify": _trusted(self.base_url),
-        }
-
-    def request_options(self, call: Call) -> dict[str, Any]:
-        """The arguments for a request of httpx."""
-        headers = dict(call.headers)
-        if call.body is not None or call.method == "POST":
-            # Without a body, too: it shows that no page of another site sends this.
-            headers.setdefault("Content-Type", "application/json")
-        timeout = httpx.Timeout(30.0 + call.patience_s, connect=5.0)
-        return {"params": call.params, "content": call.body, "headers": headers, "timeout": timeout}
-
-    def stream_options(self, call: Call, last_id: str) -> dict[str, Any]:
-        """The arguments for a request that streams. ``last_id``: the last event that was received, or empty."""
-        headers = {"Last-Event-ID": last_id} if last_id else {}
-        return {"params": call.params, "headers": headers, "timeout": STREAM_TIMEOUT}
-
-    def unavailable_error(self, error: httpx.TransportError) -> Unavailable:
-        """The error for a request that got no answer."""
-        return Unavailable(
-            f"no answer from the service at {self.base_url} ({type(error).__name__}: {error}); "
-            "start it with `gpu-platform up`, or say where it is with GPU_PLATFORM_API_URL",
-            url=self.base_url,
-        )
-
-
-def _trusted(base_url: str) -> ssl.SSLContext:
-    """Whom to trust: the authorities in the file ``GPU_PLATFORM_CA_FILE``, else those of the operating system."""
-    if not base_url.startswith("https:"):
-        # Loading the certificate authorities takes 0.1 s, for nothing when the address is not https.
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    file = os.environ.get("GPU_PLATFORM_CA_FILE")
-    try:
-        return ssl.create_default_context(cafile=file or None)
-    except OSError as error:
-        raise InvalidRequest(f"GPU_PLATFORM_CA_FILE is {file!r}, which holds no certificates (PEM): {error}") from error
-
-
-def may_repeat(call: Call, error: httpx.TransportError) -> bool:
-    """True if the request may be sent again after this error."""
-    return call.repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-
-
-def retry_delays(base_s: float = 0.1, limit_s: float = 2.0) -> Iterator[float]:
-    """The seconds to wait between tries: exponential back-off with jitter, without end."""
-    delay = base_s
-    while True:
-        yield delay * random.uniform(0.5, 1.0)
-        delay = min(limit_s, delay * 2)
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The header ``Retry-After`` in seconds (RFC 9110, 10.2.3). None: there is none. The service sends no dates."""
-    value = headers.get("retry-after", "")
-    return float(value) if value.isdigit() else None
-
-
-def default_user() -> str:
-    """``GPU_PLATFORM_USER`` or the login name, changed so that a job can carry it."""
-    try:
-        login = os.environ.get("GPU_PLATFORM_USER") or getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name, as in many containers
-        login = f"uid-{os.getuid()}"
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", login).strip("._-")[:63].strip("._-") or "anonymous"
 
 
 def _exec_path(session: ExecSession) -> str:

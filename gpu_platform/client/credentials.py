@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from gpu_platform.private_files import make_private_directory, write_file
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_FILE = "token"
 """The name of the file in the state directory of ``gpu-platform up``."""
@@ -108,23 +110,13 @@ def read_note(base_url: str) -> dict[str, Any]:
 def write_note(base_url: str, content: dict[str, Any]) -> None:
     """Keep something for the service at this address, readable for its user alone."""
     path = note_path(base_url)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(path, json.dumps(content))
+    make_private_directory(path.parent)
+    write_file(path, json.dumps(content).encode())
 
 
 def forget_note(base_url: str) -> None:
     """Keep nothing for the service at this address."""
     note_path(base_url).unlink(missing_ok=True)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, in one step: nobody ever sees half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    beside.replace(path)
 
 
 def _read(path: Path) -> str | None:

@@ -17,7 +17,8 @@ from httpx_sse import ServerSentEvent, connect_sse
 from pydantic import BaseModel
 
 from gpu_platform.client import calls
-from gpu_platform.client.calls import Call, Connection
+from gpu_platform.client.calls import Call
+from gpu_platform.client.connection import Connection, may_repeat, retry_after_s, retry_delays
 from gpu_platform.client.wire import (
     CheckpointAsked,
     CheckpointRoot,
@@ -28,6 +29,8 @@ from gpu_platform.client.wire import (
     Problem,
     problem_of_response,
 )
+from gpu_platform.domain.access.enrollment import Enrollment
+from gpu_platform.domain.access.secrets import SecretInfo, SecretValue
 from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI
 from gpu_platform.domain.audit import AuditRecord
 from gpu_platform.domain.errors import Unavailable
@@ -42,7 +45,6 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.identity.enrolment import Enrollment
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -309,6 +311,18 @@ class Client:
         """End a token at once."""
         return self._send(calls.revoke_token(token_id), TokenInfo)
 
+    def secrets(self, *, namespace: str | None = None) -> Iterator[SecretInfo]:
+        """Secrets of one's namespaces, without their values."""
+        return self._pages(Page[SecretInfo], lambda cursor: calls.list_secrets(namespace, cursor))
+
+    def set_secret(self, namespace: str, name: str, value: SecretValue) -> SecretInfo:
+        """Keep a secret. Nobody reads its value back."""
+        return self._send(calls.set_secret(namespace, name, value), SecretInfo)
+
+    def delete_secret(self, namespace: str, name: str) -> None:
+        """Remove a secret."""
+        self._answer(calls.delete_secret(namespace, name))
+
     def audit(self, *, since: datetime | None = None) -> Iterator[AuditRecord]:
         """The audit log, oldest first, from ``since`` (with a time zone) or from its beginning."""
         return self._pages(Page[AuditRecord], lambda cursor: calls.audit(since, cursor))
@@ -330,17 +344,17 @@ class Client:
 
     def _answer(self, call: Call) -> httpx.Response:
         deadline = time.monotonic() + self._connection.retry_for_s
-        for delay in calls.retry_delays():
+        for delay in retry_delays():
             try:
                 response = self._http.request(call.method, call.path, **self._connection.request_options(call))
             except httpx.TransportError as error:
-                if not calls.may_repeat(call, error) or time.monotonic() + delay > deadline:
+                if not may_repeat(call, error) or time.monotonic() + delay > deadline:
                     raise self._connection.unavailable_error(error) from error
             else:
                 if response.is_success:
                     return response
                 problem = problem_of_response(response.status_code, response.headers, response.content)
-                delay = calls.retry_after_s(response.headers) or delay
+                delay = retry_after_s(response.headers) or delay
                 # A 429 says that nothing was done.
                 safe = call.repeatable or response.status_code == 429
                 if not (problem.retryable and safe) or time.monotonic() + delay > deadline:
@@ -361,7 +375,7 @@ class Client:
         """Server-sent events. After a broken connection it continues after the last event that was received."""
         last_id = ""
         deadline = time.monotonic() + self._connection.retry_for_s
-        delays = calls.retry_delays()
+        delays = retry_delays()
         while True:
             opened, failure = False, None
             try:
@@ -386,7 +400,7 @@ class Client:
             except Unavailable as error:
                 failure = error
             if opened:  # the service was restarted, or the network broke
-                deadline, delays = time.monotonic() + self._connection.retry_for_s, calls.retry_delays()
+                deadline, delays = time.monotonic() + self._connection.retry_for_s, retry_delays()
             elif failure is not None and time.monotonic() > deadline:
                 raise failure
             time.sleep(max(next(delays), failure.retry_after_s if failure is not None else 0.0))

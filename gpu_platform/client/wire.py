@@ -36,11 +36,11 @@ class Health(BaseModel):
 
     status: str = "ok"
     warnings: list[str] = []
-    """What works, but not as it should."""
+    """What works, but not as it should. Only for who may read the cluster."""
 
 
 class ReasonBody(BaseModel):
-    """The optional body of requests that change jobs or hosts. The reason goes to the audit log."""
+    """The optional body of requests that change jobs or hosts. The reason goes to the event log."""
 
     model_config = {"extra": "forbid"}
 

@@ -18,6 +18,10 @@ FIRST_HASH = hashlib.sha256(b"gpu-platform audit log").hexdigest()
 """The hash "before" the first record."""
 
 
+CUT = "audit.cut"
+"""The action of an entry that says that older records were removed. No request has it: routes are called ``GET /…``."""
+
+
 class AuditEntry(BaseModel):
     """One decision about a request, or one act."""
 
@@ -83,16 +87,54 @@ def hash_of(before: str, seq: int, entry: str) -> str:
     return hashlib.sha256(f"{before}\n{seq}\n{entry}".encode()).hexdigest()
 
 
-class ChainCheck:
-    """Follows the log from its beginning and collects what is wrong with it."""
+def cut_entry(removed: ChainHead, archive: str, at: datetime, actor: str) -> AuditEntry:
+    """The entry about the removal of all records up to ``removed``, which are in ``archive`` now."""
+    reason = f"sha256 {removed.hash} is the hash of the last record that was removed; archive: {archive}"
+    return AuditEntry(at=at, actor=actor, action=CUT, target=str(removed.seq), verdict="allowed", reason=reason)
 
-    def __init__(self, expected: Iterable[ChainHead] = ()) -> None:
-        self.head = EMPTY
+
+def cut_of(record: AuditRecord) -> ChainHead | None:
+    """What was removed, if the record is about a removal."""
+    if f'"action":"{CUT}"' not in record.entry:
+        return None
+    try:
+        entry = record.decoded()
+        return ChainHead(seq=int(entry.target), hash=(entry.reason or "").split(" ")[1])
+    except (ValueError, IndexError):
+        return None
+
+
+class ChainCheck:
+    """Follows the log from its beginning and collects what is wrong with it.
+
+    ``expected``: heads of earlier times. ``start``: what comes before the first record, if that is known.
+    """
+
+    def __init__(self, expected: Iterable[ChainHead] = (), start: ChainHead = EMPTY) -> None:
+        self.head = start
         self.problems: list[str] = []
+        self.count = 0
+        self.removed: ChainHead | None = None
+        """What was removed from the beginning of the log, as the log itself says. None: nothing."""
+        self._first: AuditRecord | None = None
+        self._cuts: dict[int, ChainHead] = {}
         self._expected = {head.seq: head.hash for head in expected if head.seq > 0}
 
     def take(self, record: AuditRecord) -> None:
         """Check the next record."""
+        self.count += 1
+        if self.count == 1 and self.head == EMPTY and record.seq > 1:
+            self._first = record  # its hash is checked at the end: the log itself says what came before it
+        else:
+            self._follow(record)
+        expected = self._expected.pop(record.seq, None)
+        if expected is not None and expected != record.hash:
+            self.problems.append(f"record {record.seq} is not the one whose hash was kept: the log was rewritten")
+        if (cut := cut_of(record)) is not None:
+            self._cuts[cut.seq] = cut
+        self.head = ChainHead(seq=record.seq, hash=record.hash)
+
+    def _follow(self, record: AuditRecord) -> None:
         if record.seq != self.head.seq + 1:
             self.problems.append(
                 f"record {self.head.seq + 1} is missing: {record.seq} follows {self.head.seq}"
@@ -103,12 +145,25 @@ class ChainCheck:
             self.problems.append(
                 f"record {record.seq} or the one before it was changed: its hash does not follow from them"
             )
-        expected = self._expected.pop(record.seq, None)
-        if expected is not None and expected != record.hash:
-            self.problems.append(f"record {record.seq} is not the one whose hash was kept: the log was rewritten")
-        self.head = ChainHead(seq=record.seq, hash=record.hash)
 
     def finish(self) -> list[str]:
         """What is wrong, after the last record. Empty: nothing."""
+        if self._first is not None:
+            self._check_beginning(self._first)
         missing = [f"the log ends at record {self.head.seq}, and had record {seq} once" for seq in self._expected]
         return self.problems + missing
+
+    def _check_beginning(self, first: AuditRecord) -> None:
+        self.removed = cut = self._cuts.get(first.seq - 1)
+        if cut is None:
+            self.problems.append(
+                f"the log begins at record {first.seq}, and no entry in it says that the records before were removed"
+            )
+        elif first.hash != hash_of(cut.hash, first.seq, first.entry):
+            self.problems.append(
+                f"record {first.seq} does not follow from what the log says was removed before it (up to {cut.seq})"
+            )
+        elif self._expected.pop(cut.seq, cut.hash) != cut.hash:
+            self.problems.append(f"record {cut.seq}, which was removed, was not the one whose hash was kept")
+        # Heads of records that were removed earlier are to be compared with their archive.
+        self._expected = {seq: one for seq, one in self._expected.items() if cut is None or seq > cut.seq}

@@ -26,6 +26,8 @@ SCHEDULER_TASK_QUEUE = "scheduler"
 JOB_WORKFLOW = "JobWorkflow"
 """The workflow of a job. Its workflow id is the job's id."""
 CLEANUP_WORKFLOW = "CleanupWorkflow"
+REMEDIATION_WORKFLOW = "RemediationWorkflow"
+HOST_REPORT_WORKFLOW = "HostReportWorkflow"
 SCHEDULER_WORKFLOW_ID = "scheduler"
 
 

@@ -1,4 +1,4 @@
-"""One event: a line of the audit log, and of the change feed that the scheduler and the service read."""
+"""One event: a line of the event log, and of the change feed that the scheduler and the service read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 class Event(BaseModel):
-    """One line of the audit log and of the change feed."""
+    """One line of the event log and of the change feed."""
 
     seq: int
     at: datetime

@@ -35,6 +35,7 @@ from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.logs import LogRead, read_log
+from gpu_platform.hosts.processes.secret_delivery import SecretSource
 from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
@@ -48,6 +49,7 @@ class HostAgent:
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
     ``dev`` is where device nodes of GPUs are found. ``stages`` are run around each attempt.
     ``lease_file``: ranks start and run only under the lease in it (``lease_file.py``); None: without one.
+    ``secrets``: asks the service for the secrets of ranks that start.
     """
 
     def __init__(
@@ -60,11 +62,14 @@ class HostAgent:
         dev: Path = Path("/dev"),
         stages: Sequence[Stage] = (),
         lease_file: Path | None = None,
+        secrets: SecretSource | None = None,
     ) -> None:
         self._node, self._nvml, self._inventory, self._health = settings.node, nvml, inventory, health
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self.local = LocalAttempts(self._home, settings.node.name)
-        self._launcher = Launcher(settings, nvml, inventory, self.local, dev=dev, stages=stages, lease=lease_file)
+        self._launcher = Launcher(
+            settings, nvml, inventory, self.local, dev=dev, stages=stages, lease=lease_file, secrets=secrets
+        )
         self.checkpointing = self._launcher.checkpointing
         self._launcher.recover()
 

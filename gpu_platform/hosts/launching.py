@@ -6,7 +6,8 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -20,9 +21,10 @@ from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
 from gpu_platform.hosts.checkpoints.directories import make_shown_directory
 from gpu_platform.hosts.health import gpu_reset
-from gpu_platform.hosts.isolation.cpus import plain_affinity
+from gpu_platform.hosts.isolation.cgroups.cpus import plain_affinity
 from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
 from gpu_platform.hosts.isolation.orders import LeaseTerms, RankOrder
+from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.network.links import NetworkOrder
 from gpu_platform.hosts.network.network import RENDEZVOUS_PORTS
@@ -30,6 +32,7 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes import preflight
 from gpu_platform.hosts.processes.environment import base_environ, rank_environ
 from gpu_platform.hosts.processes.ranks import wait_record
+from gpu_platform.hosts.processes.secret_delivery import SecretDelivery, SecretSource
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.stages import Provision, Stage, Stages
 from gpu_platform.hosts.system import lease_file, paths, records
@@ -55,8 +58,9 @@ class Launcher:
         dev: Path,
         stages: Sequence[Stage],
         lease: Path | None,
+        secrets: SecretSource | None = None,
     ) -> None:
-        """``dev``: where device nodes of GPUs are found. ``lease``: see :class:`HostAgent`."""
+        """``dev``: where device nodes of GPUs are found. ``lease``, ``secrets``: see :class:`HostAgent`."""
         self._node, self._nvml, self._inventory, self._attempts = settings.node, nvml, inventory, attempts
         self._lease = None if lease is None else str(lease)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
@@ -69,7 +73,8 @@ class Launcher:
             self._jail_planner = JailPlanner(
                 settings, isolation, inventory, home=attempts.home, checkpoints=self._checkpoints, dev=dev
             )
-            self._jail_planner.network.start()
+            self._jail_planner.network.start(attempts.open)
+        self._secrets = SecretDelivery(secrets, settings.api_url, jailed=isolation.jailed)
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
 
     def close(self) -> None:
@@ -135,9 +140,12 @@ class Launcher:
                 self.stages.finish(plan)
                 self.checkpointing.finish(plan)
                 self._attempts.remove_secrets(plan)
+                self._secrets.remove(self._attempts.directory(key))
                 if self._jail_planner is not None:
                     self._jail_planner.release(plan)
                 finished.touch()
+                if self._jail_planner is not None:
+                    self._jail_planner.network.leave(key)
 
     def forget(self, key: AttemptKey) -> None:
         """Note that nothing of the attempt will start here any more."""
@@ -198,15 +206,15 @@ class Launcher:
             )
         for uuid in plan.gpu_uuids:
             gpu_reset.verify_gpu(self._nvml, uuid)
+        if self._jail_planner is not None:
+            self._jail_planner.check(plan)
         for program in plan.programs:
             environ = base_environ(program)
             version = newest_cuda(program.cuda, self._inventory.cuda_installations)
             if version is not None:
                 cuda = f"{self._inventory.cuda_installations[version]}/bin"
                 environ["PATH"] = f"{environ['PATH']}:{cuda}" if program.cuda is None else f"{cuda}:{environ['PATH']}"
-            preflight.check_command(plan, program.command, environ)
-        if self._jail_planner is not None:
-            self._jail_planner.check(plan)
+            preflight.check_command(plan, program.command, environ, jailed=self._jail_planner is not None)
 
     def _check_lease(self, plan: HostPlan) -> None:
         """Raise :class:`HostUnavailable` without a lease: one may come soon, and a host that was LOST gets a new
@@ -217,14 +225,22 @@ class Launcher:
 
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
         self._check_lease(plan)
+        secrets = self._secrets.fetch(plan)
         shown = self.checkpointing.shown(plan, rendezvous.resume_from)
         provision = self.stages.provides(plan) + Provision(readable=shown)
         if self._jail_planner is not None:
             hosts = self._jail_planner.network
             network = hosts.order(plan, rendezvous)
             provision += Provision(environ=hosts.environ(network))
-            self._make_jail(self._jail_planner, plan, provision, network)
+            own = {rendezvous.rendezvous_port, self._attempts.port(plan.key) or rendezvous.rendezvous_port}
+            with ThreadPoolExecutor(1) as meanwhile:  # the kernel takes 10 ms for a change of its packet filter
+                admitted = meanwhile.submit(hosts.admit, plan.key, network)
+                self._make_jail(self._jail_planner, plan, provision, network, own, secrets)
+                admitted.result()
             rendezvous = hosts.rendezvous(network, rendezvous)
+        attempt_dir = self._attempts.directory(plan.key)
+        self._secrets.place(secrets, attempt_dir)
+        provision += Provision(environ=self._secrets.environ(plan, attempt_dir))
         orders = self._rank_orders(plan, rendezvous, provision)
         for spec, answer in zip(plan.ranks, self.spawner.start_ranks(orders), strict=True):
             match answer["status"]:
@@ -238,6 +254,7 @@ class Launcher:
     def _rank_orders(self, plan: HostPlan, rendezvous: Prepared, provision: Provision) -> list[RankOrder]:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         account = {} if self._jail_planner is None else self._jail_planner.environ(plan)
+        secrets = self._secrets.dirs(plan, self._attempts.directory(plan.key))
         return [
             RankOrder(
                 rank_dir=str(paths.rank_dir(self._attempts.home, plan.key, spec.rank)),
@@ -255,17 +272,24 @@ class Launcher:
                 lease=self._lease_of(plan),
                 jail=None if self._jail_planner is None else self._jail_planner.rank_order(plan, spec, provision),
                 cpus=plain_affinity(plan, spec, provision, self._inventory) if self._jail_planner is None else None,
+                secrets=None if secrets is None else secrets.environ,
             )
             for spec in plan.ranks
         ]
 
     def _make_jail(
-        self, planner: JailPlanner, plan: HostPlan, provision: Provision, network: NetworkOrder | None
+        self,
+        planner: JailPlanner,
+        plan: HostPlan,
+        provision: Provision,
+        network: NetworkOrder | None,
+        own_ports: Collection[int],
+        secrets: SecretFiles | None,
     ) -> None:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         planner.claim(plan)
-        order = planner.jail_order(self._nvml, plan, checkpoint_dir, provision, network)
-        [answer] = self.spawner.start_ranks([order])
+        order = planner.jail_order(self._nvml, plan, checkpoint_dir, provision, network, own_ports)
+        [answer] = self.spawner.start_ranks([order._replace(secrets=secrets)])
         if answer["status"] == "closed":
             raise _closed(plan.key)
         if answer["status"] == "refused":

@@ -65,6 +65,10 @@ class LocalAttempts:
         """Note the attempt's rendezvous port, so that no other attempt gets it."""
         self._ports[key] = port
 
+    def port(self, key: AttemptKey) -> int | None:
+        """The first of the attempt's own ports here. None: it is not prepared."""
+        return self._ports.get(key)
+
     def directory(self, key: AttemptKey) -> Path:
         """The directory of the attempt's records."""
         return paths.attempt_dir(self.home, key)

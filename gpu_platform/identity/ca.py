@@ -27,13 +27,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpu_platform.domain.errors import CannotStart, InvalidRequest
 from gpu_platform.identity import names
-from gpu_platform.identity.files import PUBLIC, make_private_directory, write_file, write_new_file
+from gpu_platform.identity.dates import BACKDATED, BACKDATED_PART
+from gpu_platform.private_files import PUBLIC, make_private_directory, write_file, write_new_file
 
 DEFAULT_LIFE = timedelta(hours=24)
 LONGEST_LIFE = timedelta(days=90)
 _CA_LIFE = timedelta(days=3650)
-_SKEW = timedelta(minutes=5)
-"""A certificate is valid from this long before it was made: clocks of machines differ."""
 _DOMAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
 
@@ -102,7 +101,7 @@ class CertificateAuthority:
             .issuer_name(certificate.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - min(_SKEW, life / 10))
+            .not_valid_before(now - min(BACKDATED, life / BACKDATED_PART))
             .not_valid_after(until)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
@@ -127,6 +126,11 @@ class CertificateAuthority:
             found.append(_authority(self.directory / "next.pem")[0])
         old = sorted(self.directory.glob("old-*.crt"))
         return found + [x509.load_pem_x509_certificate(path.read_bytes()) for path in old]
+
+    def signed(self, certificate_pem: bytes) -> bool:
+        """True if the CA that signs now signed this certificate. No two CAs have the same name."""
+        own = _authority(self.directory / "ca.pem")[0]
+        return x509.load_pem_x509_certificate(certificate_pem).issuer == own.subject
 
     @property
     def fingerprint(self) -> str:
@@ -178,7 +182,7 @@ def _new_authority(trust_domain: str) -> bytes:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(now - BACKDATED)
         .not_valid_after(now + _CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)

@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
-from gpu_platform.identity.files import PUBLIC, make_private_directory, write_file
+from gpu_platform.identity.dates import issued_at_s
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.observability import get_logger
+from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
 
 RENEW_AFTER = 2 / 3
 """The part of its life after which a certificate is renewed."""
@@ -173,6 +174,8 @@ class Peer:
     """End of its certificate, Unix seconds. The connection may live longer."""
     addresses: tuple[str, ...] = ()
     """More DNS names and IP addresses in its certificate, at which clients reach it."""
+    issued_at_s: float = 0.0
+    """When our CA signed its certificate, Unix seconds, cut to whole seconds."""
 
     @classmethod
     def of(cls, shown: dict[str, Any] | None, trust_domain: str) -> Peer | None:
@@ -186,7 +189,8 @@ class Peer:
             return None
         own = names.dns_name(path, trust_domain)
         others = [value for kind, value in shown["subjectAltName"] if kind in ("DNS", "IP Address") and value != own]
-        return cls(path, ssl.cert_time_to_seconds(shown["notAfter"]), tuple(others))
+        begin, end = (ssl.cert_time_to_seconds(shown[name]) for name in ("notBefore", "notAfter"))
+        return cls(path, end, tuple(others), issued_at_s(begin, end))
 
 
 def _spiffe_uri(certificate: x509.Certificate) -> str:

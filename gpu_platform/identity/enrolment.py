@@ -14,7 +14,6 @@ import secrets
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any
 
 import httpx
@@ -32,29 +31,6 @@ _TOKEN = re.compile(r"gpj_([0-9a-f]{32})_([0-9a-f]{64})")
 _PATIENCE = httpx.Timeout(10.0, connect=5.0)
 _LONGEST_ANSWER = 1 << 20
 Pem = Annotated[str, Field(max_length=20_000)]
-
-
-class EnrollmentOrder(BaseModel):
-    """What an operator asks for a new machine."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    address: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")] | None = Field(
-        default=None, description="Where its node worker is reached; default: the address that it reports from"
-    )
-    valid_s: Annotated[float, Field(ge=1, le=7 * 86_400, description="How long the join token works")] = 3600.0
-
-
-class Enrollment(BaseModel):
-    """What a new machine needs. It is shown once: the service keeps only a hash."""
-
-    name: str
-    join_token: str | None = None
-    """For ``node.join_token``. None: the service does not use TLS."""
-    node_token: str | None = None
-    """For ``node.token``, where the service does not use TLS."""
-    expires_at: datetime | None = None
-    """When the join token stops to work."""
 
 
 class FirstCertificate(BaseModel):
@@ -87,8 +63,6 @@ class Issued(BaseModel):
 
     certificate: str
     authorities: str
-    trusted_signers: list[str] = []
-    """Public keys whose signatures on orders this machine accepts."""
 
 
 @dataclass(frozen=True)

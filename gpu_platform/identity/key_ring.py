@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gpu_platform.domain.errors import CannotOpen, CannotStart
-from gpu_platform.identity.files import make_private_directory, write_file, write_new_file
+from gpu_platform.private_files import make_private_directory, write_file, write_new_file
 
 LOOK_S = 1.0
 """How often, in seconds, a process looks whether the file has changed."""
@@ -123,7 +123,14 @@ class KeyRing:
 
     def export(self, path: Path) -> None:
         """Write the keys of this scope alone into a file of mode 0600."""
-        _write(path, self.scope, [self._of_scope(key) for key in self._file.all()])
+        _write(path, self.scope, self._own_keys())
+
+    def exported(self) -> bytes:
+        """The keys of this scope alone, as :meth:`export` writes them."""
+        return _content(self.scope, self._own_keys())
+
+    def _own_keys(self) -> list[Key]:
+        return [self._of_scope(key) for key in self._file.all()]
 
     def _of_scope(self, key: Key) -> Key:
         return key if self.scope == self._file.scope else key.scoped(self.scope)
@@ -211,15 +218,19 @@ def rotate(path: Path, *, after_s: float = 2 * LOOK_S) -> Key:
     return added
 
 
-def remove(path: Path, key_id: str) -> None:
-    """Remove a key. What it sealed can never be read again. Raises :class:`CannotStart` for the key in use."""
+def check_removable(path: Path, key_id: str) -> None:
+    """Raise :class:`CannotStart` if the ring has no such key, or if it seals new data."""
     keys = _whole_ring(path)
-    left = [key for key in keys if key.id != key_id]
-    if len(left) == len(keys):
+    if key_id not in [key.id for key in keys]:
         raise CannotStart(f"{path} has no key {key_id}; it has {', '.join(key.id for key in keys)}")
     if KeyFile(path).newest(time.time()).id == key_id:
         raise CannotStart(f"key {key_id} seals new data now: rotate first, then remove it")
-    _write(path, "", left)
+
+
+def remove(path: Path, key_id: str) -> None:
+    """Remove a key. What it sealed can never be read again. Raises :class:`CannotStart` for the key in use."""
+    check_removable(path, key_id)
+    _write(path, "", [key for key in _whole_ring(path) if key.id != key_id])
     _export_again(path)
 
 

@@ -11,7 +11,7 @@ import hmac
 import secrets
 from pathlib import Path
 
-from gpu_platform.identity.files import make_private_directory, write_new_file
+from gpu_platform.private_files import make_private_directory, write_new_file
 
 NODE_HEADER = "X-GPU-Platform-Node"
 """``NAME:TOKEN``, in every report of a host without a certificate."""

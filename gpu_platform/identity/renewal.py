@@ -8,16 +8,19 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
 from gpu_platform.identity.enrolment import Issued
-from gpu_platform.identity.files import PUBLIC, write_file
 from gpu_platform.observability import get_logger
+from gpu_platform.private_files import PUBLIC, write_file
 
 EXPIRES = Gauge("gpu_platform_certificate_expires_in_seconds", "Until a certificate of this process ends", ["name"])
+NOT_RENEWED = Counter(
+    "gpu_platform_certificate_renewals_failed_total", "Failed tries to renew a certificate of this process", ["name"]
+)
 _LONGEST_LOOK_S = 60.0
 _LOOKS_PER_LIFE = 60
 
@@ -59,19 +62,24 @@ def is_due(files: CertificateFiles, now: datetime | None = None) -> bool:
 async def keep_renewed(files: CertificateFiles, obtain: Obtain, path: str, ca: Path | None = None) -> None:
     """Renew the certificate in time, until cancelled. While that fails, try again and again.
 
-    ``ca``: a CA on this machine. Its authorities are copied as soon as a rotation changes them.
+    ``ca``: a CA on this machine. After a rotation its authorities are copied, and its new key signs the certificate, at
+    once: a new join token holds the fingerprint of that key.
     """
     watch_expiry(files, path)
     while True:
         try:
-            if is_due(files):
+            if is_due(files) or (ca is not None and not await asyncio.to_thread(_is_from, ca, files)):
                 await renew_now(files, obtain)
                 log.info("certificate.renewed", name=path)
             if ca is not None:
                 await asyncio.to_thread(_copy_authorities, ca, files.trusted)
         except (PlatformError, OSError) as error:
             message = error.message if isinstance(error, PlatformError) else str(error)
-            log.warning("certificate.not_renewed", name=path, error=message)
+            found = files.read()
+            NOT_RENEWED.labels(path).inc()
+            log.warning(
+                "certificate.not_renewed", name=path, error=message, valid_until=found and found.not_after.isoformat()
+            )
         await asyncio.sleep(_pause_s(files))
 
 
@@ -89,6 +97,10 @@ def _pause_s(files: CertificateFiles) -> float:
     found = files.read()
     life_s = 0.0 if found is None else (found.not_after - found.not_before).total_seconds()
     return min(_LONGEST_LOOK_S, max(0.2, life_s / _LOOKS_PER_LIFE))
+
+
+def _is_from(ca: Path, files: CertificateFiles) -> bool:
+    return CertificateAuthority.load(ca).signed(files.certificate.read_bytes())
 
 
 def _copy_authorities(ca: Path, trusted: Path) -> None:

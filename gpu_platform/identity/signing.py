@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gpu_platform.domain.errors import CannotStart, PlatformError
-from gpu_platform.identity.files import make_private_directory, write_file, write_new_file
+from gpu_platform.private_files import make_private_directory, write_file, write_new_file
 
 _PREFIX = b"gpu-platform order 1\n"
 """What is signed begins with this, so that a signature of something else can never be taken for one of an order."""

@@ -132,6 +132,11 @@ class Policy:
         """True if the score ``history`` or the choice of a gang's domain uses how fast earlier jobs ran."""
         return bool(self.weights.get("history") or self.domain_weights.history)
 
+    @property
+    def stops_jobs(self) -> bool:
+        """True if running jobs may be stopped or moved for waiting jobs."""
+        return self.preemption or self.defragmentation or self.recovery
+
     def without(self, fault: PluginFault) -> Policy:
         """Return the same policy with that plugin switched off."""
         if any((fault.kind, fault.name) == (other.kind, other.name) for other in self.plugin_faults):

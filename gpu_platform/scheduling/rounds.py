@@ -17,27 +17,26 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
-from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
-from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
-from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
+from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import together
-from gpu_platform.scheduling.placing.framework import Framework
-from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.placement_builder import build_placement
+from gpu_platform.scheduling.placing.request_screen import ReservedGpus, RoundView
 from gpu_platform.scheduling.placing.score_table import score_table
-from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
-from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey
+from gpu_platform.scheduling.queueing.fair_share import FairShareKey
+from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
-from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
+from gpu_platform.scheduling.queueing.quota import QuotaDenial
+from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
+from gpu_platform.scheduling.screening import NOTHING_KNOWN, Screening
 
 NO_TURN = np.iinfo(np.int64).max
 _RESOURCES = _GPUS, _HOST_ROOM = 0, 1
@@ -47,34 +46,6 @@ more.
 """
 GIVE_UP_AFTER = 16
 """If this many jobs with exclusions in a row kept no further host, the other jobs of their need are skipped."""
-
-
-@dataclass(frozen=True)
-class SchedulerState:
-    """Everything that a round reads. Only the placements of the round change it."""
-
-    policy: Policy
-    epoch: int
-    snapshot: Snapshot
-    framework: Framework
-    running_jobs: RunningJobs
-    quotas: QuotaUsage
-    shares: FairShare
-    queue: JobQueue
-    candidates: CandidateIndex
-    backfill: Backfill
-    gangs: GangPlacer
-    gang_backfill: GangBackfill
-
-
-@dataclass(frozen=True)
-class WaitingEntry:
-    """A job that waits after a round."""
-
-    row: PlacementRequest
-    turn: float
-    denial: QuotaDenial | None = None
-    starts_by: float | None = None
 
 
 @dataclass
@@ -95,6 +66,10 @@ class SchedulingRound:
     """Turn -> job id, for jobs that keep or reserve something."""
     waiting: dict[str, WaitingEntry] = field(default_factory=dict)
     """For each class of jobs that had a turn, its first job that waits."""
+    overdue: dict[str, str] = field(default_factory=dict)
+    """Job without a date -> the running job because of which nobody knows it: it has run over its time limit."""
+    puts_promises_off: bool = False
+    """True if a job that had a promise waits without one now, or with a later one."""
     promised_start: dict[str, float] = field(default_factory=dict)
     """For each class of jobs, the date that was promised to its first job."""
 
@@ -108,12 +83,16 @@ class SchedulingRound:
         """Hosts that a job with a planned reservation could use."""
         self.turns: list[ServiceSortKey] = []
         """The sort keys of the jobs that had a turn, in order."""
-        self._promised = dict(self.state.backfill.promised)
-        """Promises of the last round that this round has not renewed yet."""
+        self._overruns = Overruns(self.state.running_jobs, self.state.snapshot)
+        claimants = frozenset(claim.job_id for claim in self.claims)
+        self._earlier = EarlierPromises(self.state.remembered, self.state.queue, self._overruns, self.now, claimants)
+        self._blocked_by_newcomer = np.zeros(shape, bool)
+        """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
         self._tentative = 0
         self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
+        self._screening = Screening(self.state.screen, self.state.queue)
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
 
     def serve(self) -> None:
@@ -126,7 +105,9 @@ class SchedulingRound:
             if owner is not None and self.denial(owner) is None:
                 self._start(owner)
         conservative = policy.backfill == "conservative"
-        turns = EveryJobCursor(queue, share, policy.backfill_depth) if conservative else QueueCursor(queue, share)
+        every = partial(EveryJobCursor, depth=policy.backfill_depth, always=self._earlier.standing)
+        turns = every(queue, share) if conservative else QueueCursor(queue, share)
+        self._screening.begin(turns, self._view, self._progress)
         while (following := turns.next()) is not None:
             place, row = following
             if row.priority <= self.hold_back_priority:
@@ -137,28 +118,42 @@ class SchedulingRound:
                 turns.placed()
             else:
                 turns.waits(*self._also_wait(row))
+                # Plans to stop or move jobs read which jobs had a turn.
+                self._screening.waits(drop=not policy.stops_jobs)
         if conservative:
-            self.state.backfill.promised = {entry.job_id: entry for _, entry in self.reservations}
-            self.state.backfill.waited_before = frozenset(row.job_id for row in queue)
+            self.puts_promises_off = self._earlier.remember([reservation for _, reservation in self.reservations])
+
+    def _view(self) -> RoundView:
+        reservations = [ReservedGpus(one.start, one.is_promised, one.hosts, one.gpus) for _, one in self.reservations]
+        kept, from_unlimited = (turns != NO_TURN for turns in (self.blocked_by, self.blocked_for_unlimited_by))
+        no_more_dates = self._dates_are_out(first=False)
+        return RoundView(self.now, kept, from_unlimited, self.has_reservation, reservations, no_more_dates)
+
+    def _progress(self) -> tuple[int, ...]:
+        return len(self.placements), self._tentative, *self._amount_kept()
 
     def promises(self) -> dict[str, float]:
         """Return job -> the latest start that was promised."""
         return {
-            reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.is_promised
+            reservation.job_id: reservation.start
+            for _, reservation in self.reservations
+            if reservation.is_promised and not reservation.overdue
         }
 
     def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
         kept = self._blocking_turns_for_limited(row)
-        return (
-            kept
-            if row.time_limit_s is not None
-            else np.minimum(kept, self.blocked_for_unlimited_by[_resources_of(row)].min(axis=0))
-        )
+        if row.time_limit_s is not None or row.job_id in self._earlier.standing:
+            return kept
+        return np.minimum(kept, self.blocked_for_unlimited_by[_resources_of(row)].min(axis=0))
 
     def _blocking_turns_for_limited(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Do the same without the hosts that are kept only from jobs without a time limit."""
-        return self.blocked_by[_resources_of(row)].min(axis=0)
+        blocked_by = self.blocked_by
+        if row.job_id in self._earlier.standing:
+            # A job without a date keeps its hosts from others, but not from those that had a promise before.
+            blocked_by = np.where(self._blocked_by_newcomer, blocked_by, NO_TURN)
+        return blocked_by[_resources_of(row)].min(axis=0)
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
@@ -207,7 +202,11 @@ class SchedulingRound:
         """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
         if self.denial(row) is not None:
             return None, False
-        state = self.state
+        state, verdict = self.state, self._screening.of(row)
+        if verdict.hopeless and not row.has_exclusions:
+            return ALL_BLOCKED, False
+        if verdict.settled and verdict.no_place and not state.policy.stops_jobs:
+            return row.time_limit_s or math.inf, False
         if not row.is_plain:
             return None if row.has_exclusions else (row.time_limit_s or math.inf), False
         excludes = row.has_exclusions
@@ -226,10 +225,19 @@ class SchedulingRound:
         if denial is not None:
             # It waits for quota and not for GPUs, so it keeps no hosts. But an earlier promise stays: the job was
             # within its guarantee then, and would lose its date only because other jobs of its namespace started.
-            keeps = denial.for_want_of_gpus and row.job_id in self._promised
+            keeps = denial.for_want_of_gpus and row.job_id in self._earlier.unrenewed
+            if not keeps:
+                self._earlier.unrenewed.pop(row.job_id, None)
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
-        if not self._start(row):
+        # Nobody keeps hosts from a job with a promise, so the screen does not know whether it has a place.
+        verdict = NOTHING_KNOWN if row.job_id in self._earlier.standing else self._screening.of(row)
+        # A job that came in after the last round may put promises off, so it changes something if it waits.
+        new = self.state.policy.backfill == "conservative" and row.job_id not in self.state.remembered.waited
+        if verdict.no_place and verdict.settled and not new:
+            self._waits(WaitingEntry(row, turn))
+            return False
+        if verdict.no_place or not self._start(row):
             before = self._amount_kept() if row.has_exclusions else None
             starts_by = self._wait(row, turn)
             if before is not None:
@@ -248,7 +256,7 @@ class SchedulingRound:
         if placement is None:
             return False
         state.queue.remove(row.job_id)
-        self._promised.pop(row.job_id, None)
+        self._earlier.unrenewed.pop(row.job_id, None)
         self._denials.clear()
         self.placed(row, placement)
         self.placements.append((row, placement))
@@ -257,10 +265,12 @@ class SchedulingRound:
     def _hold_place(self, row: PlacementRequest) -> Placement | None:
         """Hold a place for equal slices."""
         state, snapshot = self.state, self.state.snapshot
-        offered = self._unreserved(row, state.candidates.of(row))
+        candidates = state.candidates.of(row)
+        offered = self._unreserved(row, candidates)
         open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NO_TURN))
         chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
         if chosen is None:
+            self._screening.looked(row, candidates)
             return None
         scores = score_table(row.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
         placement = build_placement(
@@ -284,21 +294,20 @@ class SchedulingRound:
 
     def _unreserved(self, row: PlacementRequest, candidates: Candidates) -> Candidates:
         """Return ``candidates`` without what is reserved for other jobs before ``row`` would end."""
-        binding = [reservation for reservation in self._others(row) if reservation.binds(row, self.now)]
+        binding = [other for other in self._ahead(row) if other.binds(row, self.now)]
+        as_promised = self._earlier.as_promised(row)
+        binding += [promise for promise in self._earlier.to_others(row) if promise.binds(as_promised, self.now)]
         return self.state.backfill.without_reserved(binding, row, candidates) if binding else candidates
 
     def _others(self, row: PlacementRequest) -> list[PlannedReservation]:
         """Return the reservations that ``row`` must respect: those of jobs ahead, and promises made while it waited
         already.
         """
-        ahead = [claim for claim in self.claims if claim.job_id != row.job_id]
-        ahead += [reservation for _, reservation in self.reservations]
-        if row.job_id not in self.state.backfill.waited_before or len(ahead) < len(self.claims) + len(
-            self.reservations
-        ):
-            # A job is not bound by earlier promises on GPUs that are claimed for it. Otherwise they would stay empty.
-            return ahead
-        return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
+        return [*self._ahead(row), *self._earlier.to_others(row)]
+
+    def _ahead(self, row: PlacementRequest) -> list[PlannedReservation]:
+        claims = [claim for claim in self.claims if claim.job_id != row.job_id]
+        return [*claims, *(reservation for _, reservation in self.reservations)]
 
     def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
@@ -312,20 +321,32 @@ class SchedulingRound:
             return None
         resources = _resources_of(row)
         first = not (usable & self.has_reservation[resources]).any()
-        reservation = self._date(row, usable, first)
+        reservation = self._kept_promise(row, self._date(row, usable, first))
         if reservation is not None:
+            reservation = self._overruns.mark(reservation)
             self.reservations.append((turn, reservation))
-            self._promised.pop(row.job_id, None)
+            if reservation.overdue:
+                self.overdue[row.job_id] = reservation.overdue
             self.has_reservation[resources] |= usable
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
                 self._block_for_unlimited(row, usable, turn)  # for jobs of the same need behind it, which get no turn
-            return reservation.start if reservation.is_promised and reservation.start > self.now else None
+            is_known = reservation.is_promised and reservation.start > self.now and not reservation.overdue
+            return reservation.start if is_known else None
         if first:
             for resource in resources:
                 blocked_by[resource][usable & (blocked_by[resource] == NO_TURN)] = turn
+                self._blocked_by_newcomer[resource] |= usable & (row.job_id not in self.state.remembered.waited)
         else:
             self._block_for_unlimited(row, usable, turn)  # it gets a date or hosts once the jobs ahead have started
         return None
+
+    def _kept_promise(self, row: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:
+        """Return ``planned``, or what was promised before, if that is earlier and can be kept."""
+        promise = self._earlier.better(row, planned, self._others(row))
+        self._earlier.unrenewed.pop(row.job_id, None)
+        if promise is None or self._blocked_by_newcomer[:, promise.hosts].any():
+            return planned
+        return promise
 
     def _amount_kept(self) -> tuple[int, ...]:
         """Return how much is kept or reserved. It only grows."""
@@ -336,7 +357,8 @@ class SchedulingRound:
         """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
         state = self.state
         if not row.is_plain:
-            return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
+            usable = state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
+            return usable if usable is not None and state.empty_fits.fits(row) else None
         usable = together(row.resources, state.snapshot, state.candidates.of(row).after_use)
         return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
 
@@ -346,20 +368,26 @@ class SchedulingRound:
         """
         state = self.state
         is_promised = first or state.policy.backfill == "conservative"
-        has_reservation = state.running_jobs.limited or self.reservations or self._promised
-        if state.policy.backfill == "keep" or not has_reservation:
+        has_reservation = state.running_jobs.limited or self.reservations or self._earlier.unrenewed
+        if not has_reservation or self._dates_are_out(first):
             return None
-        if (
-            len(self.reservations) >= state.policy.backfill_depth
-            or (usable & (self._blocking_turns_for_limited(row) != NO_TURN)).any()
-        ):
+        if (usable & (self._blocking_turns_for_limited(row) != NO_TURN)).any():
             return None
-        if not is_promised and (not state.queue.endless or self._tentative >= MAX_TENTATIVE_DATES):
-            return None  # tentative dates bind only jobs without a time limit, and there are none
         self._tentative += not is_promised
         if not row.is_plain or row.needs_partial_resources:
             return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
         return state.backfill.plan_start(row, state.candidates.of(row), self.now, self._others(row), is_promised)
+
+    def _dates_are_out(self, first: bool) -> bool:
+        """Tell whether no job gets a date any more in this round. ``first``: as for :meth:`_date`."""
+        policy, queue = self.state.policy, self.state.queue
+        if policy.backfill == "keep" or len(self.reservations) >= policy.backfill_depth:
+            return True
+        # Tentative dates bind only jobs without a time limit.
+        needed = first or policy.backfill == "conservative" or queue.endless > 0
+        return not needed or (
+            not first and policy.backfill != "conservative" and self._tentative >= MAX_TENTATIVE_DATES
+        )
 
     def _block_for_unlimited(self, row: PlacementRequest, hosts: NDArray[np.bool_], turn: int) -> None:
         for resource in _resources_of(row):

@@ -19,20 +19,31 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
+from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy, build_framework
+from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
-from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound
+from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.rounds import SchedulingRound
 from gpu_platform.topology.fabric import FabricConfig
+from gpu_platform.topology.subsets import best_subset
+
+MAX_ROUNDS = 3
+"""How often a decision goes through the queue, at most. Jobs that come in ahead may put promises off, and jobs before
+them may start then. In the second round nobody comes in any more.
+"""
 
 
 @dataclass(frozen=True)
@@ -85,15 +96,26 @@ class Scheduler:
             shares=self.shares,
             queue=self.queue,
             candidates=self.candidates,
+            screen=RequestScreen(self.framework, self.snapshot),
             backfill=self._backfill,
             gangs=self.gangs,
             gang_backfill=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
+            remembered=RememberedPromises(),
+            empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals)
         self._explains = explains
         self._book = WaitingReasons(self._state, self._planner.next_preemption)
         self.round = SchedulingRound(self._state, 0.0, self._propose)
         """The last round. It is valid until something changes."""
+
+    def prepare(self) -> None:
+        """Compute now what would make the first decisions slow: the ratings of all sets of GPUs, per kind of host."""
+        for machine in self.snapshot.machines:
+            for size in range(1, machine.size + 1):
+                best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
+        if self.policy.defragmentation or self.policy.recovery:
+            load_solver()
 
     def configure_fabric(self, config: FabricConfig) -> None:
         """Set another fabric. It counts from the next decision on."""
@@ -220,23 +242,32 @@ class Scheduler:
         few at a time.
         """
         self._now = now
+        for job in self.running_jobs.pass_time(now):
+            self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
         expired = self._expire(now)
         policy = self.policy
-        may_preempt = policy.preemption or policy.defragmentation or policy.recovery
-        period = now // PREEMPT_AGAIN_S if may_preempt else 0.0
+        period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.hold_back_priority(now)
         if self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority):
             decision = Decision(reasons=self._renew(idle=True), expired=expired)
         else:
-            self.round = SchedulingRound(
-                self._state, now, self._propose, claims=self._planner.claims(now), hold_back_priority=hold_back_priority
-            )
-            self.round.serve()
+            self._serve(now, hold_back_priority)
             reasons = self._renew()
             decision = Decision(self.round.placements, reasons, expired, self._planner.plan(self.round, now))
         # At the end, because trials during the decision also increase the snapshot's version.
         self._settled = (self.snapshot.version, self.queue.version, period, hold_back_priority)
         return decision
+
+    def _serve(self, now: float, hold_back_priority: float) -> None:
+        """Serve the queue. If nobody starts, but promises of jobs behind were put off, there is another round."""
+        claims = self._planner.claims(now)
+        for _ in range(MAX_ROUNDS):
+            self.round = SchedulingRound(
+                self._state, now, self._propose, claims=claims, hold_back_priority=hold_back_priority
+            )
+            self.round.serve()
+            if self.round.placements or not self.round.puts_promises_off:
+                return
 
     def explain(self, now: float) -> dict[str, Reason]:
         """Return for each class of jobs why it waits, as of the last decision. Computes all of them, so it is slow."""

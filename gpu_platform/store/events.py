@@ -1,4 +1,4 @@
-"""The event table: audit log (who did what to which GPU) and change feed (what happened after ``seq``) in one."""
+"""Events: who did what to which job, host or GPU, and the change feed (what happened after ``seq``), in one table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
 What goes, once it is older than the retention: idempotency keys and reservations (with their allocations) of jobs that
-have ended, and the identities of faults. What stays: jobs, usage, and the event table: it is the audit log and the
-change feed, and its triggers refuse a DELETE from anybody.
+have ended, and the identities of faults. What stays: jobs, usage, and events: triggers refuse a DELETE of them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store.database import change, writing
-from gpu_platform.store.models import allocation, checkpoint, fault, idempotency, job, reservation
+from gpu_platform.store.models import allocation, checkpoint, fault, idempotency, job, job_token, reservation
 
 BATCH = 500
 _ENDED = job.c.state.in_(sorted(TERMINAL_JOB_STATES))
@@ -33,6 +32,7 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     for table in (allocation, reservation):
         gone[table.name] = _forget(session, table, table.c.job_id.in_(job_ids) & table.c.released_at.is_not(None))
     gone[checkpoint.name] = _forget(session, checkpoint, checkpoint.c.job_id.in_(job_ids))
+    gone[job_token.name] = _forget(session, job_token, job_token.c.job_id.in_(job_ids))
     of_ended = select(idempotency.c.key).join(job, job.c.id == idempotency.c.job_id)
     keys = session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH)).all()
     gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))

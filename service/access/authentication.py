@@ -14,7 +14,7 @@ from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.tokens import PREFIX, TokenInfo
 from gpu_platform.domain.errors import NotSignedIn
 from gpu_platform.identity import names
-from gpu_platform.store.access import tokens
+from gpu_platform.store.access import job_tokens, tokens
 from service.http import machines
 
 WHAT_TO_DO = (
@@ -30,9 +30,12 @@ def credential_of(scope: Scope, *, basic: bool) -> str | None:
 
     Raises :class:`NotSignedIn` for a header of another kind.
     """
-    header = Headers(scope=scope).get("authorization")
-    if header is None:
+    headers = Headers(scope=scope).getlist("authorization")
+    if not headers:
         return None
+    if len(headers) > 1:  # a proxy may have checked the other one
+        raise NotSignedIn(f"the request has {len(headers)} Authorization headers; send one. {WHAT_TO_DO}")
+    [header] = headers
     scheme, _, credential = header.partition(" ")
     if scheme.lower() == "bearer" and 0 < len(credential.strip()) <= _MAX_TOKEN_CHARACTERS:
         return credential.strip()
@@ -53,6 +56,15 @@ def check_token(session: Session, credential: str, now: datetime) -> TokenInfo:
         raise NotSignedIn(f"token {found.id} was revoked at {found.revoked_at:%Y-%m-%d %H:%M} UTC. {WHAT_TO_DO}")
     if not found.is_valid(now):
         raise NotSignedIn(f"token {found.id} expired at {found.expires_at:%Y-%m-%d %H:%M} UTC. {WHAT_TO_DO}")
+    return found
+
+
+def job_principal(session: Session, credential: str) -> Principal:
+    """The job whose token it is. Raises :class:`NotSignedIn` unless its attempt holds its reservation now."""
+    found = job_tokens.find_principal(session, credential)
+    if found is None:
+        raise NotSignedIn("this job token is not valid: its attempt has ended, or there was none. A job token is for "
+                          "ranks of a job that runs")  # fmt: skip
     return found
 
 

@@ -8,9 +8,10 @@ decided in :mod:`service.access.submissions`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from anyio import to_thread
 from sqlalchemy.orm import Session
@@ -22,20 +23,35 @@ from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.rules import Reach, Subject, Verdict, judge
-from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, NotSignedIn, PlatformError
-from gpu_platform.domain.texts import check_name
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.errors import (
+    Forbidden,
+    NotFound,
+    NotSignedIn,
+    PlatformError,
+    TooManyRequests,
+)
+from gpu_platform.settings import RateLimit
 from gpu_platform.store import Store
-from gpu_platform.store.access import sessions, tokens
+from gpu_platform.store.access import job_tokens, sessions, tokens
 from gpu_platform.store.jobs import owners
 from service.access import authentication
+from service.access.asked import Asked, asked_of, decision_about
 from service.access.decisions import Decision, Recorder
+from service.access.guesses import Guesses
 from service.access.oidc import OidcVerifier, is_jwt
 from service.access.routes import MatchedRoute
 
-_LONGEST_REASON = 500
-_BROWSER_ROUTES = ("GET /docs", "GET /docs/start.js", "GET /docs/{asset}", "GET /openapi.json")
-"""Pages that people open in a browser, which asks for a password. No other route takes one: browsers send passwords
-along with requests of foreign pages."""
+_LONG_NUMBER = 10
+_SHOWS_MORE = ("GET /readyz",)
+"""Public routes that show more to who has signed in."""
+
+E = TypeVar("E", bound=PlatformError)
+Note = Callable[[Verdict, str, Principal | None], None]
+
+
+def _nothing(verdict: Verdict, message: str, principal: Principal | None) -> None:
+    """For requests that were not decided by a gate."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,18 @@ class Access:
     acting_as: str | None = None
     subject: Subject = field(default_factory=Subject)
     verdict: Verdict = Verdict.ALLOWED
+    note: Note = _nothing
+    """Records what the handler decides itself, e.g. about the body: verdict, why, and who asks if the gate does not
+    know. Call it in a thread."""
+
+    def refused(self, refusal: E, verdict: Verdict = Verdict.FORBIDDEN) -> E:
+        """Record that the handler refuses the request, and return the refusal.
+
+        For refusals that look like something else, so that nobody learns what there is. A :class:`Forbidden` or
+        :class:`NotSignedIn` that a handler raises is recorded by itself.
+        """
+        self.note(verdict, refusal.message, None)
+        return refusal
 
     @property
     def actor(self) -> str:
@@ -76,81 +104,150 @@ class Access:
         return namespace is not None and self.who.role_in(namespace) is not None
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A request as it came."""
-
-    matched: MatchedRoute
-    path: str
-    credential: str | None
-    as_user: str | None
-    break_glass: str | None
-    peer: str | None
-    request_id: str | None
-
-
 class Gate:
-    """Decides about requests. ``recorders`` are told of each decision."""
+    """Decides about requests. ``recorders`` are told of each decision. ``guesses``: how many requests without a valid
+    token one address may send."""
 
-    def __init__(self, settings: AccessSettings, store: Store, recorders: Sequence[Recorder] = ()) -> None:
+    def __init__(
+        self,
+        settings: AccessSettings,
+        store: Store,
+        recorders: Sequence[Recorder] = (),
+        guesses: RateLimit | None = None,
+    ) -> None:
         self._settings = settings
         self._store = store
         self._recorders = [*recorders]
         self._noted: dict[str, float] = {}
         self._oidc = None if settings.oidc.issuer is None else OidcVerifier(settings.oidc)
+        self._guesses = Guesses(guesses, lambda: tokens.valid_hashes(store, datetime.now(UTC)))
 
     async def admit(self, scope: Scope, matched: MatchedRoute) -> Access:
-        """What the handler may know. Raises :class:`NotSignedIn`, :class:`Forbidden` or :class:`NotFound`."""
+        """What the handler may know. Raises :class:`NotSignedIn`, :class:`Forbidden`, :class:`NotFound` or
+        :class:`TooManyRequests`."""
+        asked = asked_of(scope, matched)
         if matched.rule.reach is Reach.PUBLIC:
-            return Access(self._settings, matched.route)
-        asked = _asked(scope, matched)
-        if matched.rule.reach is Reach.NODE:
+            access = Access(self._settings, matched.route, note=self._note_of(asked, None, Subject()))
+            if matched.route in _SHOWS_MORE and Headers(scope=scope).get("authorization") is not None:
+                return await to_thread.run_sync(self._known_or_nobody, asked, access)
+            return access
+        if matched.rule.reach.is_of_nodes:
             host = matched.path_params["name"]
             principal = authentication.node_principal(scope)
-            return self._decide(asked, principal, Subject(host=host))
+            if principal is None:
+                raise self._not_signed_in(asked, None, NotSignedIn(_needed_of(asked, host)), Subject(host=host))
+            if matched.rule.reach is Reach.NODE:
+                return self._decide(asked, principal, Subject(host=host))
+            subject = await to_thread.run_sync(self._of_attempt, matched.path_params)
+            return await to_thread.run_sync(self._decide, asked, principal, subject)
         return await to_thread.run_sync(self._look_and_decide, asked)
 
     async def is_valid_still(self, scope: Scope, matched: MatchedRoute) -> bool:
         """False if the request would be refused now. For streams, which last long."""
         try:
-            await to_thread.run_sync(self._look_again, _asked(scope, matched))
-        except (NotSignedIn, Forbidden, NotFound):
-            return False
+            return await to_thread.run_sync(self._look_again, asked_of(scope, matched))
         except PlatformError:  # the database is away
             return True
-        return True
 
-    def _look_again(self, asked: _Asked) -> None:
-        principal, subject = self._look(asked)
-        verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
-        if not verdict.is_allowed:
-            raise Forbidden("no longer allowed")
-
-    def _look_and_decide(self, asked: _Asked) -> Access:
+    def _look_again(self, asked: Asked) -> bool:
+        principal, subject, message = None, Subject(), ""
         try:
-            principal, subject = self._look(asked)
+            principal, subject = self._look(asked, asked.credential())
+            verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
         except NotSignedIn as refusal:
-            self._record(_decision(asked, None, Subject(), Verdict.NOT_SIGNED_IN, message=refusal.message))
+            verdict, message = Verdict.NOT_SIGNED_IN, refusal.message
+        if not verdict.is_allowed:
+            self._record(
+                decision_about(asked, principal, subject, verdict, message=f"ended before it was over. {message}")
+            )
+        return verdict.is_allowed
+
+    def _look_and_decide(self, asked: Asked) -> Access:
+        credential = None
+        try:
+            credential = asked.credential()
+            if credential is None:
+                raise NotSignedIn(
+                    f"{asked.matched.route} needs a token, and there is none. {authentication.WHAT_TO_DO}"
+                )
+            if not self._is_of_oidc(credential):
+                self._guesses.check(asked.peer, credential)
+            principal, subject = self._look(asked, credential)
+        except NotSignedIn as refusal:
+            raise self._not_signed_in(asked, credential, refusal, Subject()) from None
+        except TooManyRequests:
+            self._record_held(asked)
             raise
-        if principal is not None:
-            self._note_use(principal)
+        self._note_use(principal)
         return self._decide(asked, principal, subject)
 
-    def _look(self, asked: _Asked) -> tuple[Principal | None, Subject]:
-        principal, credential = None, asked.credential
-        if credential is not None and self._oidc is not None and is_jwt(credential):
-            principal, credential = self._oidc.principal(credential), None
+    def _look(self, asked: Asked, credential: str | None) -> tuple[Principal, Subject]:
+        principal = None
+        if credential is None:
+            raise NotSignedIn(authentication.WHAT_TO_DO)
+        if self._oidc is not None and self._is_of_oidc(credential):
+            principal = self._oidc.principal(credential)
         with self._store.read() as session:
-            if credential is not None:
+            if principal is None and credential.startswith(job_tokens.PREFIX):
+                principal = authentication.job_principal(session, credential)
+            elif principal is None:
                 principal = authentication.check_token(session, credential, datetime.now(UTC)).principal()
             return principal, _subject(session, asked.matched.path_params)
 
-    def _decide(self, asked: _Asked, principal: Principal | None, subject: Subject) -> Access:
+    def _of_attempt(self, path_params: Mapping[str, str]) -> Subject:
+        host, job_id, attempt = (path_params[name] for name in ("name", "job_id", "attempt"))
+        held = None
+        if attempt.isascii() and attempt.isdecimal() and len(attempt) < _LONG_NUMBER:
+            held = job_tokens.held_attempt(self._store, AttemptKey(job_id=job_id, attempt=int(attempt)), host)
+        return Subject(job_id=job_id, host=host, is_held=held is not None)
+
+    def _is_of_oidc(self, credential: str) -> bool:
+        return self._oidc is not None and is_jwt(credential)
+
+    def _known_or_nobody(self, asked: Asked, access: Access) -> Access:
+        """For a public route: who asks, if that can be known."""
+        credential = None
+        try:
+            credential = asked.credential()
+            if credential is not None and not self._is_of_oidc(credential):
+                self._guesses.check(asked.peer, credential)
+            principal, _ = self._look(asked, credential)
+        except NotSignedIn as refusal:
+            self._not_signed_in(asked, credential, refusal, Subject())
+            return access
+        except PlatformError:
+            return access
+        return replace(access, principal=principal)
+
+    def _not_signed_in(
+        self, asked: Asked, credential: str | None, refusal: NotSignedIn, subject: Subject
+    ) -> NotSignedIn | TooManyRequests:
+        """Count and record a request without a valid token. Returns what to answer."""
+        answer = self._guesses.note(asked.peer, credential, refusal)
+        if answer is refusal:
+            self._record(decision_about(asked, None, subject, Verdict.NOT_SIGNED_IN, message=refusal.message))
+        else:
+            self._record_held(asked)
+        return answer
+
+    def _record_held(self, asked: Asked) -> None:
+        if (message := self._guesses.to_record(asked.peer)) is not None:
+            self._record(decision_about(asked, None, Subject(), Verdict.NOT_SIGNED_IN, message=message))
+
+    def _note_of(
+        self, asked: Asked, principal: Principal | None, subject: Subject, acting_as: str | None = None
+    ) -> Note:
+        def note(verdict: Verdict, message: str, who: Principal | None) -> None:
+            self._record(decision_about(asked, who or principal, subject, verdict, acting_as, message))
+
+        return note
+
+    def _decide(self, asked: Asked, principal: Principal, subject: Subject) -> Access:
         rule = asked.matched.rule
         verdict = judge(rule, principal, subject, break_glass=asked.break_glass is not None)
         refusal = None if verdict.is_allowed else self._refusal(asked, principal, subject, verdict)
         acting_as = None
-        if refusal is None and principal is not None and asked.as_user not in (None, principal.name):
+        if refusal is None and asked.user_to_act_for() not in (None, principal.name):
             acting_as = asked.as_user
             if not _may_act_for_others(principal):
                 verdict = Verdict.FORBIDDEN
@@ -160,17 +257,16 @@ class Gate:
                     needs="operator",
                 )
         message = "" if refusal is None else refusal.message
-        self._record(_decision(asked, principal, subject, verdict, acting_as, message))
+        self._record(decision_about(asked, principal, subject, verdict, acting_as, message))
         if refusal is not None:
             raise refusal
-        return Access(self._settings, asked.matched.route, principal, acting_as, subject, verdict)
+        note = self._note_of(asked, principal, subject, acting_as)
+        return Access(self._settings, asked.matched.route, principal, acting_as, subject, verdict, note)
 
-    def _refusal(self, asked: _Asked, principal: Principal | None, subject: Subject, verdict: Verdict) -> PlatformError:
+    def _refusal(self, asked: Asked, principal: Principal, subject: Subject, verdict: Verdict) -> PlatformError:
         rule, route = asked.matched.rule, asked.matched.route
-        if rule.reach is Reach.NODE:
-            return _not_that_host(principal, subject.host or "")
-        if principal is None:
-            return NotSignedIn(f"{route} needs a token, and there is none. {authentication.WHAT_TO_DO}")
+        if rule.reach.is_of_nodes:
+            return _not_that_host(asked, principal, subject)
         if verdict is Verdict.UNSEEN:
             job_id = asked.matched.path_params.get("job_id", "")
             return NotFound(f"there is no job {job_id!r}", job_id=job_id)
@@ -180,6 +276,11 @@ class Gate:
                 f"{route} needs the scope {rule.permission}, and this token ({principal.signed_in_by}) has {scopes}: "
                 "use another token",
                 needs=rule.permission.value,
+            )
+        if principal.kind is PrincipalKind.JOB and not rule.of_jobs:
+            return Forbidden(
+                f"{route} is not for job tokens: a job reads itself and submits jobs as its user, nothing else",
+                needs=rule.role.value,
             )
         if rule.reach is Reach.SESSION:
             return NotFound("there is no such command beside a rank, or somebody else started it")
@@ -217,54 +318,10 @@ class Gate:
             tokens.note_use(self._store, token_id, datetime.now(UTC))
 
 
-def _asked(scope: Scope, matched: MatchedRoute) -> _Asked:
-    headers = Headers(scope=scope)
-    as_user = headers.get(USER_HEADER)
-    if as_user is not None:
-        try:
-            check_name(as_user)
-        except ValueError as error:
-            raise InvalidRequest(f"{USER_HEADER}: {error}") from None
-    reason = headers.get(BREAK_GLASS_HEADER, "").strip()[:_LONGEST_REASON]
-    client = scope.get("client")
-    return _Asked(
-        matched=matched,
-        path=scope["path"],
-        credential=authentication.credential_of(scope, basic=matched.route in _BROWSER_ROUTES),
-        as_user=as_user,
-        break_glass=reason or None,
-        peer=client[0] if client else None,
-        request_id=scope.get("request_id"),
-    )
-
-
-def _decision(
-    asked: _Asked,
-    principal: Principal | None,
-    subject: Subject,
-    verdict: Verdict,
-    acting_as: str | None = None,
-    message: str = "",
-) -> Decision:
-    return Decision(
-        verdict=verdict,
-        route=asked.matched.route,
-        path=asked.path,
-        rule=asked.matched.rule,
-        subject=subject,
-        principal=principal,
-        acting_as=acting_as,
-        peer=asked.peer,
-        request_id=asked.request_id,
-        break_glass=asked.break_glass,
-        message=message,
-    )
-
-
 def _subject(session: Session, path_params: Mapping[str, str]) -> Subject:
     job_id = path_params.get("job_id")
     if job_id is None:
-        return Subject(host=path_params.get("name"))
+        return Subject(path_params.get("namespace"), host=path_params.get("name"))
     owner = owners.owners_of(session, [job_id]).get(job_id)
     if owner is None:
         return Subject(job_id=job_id)
@@ -273,14 +330,24 @@ def _subject(session: Session, path_params: Mapping[str, str]) -> Subject:
     return Subject(owner.namespace, owner.user, job_id, session_of=starter)
 
 
-def _not_that_host(principal: Principal | None, host: str) -> PlatformError:
-    needed = (
-        f"a report of host {host!r} needs the certificate of node/{host}, or, without TLS, its node token: "
+def _not_that_host(asked: Asked, principal: Principal, subject: Subject) -> Forbidden:
+    host = subject.host or ""
+    is_report = asked.matched.rule.reach is Reach.NODE
+    if not is_report and principal.id == f"node/{host}":
+        attempt = f"{subject.job_id}#{asked.matched.path_params['attempt']}"
+        return Forbidden(f"attempt {attempt} holds nothing on host {host}, or has ended", needs="a reservation")
+    return Forbidden(
+        f"{principal.id} may not {'report' if is_report else 'ask'} for another; {_needed_of(asked, host)}",
+        needs=f"node/{host}",
+    )
+
+
+def _needed_of(asked: Asked, host: str) -> str:
+    what = "a report" if asked.matched.rule.reach is Reach.NODE else "asking for secrets"
+    return (
+        f"{what} of host {host!r} needs the certificate of node/{host}, or, without TLS, its node token: "
         f"`gpu-platform hosts enroll {host}` (a node worker with the service's own state_dir finds its token by itself)"
     )
-    if principal is None:
-        return NotSignedIn(needed)
-    return Forbidden(f"{principal.id} may not report for another; {needed}", needs=f"node/{host}")
 
 
 def _may_act_for_others(principal: Principal) -> bool:

@@ -10,14 +10,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.rules import Reach
-from gpu_platform.domain.errors import NotSignedIn, PlatformError
+from gpu_platform.domain.errors import NotSignedIn, PlatformError, TooManyRequests
 from service import streams
 from service.access.gate import Access, Gate
 from service.access.routes import MatchedRoute, RouteTable
 from service.http import problems
+from service.http.rate_limits import RateLimits
 
 LOOK_AGAIN_S = 2.0
-"""How often a request that lasts is judged again: a stream ends so soon after its token was revoked."""
+"""Seconds after which a request that is still open is judged again. A stream ends soon after its token was revoked."""
 REALM = 'realm="gpu-platform"'
 
 
@@ -48,10 +49,15 @@ class AccessControl:
         except PlatformError as error:
             await problems.answer(Problem.of(error, scope["path"]), _headers(error, matched))(scope, receive, send)
             return
-        if matched.rule.reach in (Reach.PUBLIC, Reach.NODE):
+        if matched.rule.reach is Reach.PUBLIC or matched.rule.reach.is_of_nodes:
             await self._app(scope, receive, send)
-        else:
-            await self._watched(scope, matched, receive, send)
+            return
+        limits: RateLimits = scope["app"].state.context.rate_limits
+        try:
+            with limits.one_of(scope["access"].who.id):
+                await self._watched(scope, matched, receive, send)
+        except TooManyRequests as error:  # of this limit; the application itself answers what its handlers raise
+            await problems.answer(Problem.of(error, path))(scope, receive, send)
 
     async def _watched(self, scope: Scope, matched: MatchedRoute, receive: Receive, send: Send) -> None:
         """Run the handler. If the gate would refuse the request meanwhile, end it."""
@@ -120,11 +126,12 @@ class _Sender:
         if not self._started:
             await problems.answer(Problem.of(refusal, scope["path"]), _challenge(None))(scope, receive, self._send)
         elif self._is_stream:
-            # After the end of a short-lived token the client comes again with a newer one: a stream just breaks off.
+            # A client whose short-lived token has ended connects again with a newer one, so its stream ends without a
+            # problem.
             access: Access = scope["access"]
             body = streams.problem(refusal) if access.principal and access.principal.token_id else b""
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
-        # Anything else stays incomplete, so that nobody takes a part for the whole: the server closes the connection.
+        # Any other answer stays incomplete, and the server closes the connection: so nobody takes it for complete.
 
 
 def _headers(error: PlatformError, matched: MatchedRoute) -> dict[str, str]:

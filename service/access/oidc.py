@@ -30,7 +30,8 @@ from gpu_platform.observability import get_logger
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
 FETCH_AT_MOST_S = 10.0
 KEPT_S = 600.0
-"""How long keys are used without asking for them again. A key that the provider withdraws is used no longer than so."""
+"""How long keys are used without asking for them again. A key that the provider withdraws is used
+no longer than that."""
 LEEWAY_S = 30
 """How much the clocks of provider and service may differ."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
@@ -13,9 +15,12 @@ from gpu_platform.store import Store
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
 from service.access.decisions import Decision, Recorder
+from service.access.gate import Access
 from service.audit_log import AuditLog
 
 _LONGEST_PATH = 500
+_OPENINGS_EVERY_S = 60.0
+_MOST_OPENINGS = 10_000
 
 log = get_logger(__name__)
 
@@ -31,7 +36,7 @@ def audit_recorder(log: AuditLog) -> Recorder:
         allowed = decision.verdict.is_allowed
         of_node = decision.rule.reach is Reach.NODE
         if of_node and allowed:
-            return
+            return  # reports of hosts
         entry = AuditEntry(
             at=datetime.now(UTC),
             actor=decision.principal.actor if decision.principal else "anonymous",
@@ -80,3 +85,36 @@ def _record(session: Session, decision: Decision, now: datetime) -> None:
     kind = "access.broke_glass" if broke else "access.acted_for"
     job_id = decision.subject.job_id if broke else None
     append_event(session, kind, actor, now, job_id=job_id, data=data)
+
+
+class Openings:
+    """Writes down whose payloads in Temporal somebody read. Called in threads.
+
+    The Temporal UI asks for each payload alone: who reads a workflow is written down once a minute.
+    """
+
+    def __init__(self, audit_log: AuditLog) -> None:
+        self._audit_log = audit_log
+        self._noted: dict[tuple[str, str], float] = {}
+
+    def note(self, access: Access, peer: str | None, request_id: str | None, workflows: Iterable[str]) -> None:
+        """Wait until it is on disk. Raises :class:`Unavailable` if it cannot be written."""
+        now = time.monotonic()
+        for workflow in workflows:
+            key = (access.who.id, workflow)
+            if now - self._noted.get(key, float("-inf")) < _OPENINGS_EVERY_S:
+                continue
+            entry = AuditEntry(
+                at=datetime.now(UTC),
+                actor=access.who.actor,
+                acting_as=access.acting_as,
+                peer=peer,
+                action="read payloads in Temporal",
+                target=f"workflow {workflow}"[:_LONGEST_PATH],
+                verdict=access.verdict.value,
+                request_id=request_id,
+            )
+            self._audit_log.record(entry, wait=True)
+            if len(self._noted) >= _MOST_OPENINGS:
+                self._noted.clear()
+            self._noted[key] = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,8 +18,9 @@ from gpu_platform.domain.errors import CannotStart
 
 PUBLIC = Rule(Permission.SELF_READ, reach=Reach.PUBLIC)
 DESCRIPTION = Rule(Permission.SELF_READ, reach=Reach.SIGNED_IN)
-SUBMIT = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE)
+SUBMIT = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE, of_jobs=True)
 SEE_JOB = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
+READ_JOB = replace(SEE_JOB, of_jobs=True)
 SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
 STOP_JOB = Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
 READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
@@ -29,6 +30,9 @@ SEE_HOSTS = Rule(Permission.HOSTS_READ, Role.VIEWER, Reach.SOMEWHERE)
 SEE_CLUSTER = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
 OPERATE = Rule(Permission.HOSTS_OPERATE, Role.OPERATOR, Reach.CLUSTER)
 TOKENS = Rule(Permission.TOKENS_MANAGE, reach=Reach.SIGNED_IN)
+SECRETS = Rule(Permission.SECRETS_MANAGE, Role.USER, Reach.NAMESPACE)
+"""Whoever submits jobs may read what they print, so a secret can be used, and made, by every user of its namespace.
+Replacing one redirects the jobs of others: that is for its maker and for admins, as the handler checks."""
 
 ROUTES: dict[str, Rule] = {
     "GET /healthz": PUBLIC,
@@ -39,18 +43,21 @@ ROUTES: dict[str, Rule] = {
     "GET /docs/{asset}": DESCRIPTION,
     "GET /openapi.json": DESCRIPTION,
     "GET /v1/login": PUBLIC,
-    "GET /v1/whoami": DESCRIPTION,
+    "GET /v1/whoami": replace(DESCRIPTION, of_jobs=True),
     "GET /v1/tokens": TOKENS,
     "POST /v1/tokens": TOKENS,
     "DELETE /v1/tokens/{token_id}": TOKENS,
+    "GET /v1/secrets": replace(SECRETS, reach=Reach.SOMEWHERE),
+    "PUT /v1/secrets/{namespace}/{secret}": SECRETS,
+    "DELETE /v1/secrets/{namespace}/{secret}": SECRETS,
     "POST /v1/jobs": SUBMIT,
     "POST /v1/jobs:dry-run": SUBMIT,
     "GET /v1/jobs": SEE_JOBS,
-    "GET /v1/jobs/{job_id}": SEE_JOB,
-    "GET /v1/jobs/{job_id}/reason": SEE_JOB,
-    "GET /v1/jobs/{job_id}/events": SEE_JOB,
-    "GET /v1/jobs/{job_id}/usage": SEE_JOB,
-    "GET /v1/jobs/{job_id}/checkpoints": SEE_JOB,
+    "GET /v1/jobs/{job_id}": READ_JOB,
+    "GET /v1/jobs/{job_id}/reason": READ_JOB,
+    "GET /v1/jobs/{job_id}/events": READ_JOB,
+    "GET /v1/jobs/{job_id}/usage": READ_JOB,
+    "GET /v1/jobs/{job_id}/checkpoints": READ_JOB,
     "GET /v1/jobs/{job_id}/logs": READ_OUTPUT,
     "POST /v1/jobs/{job_id}/cancel": STOP_JOB,
     "POST /v1/jobs/{job_id}/kill": STOP_JOB,
@@ -66,6 +73,7 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/events": SEE_JOBS,
     "GET /v1/snapshot": SEE_CLUSTER,
     "GET /v1/audit": Rule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),
+    "POST /v1/temporal/decode": Rule(Permission.PAYLOADS_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/checkpoint-roots:check": OPERATE,
     "GET /v1/hosts": SEE_HOSTS,
     "GET /v1/hosts/{name}": SEE_HOSTS,
@@ -75,6 +83,7 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/hosts/{name}/declare-lost": OPERATE,
     "DELETE /v1/hosts/{name}": OPERATE,
     "POST /v1/hosts/{name}/report": Rule(Permission.HOSTS_REPORT, reach=Reach.NODE),
+    "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets": Rule(Permission.SECRETS_RECEIVE, reach=Reach.ATTEMPT),
     "POST /v1/hosts/{name}/enroll": Rule(Permission.HOSTS_OPERATE, Role.ADMIN, Reach.CLUSTER),
     "DELETE /v1/hosts/{name}/identity": OPERATE,
     # A machine without a certificate asks for the first one, and its join token is checked there.

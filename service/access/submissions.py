@@ -5,17 +5,20 @@ from __future__ import annotations
 from gpu_platform.access_settings import AccessSettings
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.access.rules import Verdict
 from gpu_platform.domain.errors import Forbidden, InvalidRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import owners
 from gpu_platform.store.leadership import leader
 from service.access.gate import Access
+from service.access.naming import why_not_named
 
 DEFAULT_NAMESPACE = "default"
 
 
-def as_allowed(store: Store, access: Access, spec: JobSpec) -> JobSpec:
+def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) -> JobSpec:
     """The job with its namespace and user filled in. Raises :class:`Forbidden` and :class:`InvalidRequest`."""
     principal = access.who
     namespace = spec.namespace if "namespace" in spec.model_fields_set else _own_namespace(principal)
@@ -26,7 +29,7 @@ def as_allowed(store: Store, access: Access, spec: JobSpec) -> JobSpec:
             f"{'Possible: ' + ', '.join(sorted(allowed)) if allowed else 'Ask an administrator for it'}",
             needs=Role.USER.value,
         )
-    _check_namespace(store, access.settings, principal, namespace)
+    check_namespace(store, access, namespace)
     highest = highest_priority(access.settings, principal, namespace)
     if spec.priority > highest:
         raise Forbidden(
@@ -36,7 +39,8 @@ def as_allowed(store: Store, access: Access, spec: JobSpec) -> JobSpec:
             highest=highest,
         )
     _check_resume(store, access, spec)
-    return spec.model_copy(update={"namespace": namespace, "user": _user(access, principal, spec, namespace)})
+    user = _user(settings, store, access, spec.model_copy(update={"namespace": namespace}))
+    return spec.model_copy(update={"namespace": namespace, "user": user})
 
 
 def highest_priority(settings: AccessSettings, principal: Principal, namespace: str) -> int:
@@ -53,12 +57,15 @@ def known_namespaces(store: Store, settings: AccessSettings) -> set[str]:
     return {DEFAULT_NAMESPACE, *settings.namespaces, *named}
 
 
-def _user(access: Access, principal: Principal, spec: JobSpec, namespace: str) -> str:
-    own = access.acting_as or access.user
+def _user(settings: Settings, store: Store, access: Access, spec: JobSpec) -> str:
+    own, principal, namespace = access.acting_as or access.user, access.who, spec.namespace
     if "user" not in spec.model_fields_set or spec.user == own:
         return own
     if principal.kind is PrincipalKind.PERSON and principal.has(Role.OPERATOR, namespace):
-        return spec.user
+        why_not = why_not_named(settings, store, principal, spec.user, Role.OPERATOR)
+        if why_not is None:
+            return spec.user
+        raise Forbidden(f"the job names the user {spec.user}: {why_not}", needs=Role.OPERATOR.value)
     raise Forbidden(
         f"the job names the user {spec.user}, and the token belongs to {principal.described()}: leave `user` out. Only "
         f"an operator of namespace {namespace} submits jobs for others",
@@ -73,7 +80,9 @@ def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
         return
     owner = owners.owners_of(store, [point.job_id]).get(point.job_id)
     if owner is not None and not access.sees(owner.namespace):
-        raise InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}")
+        raise access.refused(
+            InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}"), Verdict.UNSEEN
+        )
 
 
 def _own_namespace(principal: Principal) -> str:
@@ -85,13 +94,17 @@ def _own_namespace(principal: Principal) -> str:
     raise InvalidRequest(f"say which namespace the job is for; possible are {', '.join(sorted(own))}")
 
 
-def _check_namespace(store: Store, settings: AccessSettings, principal: Principal, namespace: str) -> None:
+def check_namespace(store: Store, access: Access, namespace: str) -> None:
+    """Raise :class:`InvalidRequest` for a namespace that neither the settings nor the principal's roles name."""
+    settings, principal = access.settings, access.who
     if settings.open_namespaces or (namespace in principal.roles and namespace != CLUSTER):
         return
     known = known_namespaces(store, settings)
     if namespace not in known:
-        raise InvalidRequest(
-            f"there is no namespace {namespace!r}; there are {', '.join(sorted(known))}. An administrator adds one "
-            "with access.namespaces or a quota, or opens all with access.open_namespaces",
-            namespace=namespace,
+        raise access.refused(
+            InvalidRequest(
+                f"there is no namespace {namespace!r}; there are {', '.join(sorted(known))}. An administrator adds one "
+                "with access.namespaces or a quota, or opens all with access.open_namespaces",
+                namespace=namespace,
+            )
         )

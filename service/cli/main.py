@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from service.cli import session, simulate, up
-from service.cli.access import keys, login, tokens
+from service.cli.access import keys, login, secrets, tokens
 from service.cli.cluster import audit, hosts, identity, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs
@@ -20,7 +21,23 @@ EPILOG = (
     "6 not signed in or not allowed, 130 interrupted; submit --wait returns the job's own."
 )
 
+
+class Commands(TyperGroup):
+    """The commands. Who leaves out the group of one is told: ``logs`` is ``jobs logs``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click."""
+        asked = args[0]
+        if asked not in self.commands:
+            groups = [(name, group) for name, group in self.commands.items() if isinstance(group, TyperGroup)]
+            meant = [f"'{ctx.info_name} {name} {asked}'" for name, group in groups if asked in group.commands]
+            if meant:
+                ctx.fail(f"No such command '{asked}'. Did you mean {' or '.join(meant)}?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     name="gpu-platform",
     help="Run jobs on your GPU hosts.",
     epilog=EPILOG,
@@ -30,7 +47,7 @@ app = typer.Typer(
 )
 _jobs = (submit, jobs, exec_command)
 _cluster = (status, queue, usage, hosts, identity, remediation, audit)
-for module in (up, *_jobs, *_cluster, login, tokens, keys, simulate, inject):
+for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, inject):
     module.register(app)
 
 

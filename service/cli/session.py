@@ -45,7 +45,7 @@ FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY, NOT_ALLOWED = 1, 2, 3, 4, 5, 6
 # 130 is typer's exit code for Ctrl-C
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="For the audit log.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="For the event log.")]
 Yes = Annotated[bool, typer.Option("--force", help="Stop what runs there.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Let the output control the terminal: only if you trust the job.")]
 BreakGlass = Annotated[

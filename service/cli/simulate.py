@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli import session
+from service.cli.simulating.default_command import DEFAULT, RunsByDefault
+from service.cli.simulating.derive_mix import derive_mix
+from service.cli.simulating.progress import progress_line
 from service.cli.submitting.option_groups import grouped_options
 
 if TYPE_CHECKING:
@@ -24,8 +27,11 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command ``simulate``."""
-    app.command()(simulate)
+    """Add the command ``simulate`` with its own commands. Without the name of one it is ``simulate run``."""
+    group = typer.Typer(cls=RunsByDefault, help="Run the scheduler on a trace of jobs, on this machine.")
+    group.command(DEFAULT)(simulate)
+    group.command("derive-mix")(derive_mix)
+    app.add_typer(group, name="simulate")
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,14 @@ class _PolicyOptions:
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, in all policies.")
     ] = None
-    compare: Annotated[list[str] | None, typer.Option(metavar="POLICY", help="Another policy; repeatable.")] = None
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Another policy: a file, the name of a queue order, or settings that differ, "
+            "e.g. backfill=none,order=fcfs; repeatable.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +82,21 @@ class _ExtentOptions:
         str | None, typer.Option(help="When to stop, e.g. 12h or 7d; default: when all jobs have ended.")
     ] = None
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N jobs.")] = None
+    skip: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the N jobs that came first.")] = 0
     limits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FACTOR",
+            help="Give jobs without a time limit one: their run time times FACTOR. With a range like 1-5 each job's "
+            "factor is random, and the limit is rounded up to one that people choose.",
+        ),
+    ] = None
+    load: Annotated[
         float | None,
-        typer.Option(min=1, metavar="FACTOR", help="Give jobs without a time limit one: their run time times FACTOR."),
+        typer.Option(
+            min=0.001,
+            help="Change the times between arrivals, so that the jobs ask for this part of the GPU time, e.g. 0.9.",
+        ),
     ] = None
 
 
@@ -86,7 +111,7 @@ class _FailureOptions:
         str | None, typer.Option(help="Mean time between failures of a GPU, e.g. 400d; instead of a file.")
     ] = None
     repair: Annotated[str, typer.Option(help="With --mtbf: how long a GPU is out of service.")] = "1h"
-    seed: Annotated[int, typer.Option(min=0, help="With --mtbf: seed of the random failures.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random failures (--mtbf) and time limits.")] = 0
     checkpoint: Annotated[
         str | None,
         typer.Option(help="Interval of the jobs' checkpoints, e.g. 30m; default: none, so they start from zero."),
@@ -97,6 +122,14 @@ class _FailureOptions:
 class _OutputOptions:
     """Where the figures go."""
 
+    estimates: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Note the estimated start of about N jobs, if they wait when they come.",
+        ),
+    ] = 500
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with plots.")] = None
     json: session.Json = False
 
@@ -113,35 +146,36 @@ def simulate(
 
     With --snapshot, start from a live cluster's state, e.g. to see when the jobs that wait now will have run.
 
-    Formats of files, what the figures mean, and where public traces are: docs/how-to/simulate.md.
+    `run` may be left out. Files, what the figures mean, and where public traces are: docs/how-to/simulate.md.
     """
     import time  # the engine has no clock of its own
 
     from gpu_platform.scheduling.simulator import engine
-    from gpu_platform.scheduling.simulator.inputs import files
+    from gpu_platform.scheduling.simulator.inputs.policies import policies_to_compare
+    from gpu_platform.scheduling.simulator.observers import Observers
     from gpu_platform.scheduling.simulator.reports.report import report_on
 
     _check_choices(given, failing)
     until_s, checkpoint_s = _seconds(extent.until), _seconds(failing.checkpoint)
     inputs = _read_inputs(given)
-    loaded = inputs.trace.first(extent.jobs) if extent.jobs else inputs.trace
-    loaded = loaded.limited(extent.limits) if extent.limits else loaded
+    loaded = _shaped(inputs, extent, failing.seed)
     live = inputs.state.policy if inputs.state else None
+    compared = policies_to_compare(policies.policy, policies.compare or (), policies.settings or (), live)
     reports = []
-    for name in (policies.policy, *(policies.compare or ())):
-        label, policy = files.load_policy(name, policies.settings or (), live)
-        run = engine.simulate(
-            loaded,
-            inputs.hosts,
-            policy,
-            start=inputs.start(),
-            failures=_failures(inputs.hosts, failing),
-            until_s=until_s,
-            checkpoint_s=checkpoint_s,
-            clock=time.perf_counter,
-        )
-        reports.append(report_on(run, label))
-    _show(loaded, inputs, reports, output)
+    for one in compared:
+        with progress_line(one.name) as progress:
+            run = engine.simulate(
+                loaded,
+                inputs.hosts,
+                one.policy,
+                start=inputs.start(),
+                failures=_failures(inputs.hosts, failing),
+                until_s=until_s,
+                checkpoint_s=checkpoint_s,
+                observers=Observers(time.perf_counter, progress, output.estimates),
+            )
+        reports.append(report_on(run, one.name))
+    _show(loaded, inputs, [one.note for one in compared if one.note], reports, output)
 
 
 @dataclass(frozen=True)
@@ -184,11 +218,25 @@ def _read_inputs(given: _InputOptions) -> _Inputs:
     return _Inputs(where, hosts, loaded, state, lasting_s)
 
 
-def _show(trace: Trace, inputs: _Inputs, reports: list[SimulationReport], output: _OutputOptions) -> None:
+def _shaped(inputs: _Inputs, extent: _ExtentOptions, seed: int) -> Trace:
+    """Return the part of the trace that is simulated, with the limits and the load that were asked for."""
+    from gpu_platform.scheduling.simulator.inputs.load import at_load
+    from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
+
+    factors = LimitFactors.read(extent.limits) if extent.limits else None
+    trace = inputs.trace.part(extent.skip, extent.jobs)
+    if extent.load:
+        trace = at_load(trace, sum(len(host.inventory.gpus) for host in inputs.hosts), extent.load)
+    return with_limits(trace, factors, seed) if factors else trace
+
+
+def _show(
+    trace: Trace, inputs: _Inputs, policy_notes: list[str], reports: list[SimulationReport], output: _OutputOptions
+) -> None:
     from gpu_platform.scheduling.simulator.reports import page
 
     start = inputs.start()
-    notes = [*(start.notes if start else ()), *trace.notes]
+    notes = [*(start.notes if start else ()), *trace.notes, *policy_notes]
     if output.html:
         output.html.write_text(page.html_page(trace.name, inputs.where, notes, reports), encoding="utf-8")
     if output.json:

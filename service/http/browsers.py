@@ -3,7 +3,8 @@
 A page of another site can send requests to this service in two ways. It can let its own name point to the service's
 address ("DNS rebinding"): so the header ``Host`` must name this service. And it can send a form or a simple script
 request ("cross-site request forgery"): so a request that changes something must come from a page of this service, or
-carry something that such a page cannot send without asking first. There are no CORS headers: asking is always refused.
+carry something that such a page cannot send without asking first. Asking is always refused, and there are no CORS
+headers, but for one page and one path: the Temporal UI may send payloads to be opened.
 
 References: Fetch standard, "CORS-safelisted request-header"; W3C "Fetch Metadata"; RFC 9110, 7.4 and 15.5.20.
 """
@@ -14,13 +15,17 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_platform.client.wire import Problem
 from gpu_platform.settings import Settings
+from service.http import machines
 from service.http.problems import answer
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -42,24 +47,77 @@ _HEADERS = {
 """Headers of every answer that does not set its own."""
 
 
-def names_of_this_service(settings: Settings) -> frozenset[str]:
-    """The host names under which clients may reach the service: the loopback's, its own, those of the settings.
+@dataclass(frozen=True)
+class Guest:
+    """A page of another site that may send POSTs with JSON to one path, with what its user has signed in with here."""
 
-    Addresses are always allowed: no site can make a browser believe that its pages come from another address.
+    path: str
+    origin: str
+    """As browsers send it: scheme, name and port."""
+    headers: tuple[str, ...]
+    """What it may send along."""
+
+    def sends(self, path: str, headers: Headers) -> bool:
+        """True if the request is this page's, for this path."""
+        return path == self.path and headers.get("origin") == self.origin
+
+    def asks(self, method: str, headers: Headers) -> bool:
+        """True if its browser asks whether it may send such a request ("preflight")."""
+        return method == "OPTIONS" and headers.get("access-control-request-method") == "POST"
+
+    @property
+    def consent(self) -> Response:
+        """The answer to that."""
+        allowed = {"Access-Control-Allow-Methods": "POST", "Access-Control-Allow-Headers": ", ".join(self.headers)}
+        return Response(status_code=204, headers={**allowed, "Access-Control-Max-Age": "600"})
+
+    def lets_read(self) -> dict[str, str]:
+        """The headers that let the page read an answer."""
+        return {"Access-Control-Allow-Origin": self.origin, "Access-Control-Allow-Credentials": "true"}
+
+
+def temporal_ui(settings: Settings) -> Guest | None:
+    """The Temporal UI of the settings, which may ask for payloads in clear. None: no page may."""
+    page = urlsplit(settings.temporal.ui_url or "")
+    if page.scheme not in _DEFAULT_PORTS or not page.hostname:
+        return None
+    # The UI sends the ID token of its user as Authorization-Extras. It is not used here.
+    sent = ("authorization", "authorization-extras", "content-type", "x-namespace")
+    return Guest("/v1/temporal/decode", _origin_of(page.scheme, page.hostname, page.port), sent)
+
+
+def names_of_this_service(settings: Settings, hosts_file: Path = Path("/etc/hosts")) -> frozenset[str]:
+    """The host names under which clients may reach the service: the loopback's, this machine's own, and those of the
+    settings (``service.host``, ``api_url``, ``api_urls``, ``tls.names``, ``service.allowed_hosts``).
+
+    The machine's own names are its host name and what ``/etc/hosts`` says beside it. DNS is not asked: whoever answers
+    for it on a foreign network could add a name. Addresses are always allowed: no site can make a browser believe that
+    its pages come from another address.
     """
     machine = socket.gethostname().lower()
     urls = (urlsplit(url).hostname for url in (settings.api_url, *settings.api_urls))
-    given = (name.lower().rstrip(".") for name in settings.service.allowed_hosts)
-    own = {"localhost", machine, machine.split(".")[0], settings.service.host.lower()}
-    return frozenset({*own, *(name for name in urls if name), *given})
+    given = (*settings.service.allowed_hosts, *settings.tls.names, settings.service.host)
+    own = {"localhost", machine, machine.split(".")[0], *_names_beside(machine, hosts_file)}
+    return frozenset({*own, *(name for name in urls if name), *(name.lower().rstrip(".") for name in given)} - {""})
+
+
+def _names_beside(machine: str, hosts_file: Path) -> set[str]:
+    """The names of this machine in the file (hosts(5)): ``10.1.2.3  box.lab.example  box``."""
+    try:
+        lines = hosts_file.read_text("utf-8", "replace").lower().splitlines()
+    except OSError:
+        return set()
+    names = [line.split("#")[0].split()[1:] for line in lines]
+    return {name for line in names if machine in line for name in line}
 
 
 class BrowserRules:
     """Refuses what only a page of another site would send, and adds headers that bind browsers to the rules."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Iterable[str], guest: Guest | None = None) -> None:
         self._app = app
         self._names = frozenset(names)
+        self._guest = guest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
@@ -67,30 +125,39 @@ class BrowserRules:
             await self._app(scope, receive, send)
             return
 
+        method, asked = scope["method"], Headers(scope=scope)
+        guest = self._guest if self._guest and self._guest.sends(scope["path"], asked) else None
+
         async def bound(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=message.setdefault("headers", []))
-                for name, value in _HEADERS.items():
+                for name, value in (_HEADERS if guest is None else _HEADERS | guest.lets_read()).items():
                     headers.setdefault(name, value)
+                if self._guest is not None and scope["path"] == self._guest.path:
+                    headers.add_vary_header("Origin")
             await send(message)
 
-        problem = self._refusal(scope["method"], Headers(scope=scope))
+        problem = self._refusal(scope, guest)
         if problem is None:
-            await self._app(scope, receive, bound)
+            preflight = guest is not None and guest.asks(method, asked)
+            await (guest.consent if guest and preflight else self._app)(scope, receive, bound)
             return
         problem.instance = scope["path"]
         await answer(problem)(scope, receive, bound)
 
-    def _refusal(self, method: str, headers: Headers) -> Problem | None:
+    def _refusal(self, scope: Scope, guest: Guest | None) -> Problem | None:
+        method, headers = scope["method"], Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._is_ours(host):
+        # No page can show a certificate or token of a machine, so a machine may call the service as it likes.
+        if not self._is_ours(host) and machines.peer_name(scope) is None:
             return Problem.make(
                 421,
                 "unknown_host",
-                f"the request is for host {host[:100]!r}, which is no name of this service; if it is one, add it to "
-                "service.allowed_hosts",
+                f"the request is for host {host[:100]!r}, which is no name of this service. If it is one, name it in "
+                "the service's configuration and restart it: service.allowed_hosts "
+                "(GPU_PLATFORM_SERVICE__ALLOWED_HOSTS='[\"NAME\"]'), or api_url. Or use an address of the service",
             )
-        if _is_from_another_site(method, headers):
+        if _is_from_another_site(method, headers) and not (guest and _may_be_a_guest(method, headers)):
             return Problem.make(
                 403,
                 "cross_site",
@@ -129,6 +196,18 @@ def _is_from_another_site(method: str, headers: Headers) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and not _is_same(origin, headers.get("host", ""))
+
+
+def _may_be_a_guest(method: str, headers: Headers) -> bool:
+    """A request that a browser sends for another site only after this service has consented, or the question."""
+    kind = headers.get("content-type", "").split(";")[0].strip().lower()
+    return method == "OPTIONS" or (method == "POST" and kind == "application/json")
+
+
+def _origin_of(scheme: str, name: str, port: int | None) -> str:
+    """RFC 6454, 6.2: a port is left out if it is the scheme's own."""
+    authority = f"[{name}]" if ":" in name else name
+    return f"{scheme}://{authority}" + ("" if port in (None, _DEFAULT_PORTS[scheme]) else f":{port}")
 
 
 def _is_same(origin: str, host: str) -> bool:

@@ -1,4 +1,4 @@
-"""JSON bodies have exactly the types of their description: a number is no text and no truth value.
+"""JSON bodies have exactly the types of their description: a number is no text, no truth value and no time.
 
 Models are read leniently elsewhere, since they also come from files that people write and from older releases.
 """
@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, BeforeValidator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator
+
+from service.http import times
 
 Location = tuple[str | int, ...]
 _NUMBERS = frozenset({int, float})
+_TIMES = frozenset({datetime, AwareDatetime})
 
 
 def exactly(model: type[BaseModel]) -> BeforeValidator:
-    """For ``Annotated[model, Body(), exactly(model)]``: refuses numbers and truth values in another type."""
+    """For ``Annotated[model, Body(), exactly(model)]``: refuses numbers, truth values and times in another
+    type."""
 
     def check(body: Any) -> Any:
         if errors := [*_wrong(model, body, ("body",))]:
@@ -45,6 +50,9 @@ def _wrong(kind: Any, value: Any, where: Location) -> Iterator[dict[str, Any]]:
 def _wrong_scalar(kinds: list[Any], value: Any) -> str | None:
     numbers, truth = not _NUMBERS.isdisjoint(kinds), bool in kinds
     texts = any(not isinstance(one, type) or issubclass(one, str) for one in kinds)
+    if not _TIMES.isdisjoint(kinds):
+        written = value is None or (isinstance(value, str) and times.has_date(value))
+        return None if written else times.WANTED
     number = "should be a valid integer" if float not in kinds else "should be a valid number"
     if isinstance(value, bool):
         return number if numbers and not truth else None

@@ -13,7 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem, invalid_request
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.access.rules import Verdict
+from gpu_platform.domain.errors import Forbidden, NotSignedIn, PlatformError
 from gpu_platform.observability import get_logger
 from service.http.body_limit import MAX_BODY_BYTES
 
@@ -67,15 +68,19 @@ def nothing_there(request: Request, methods: Sequence[str]) -> Response:
 
 
 def _platform_error(request: Request, error: Exception) -> Response:
+    """The answer for an error of the platform. What a handler forbids is recorded, as what the gate forbids is."""
     assert isinstance(error, PlatformError)
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request failed", code=error.code, error=error.message, path=request.url.path)
+    if isinstance(error, Forbidden | NotSignedIn) and (access := request.scope.get("access")) is not None:
+        access.refused(error, Verdict.FORBIDDEN if isinstance(error, Forbidden) else Verdict.NOT_SIGNED_IN)
     return answer(Problem.of(error, request.url.path))
 
 
 def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    is_secret = request.url.path.startswith("/v1/secrets/")
     if first["type"] == "json_invalid":
         where = f" at character {first['loc'][-1]}" if isinstance(first["loc"][-1], int) else ""
         return _malformed(request, f"the body is not JSON: {first['ctx']['error']}{where}")
@@ -83,7 +88,9 @@ def _validation_error(request: Request, error: Exception) -> Response:
         given = request.headers.get("content-type", "nothing")
         detail = f"send the body as JSON with Content-Type: application/json (given {given[:100]})"
         return answer(Problem.make(415, "unsupported_media_type", detail, instance=request.url.path))
-    return answer(Problem.of(invalid_request(list(error.errors())), request.url.path))
+    # Whoever misspells a field has the value of the secret in it.
+    errors = [{**one, "input": None} if is_secret else one for one in error.errors()]
+    return answer(Problem.of(invalid_request(errors), request.url.path))
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -3,35 +3,54 @@
 There are two kinds of buckets, since a dry run costs the service as much as some hundred other requests. Reports of
 hosts take from neither: they have threads of their own, and a host that is not heard is LOST.
 
-The buckets are in the memory of this process: with several service processes a caller has as many.
+The buckets are in the memory of this process. So with two service processes behind a proxy, a caller may send up to
+twice as much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from fastapi import Depends, Request
-from throttled import MemoryStore, RateLimiterType
-from throttled.rate_limiter import BaseRateLimiter, RateLimiterRegistry, per_duration
 
 from gpu_platform.domain.errors import TooManyRequests
 from gpu_platform.settings import RateLimit, RateLimitSettings
 from service.access.gate import Access
+from service.http import buckets
 
 Kind = Literal["requests", "planning"]
-MAX_CALLERS = 65_536
-"""Buckets that are kept; with more callers, those that were not used for the longest time begin anew, full."""
+_FULL_AGAIN_S = 1.0
 
 
 class RateLimits:
     """The buckets of all callers."""
 
     def __init__(self, settings: RateLimitSettings) -> None:
-        buckets = MemoryStore(options={"MAX_SIZE": MAX_CALLERS})
+        kept_in = buckets.memory()
         given: Mapping[Kind, RateLimit | None] = {"requests": settings.requests, "planning": settings.planning}
-        self._limits = {kind: _bucket(limit, buckets) for kind, limit in given.items() if limit is not None}
+        self._limits = {kind: buckets.bucket(limit, kept_in) for kind, limit in given.items() if limit is not None}
+        self._at_once = settings.at_once
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def one_of(self, caller: str) -> Iterator[None]:
+        """Count one request of the caller inside the block. Raises :class:`TooManyRequests` if too many are open."""
+        if self._at_once is not None and self._open[caller] >= self._at_once:
+            raise TooManyRequests(
+                f"too many requests from {caller} at once: at most {self._at_once}, with streams and those that wait; "
+                "end some",
+                retry_after_s=_FULL_AGAIN_S,
+            )
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
     def take(self, caller: str, kind: Kind) -> None:
         """Take one token of the caller's bucket. Raises :class:`TooManyRequests` if it is empty."""
@@ -64,9 +83,3 @@ def caller_of(request: Request) -> str:
     if access is not None and access.principal is not None:
         return access.principal.id
     return request.client.host if request.client is not None else "a local client"
-
-
-def _bucket(limit: RateLimit, buckets: MemoryStore) -> BaseRateLimiter:
-    # The library counts whole requests in a whole number of seconds.
-    quota = per_duration(timedelta(seconds=100), max(1, round(limit.per_s * 100)), limit.burst)
-    return RateLimiterRegistry.get(RateLimiterType.GCRA.value)(quota, buckets)

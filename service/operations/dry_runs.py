@@ -35,7 +35,7 @@ from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import admission, jobs
 from gpu_platform.store.leadership import leader
 from service.context import now
-from service.operations import checkpoints
+from service.operations import checkpoints, secrets
 
 log = structlog.get_logger()
 
@@ -81,6 +81,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
     """Where and when ``spec`` would start if it were submitted now, or why it would not."""
     try:
         checkpoints.check_resume(store, spec)
+        secrets.check_secrets(store, spec)
         with store.read() as session:
             admission.check_quotas(session, spec)
             admission.check_possible(store, session, spec, admission_refusal(store))

@@ -1,4 +1,4 @@
-"""Commands beside a rank: sends requests to the node worker of the rank's host, and writes the audit log.
+"""Commands beside a rank: sends requests to the node worker of the rank's host, and writes the event log.
 
 The service keeps nothing: a session lives on its host, and its address (job, attempt, rank, id) is all that a
 request needs, whichever service answers it.

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import json
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ ALL_BYTES = 1 << 50
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _LONGEST_NOTE = 500
 AWAY_AFTER_END_S = 5.0
-"""How long a follower of an attempt that has ended waits for a host that does not answer."""
+"""How long a follower of an attempt that has ended waits for a host that does not answer. The last try may last
+longer."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ async def _follow_attempt(
 ) -> AsyncGenerator[bytes, None]:
     """The log of one attempt until the attempt has ended and everything is read."""
     source: _LogSource | None = None
-    patience_s = AWAY_AFTER_END_S
+    away_since: float | None = None
     reported_note: str | None = None
     wakeup.set()  # something may have happened before we began to listen
     while not context.feed.closed:
@@ -139,7 +141,7 @@ async def _follow_attempt(
             wakeup.clear()
             job = await run_in_threadpool(jobs.get_job, context.store, job.id)
         over = job.attempt > at.attempt or not job.state.holds_gpus
-        more = False
+        more, began = False, time.monotonic()
         try:
             source = source or await _LogSource.find(context, job, at.attempt, rank)
             piece = await source.read(at.offset)
@@ -149,10 +151,11 @@ async def _follow_attempt(
             if over:
                 return
         except HostUnavailable:
-            patience_s -= POLL_S
-            if over and patience_s <= 0:
+            away_since = began if away_since is None else away_since
+            if over and time.monotonic() - away_since >= AWAY_AFTER_END_S:
                 return
         else:
+            away_since = None
             more = piece.end < piece.size
             text, used = decode(piece.data, final=over and not more)
             note = None if piece.note == reported_note else piece.note

@@ -20,7 +20,7 @@ from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import admission, interrupts, jobs
 from gpu_platform.store.restoring import orphans
 from service.context import ServiceContext, now
-from service.operations import checkpoints, dry_runs
+from service.operations import checkpoints, dry_runs, secrets
 from service.operations.ids import new_job_id
 from service.temporal import WorkflowGone
 
@@ -88,6 +88,7 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
 
 def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
     checkpoints.check_resume(context.store, spec)
+    secrets.check_secrets(context.store, spec)
     with context.store.read() as session:
         admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
     if spec.fencing is None and context.settings.fencing != Fencing.LEASE:

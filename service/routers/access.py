@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path
@@ -9,14 +10,20 @@ from fastapi import APIRouter, Body, Path
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.access.rules import Verdict
 from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI, missing_rights
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound
 from gpu_platform.store.access import tokens
+from service.access.gate import Access
+from service.access.naming import why_not_named
 from service.access.submissions import highest_priority
 from service.context import AccessDep, ServiceContextDep, now
+from service.http.exact_types import exactly
 from service.http.paging import Cursor, page_of
 
 router = APIRouter(prefix="/v1", tags=["access"])
+
+_CLOCKS_DIFFER = timedelta(minutes=5)
 
 TokenId = Annotated[str, Path(description="Token id, not the token itself", examples=["t-4k2h0x4t7z"], max_length=80)]
 
@@ -51,13 +58,19 @@ def who_am_i(access: AccessDep) -> WhoAmI:
 
 
 @router.post("/tokens", status_code=201)
-def create_token(request: Annotated[TokenRequest, Body()], access: AccessDep, context: ServiceContextDep) -> NewToken:
+def create_token(
+    request: Annotated[TokenRequest, Body(), exactly(TokenRequest)], access: AccessDep, context: ServiceContextDep
+) -> NewToken:
     """Make a token. It is shown only now. Nobody gives more rights than they have."""
     maker = access.who
     if request.expires_at is not None and request.expires_at <= now():
         raise InvalidRequest(f"expires_at is {request.expires_at:%Y-%m-%d %H:%M %Z}, which is past")
-    if (problem := missing_rights(maker, request)) is not None:
+    problem = missing_rights(maker, request)
+    if problem is None and request.user is not None:
+        problem = why_not_named(context.settings, context.store, maker, request.user, Role.ADMIN)
+    if problem is not None:
         raise Forbidden(f"this token is not made: {problem}")
+    request = _with_end(request, access)
     token = tokens.new_token()
     roles = dict(maker.roles if request.roles is None else request.roles)
     info = tokens.add_token(context.store, token, request, roles=roles, actor=maker.name, now=now())
@@ -75,9 +88,25 @@ def list_tokens(access: AccessDep, context: ServiceContextDep, cursor: Cursor = 
 def revoke_token(token_id: TokenId, access: AccessDep, context: ServiceContextDep) -> TokenInfo:
     """End a token at once, in every service process. What it holds open ends within seconds."""
     found = next((one for one in tokens.list_tokens(context.store) if one.id == token_id), None)
-    if found is None or not _manages(access.who, found):
+    if found is None:
         raise NotFound(f"there is no token {token_id!r}", token=token_id)
+    if not _manages(access.who, found):
+        raise access.refused(NotFound(f"there is no token {token_id!r}", token=token_id), Verdict.UNSEEN)
     return tokens.revoke_token(context.store, token_id, actor=access.actor, now=now())
+
+
+def _with_end(request: TokenRequest, access: Access) -> TokenRequest:
+    """The request with an end. Who stole the short token of a provider must not make one that lasts for ever."""
+    if access.who.token_id is not None or access.who.has(Role.ADMIN, CLUSTER):
+        return request
+    days = access.settings.oidc.token_days
+    latest = now() + timedelta(days=days)
+    if request.expires_at is not None and request.expires_at > latest + _CLOCKS_DIFFER:
+        raise InvalidRequest(
+            f"expires_at is {request.expires_at:%Y-%m-%d %H:%M %Z}; at most {days} days are possible for who signed in "
+            f"at {access.who.signed_in_by} (access.oidc.token_days): make a new token in time"
+        )
+    return request if request.expires_at is not None else request.model_copy(update={"expires_at": latest})
 
 
 def _manages(principal: Principal, token: TokenInfo) -> bool:

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.jobs.exec import ExecReceived, ExecRequest, ExecSession
 from gpu_platform.store.access import sessions
+from service import streams
 from service.context import AccessDep, ServiceContextDep, now
 from service.http.exact_types import exactly
 from service.operations import exec as service_exec
@@ -23,7 +24,7 @@ SessionId = Annotated[
 ]
 Offset = Annotated[int, Query(ge=0, lt=2**60, description="In bytes")]
 Size = Annotated[int, Query(ge=1, le=10_000)]
-_SSE = {"text/event-stream": {"schema": {"type": "string"}}}
+_SSE = streams.DESCRIBED
 _INPUT = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
 
 
@@ -37,7 +38,7 @@ async def start_command(
 ) -> ExecSession:
     """Run a command where a rank runs: in its cgroup and namespaces, as its user, with its environment and GPUs.
 
-    It ends when its rank ends, or when nobody has read its output for 30 s. The audit log says who ran what, and
+    It ends when its rank ends, or when nobody has read its output for 30 s. The event log says who ran what, and
     nobody else reads its output.
     """
     session = await service_exec.start(context, job_id, request, access.actor)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Response
@@ -11,16 +9,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Health
-from gpu_platform.domain.errors import PlatformError, Unavailable
-from gpu_platform.store.events import last_seq
+from gpu_platform.domain.access.roles import Permission, Role
+from gpu_platform.domain.access.rules import Reach, Rule, Subject, judge
+from gpu_platform.domain.errors import Unavailable
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.restoring import restoring
-from service.context import ServiceContextDep
+from service.context import AccessDep, ServiceContextDep
 from service.metrics import exposition
 
 router = APIRouter(tags=["health"])
 
-PATIENCE_S = 3.0
+_DETAILS = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
+"""Who sees why the service is not ready, and its warnings."""
 
 
 @router.get("/healthz")
@@ -30,17 +30,17 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz")
-async def readyz(context: ServiceContextDep) -> Health:
-    """Database and Temporal are reachable; else 503 that names which is not. `warnings` says, for example, that silent
-    hosts are not declared LOST, because too many are silent at once, that an older database was restored, or that a
-    filter or score of another package is switched off because it failed."""
-    database, temporal = await asyncio.gather(
-        _trouble(run_in_threadpool(last_seq, context.store)), _trouble(context.workflows.ping())
-    )
-    troubles = {name: trouble for name, trouble in (("database", database), ("temporal", temporal)) if trouble}
-    if troubles:
-        problems = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
-        raise Unavailable(f"not ready: {problems}", **troubles)
+async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
+    """Database and Temporal are reachable; else 503 that names which is not. Who may read the cluster also sees why,
+    and `warnings`: for example, that silent hosts are not declared LOST, because too many are silent at once, that an
+    older database was restored, or that a filter or score of another package is switched off because it failed."""
+    may_see = access.principal is not None and judge(_DETAILS, access.principal, Subject()).is_allowed
+    if troubles := await context.readiness.troubles():
+        shown = troubles if may_see else dict.fromkeys(troubles, "not reachable")
+        problems = "; ".join(f"{name}: {trouble}" for name, trouble in shown.items())
+        raise Unavailable(f"not ready: {problems}", **shown)
+    if not may_see:
+        return Health()
     held = await run_in_threadpool(leases.held_verdict, context.store)
     restored = await run_in_threadpool(restoring.last_restore, context.store, datetime.now(UTC))
     plugins = await run_in_threadpool(leader.plugin_faults, context.store)
@@ -51,14 +51,3 @@ async def readyz(context: ServiceContextDep) -> Health:
 def metrics(context: ServiceContextDep) -> Response:
     """Prometheus text format."""
     return Response(exposition(context.store), media_type=CONTENT_TYPE_LATEST)
-
-
-async def _trouble(check: Awaitable[object]) -> str | None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            await check
-    except PlatformError as error:
-        return error.message
-    except TimeoutError:
-        return f"no answer within {PATIENCE_S:g} s"
-    return None

@@ -19,6 +19,7 @@ from gpu_platform.store import events
 from gpu_platform.store.hosts import gpus, hosts, reports
 from service.access.masking import Mask
 from service.context import AccessDep, ActorDep, ServiceContextDep, now
+from service.http.machines import peer_of
 from service.http.paging import Cursor, page_of
 from service.operations import hosts_and_gpus, measurements
 from service.operations import reports as incoming
@@ -109,9 +110,10 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
     source = None if request.client is None else request.client.host
 
     def write() -> LeaseAnswer:
-        context.revoked.check(f"{names.NODE}/{name}")
+        context.revoked.check(f"{names.NODE}/{name}", peer_of(request.scope))
         incoming.check_agent_url(context.store, report, source, tls=tls)
-        return reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
+        answer = reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
+        return answer.model_copy(update={"revoked": context.revoked.listed()})
 
     return await to_thread.run_sync(write, limiter=REPORT_THREADS)
 

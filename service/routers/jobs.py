@@ -27,7 +27,7 @@ from service.operations.warnings import may_need_warnings, warnings_of
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 JobId = Annotated[str, Path(description="Job id", examples=["j-1jrp3k2h0x4t7za"])]
-ReasonBodyDep = Annotated[ReasonBody | None, Body(description="Optional; the reason goes to the audit log")]
+ReasonBodyDep = Annotated[ReasonBody | None, Body(description="Optional; the reason goes to the event log")]
 
 EXAMPLES: dict[str, Any] = {
     "one_gpu": {
@@ -69,7 +69,7 @@ async def submit_job(
     ] = None,
 ) -> Job:
     """Submit a job. Once this has answered, the job is stored durably: it will run, or say why it cannot."""
-    spec = await run_in_threadpool(submissions.as_allowed, context.store, access, spec)
+    spec = await run_in_threadpool(submissions.as_allowed, context.settings, context.store, access, spec)
     spec = with_defaults(spec, context.settings.service.job_defaults)
     key = None if idempotency_key is None else jobs.IdempotencyKey(idempotency_key, access.who.id)
     job, created = await submission.submit(context, spec, access.actor, key)

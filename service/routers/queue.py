@@ -47,7 +47,7 @@ def list_queue(
 @router.post("/jobs:dry-run", dependencies=[limited("planning")])
 async def dry_run(spec: SpecBody, request: Request, context: ServiceContextDep, access: AccessDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
-    spec = await run_in_threadpool(submissions.as_allowed, context.store, access, spec)
+    spec = await run_in_threadpool(submissions.as_allowed, context.settings, context.store, access, spec)
     spec = with_defaults(spec, context.settings.service.job_defaults)
     return await context.planning.run(caller_of(request), _dry_run, context, access, spec)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
+from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -13,6 +14,7 @@ from gpu_platform.client.wire import BREAK_GLASS_HEADER, Page
 from gpu_platform.domain.events import Event
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs
+from service import streams
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
@@ -22,16 +24,25 @@ from service.streams import end, message, resume_seq, stream
 
 router = APIRouter(tags=["events and logs"])
 
+_RESUME = "Continue after this event; browsers send this header by themselves"
 LastEventId = Annotated[
-    str | None, Header(description="Continue after this event; browsers send this header by themselves")
+    str | None,
+    WithJsonSchema({"type": "string", "pattern": r"^([0-9]{1,18})?$", "description": _RESUME}),
+    Header(description=_RESUME),
 ]
+LastPosition = Annotated[
+    str | None,
+    WithJsonSchema({"type": "string", "pattern": r"^([0-9]{1,18}\.[0-9]{1,18})?$", "description": _RESUME}),
+    Header(description=_RESUME),
+]
+"""Of logs: attempt and offset."""
 BreakGlass = Annotated[
     str | None,
     Header(alias=BREAK_GLASS_HEADER, description="Why an operator enters a job of somebody else; it is recorded"),
 ]
 After = Annotated[int | None, Query(ge=0, lt=2**63, description="Only events with a higher sequence number")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-_SSE = {"text/event-stream": {"schema": {"type": "string"}}}
+_SSE = streams.DESCRIBED
 
 
 @router.get("/v1/events", response_model=Page[Event], responses={200: {"content": _SSE}})
@@ -39,14 +50,14 @@ async def read_events(
     context: ServiceContextDep,
     access: AccessDep,
     after: After = None,
-    follow: Annotated[bool, Query(description="false: one page of the audit log as JSON")] = True,
+    follow: Annotated[bool, Query(description="false: one page of the event log as JSON")] = True,
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
 ) -> Response | Page[Event]:
     """All events, as server-sent events: from now on, or after the number `after`. `id` is the sequence number."""
-    if not follow:
-        return await _page(context, access, after or 0, limit, None)
     start = resume_seq(last_event_id, after)
+    if not follow:
+        return await _page(context, access, start or 0, limit, None)
     return stream(_follow(context, access, await context.feed.last_seq() if start is None else start, None))
 
 
@@ -60,11 +71,12 @@ async def read_job_events(
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
 ) -> Response | Page[Event]:
-    """The job's events, oldest first: its timeline and audit log."""
+    """The job's events, oldest first: its timeline and event log."""
     await run_in_threadpool(jobs.get_job, context.store, job_id)
+    start = resume_seq(last_event_id, after) or 0
     if not follow:
-        return await _page(context, access, after or 0, limit, job_id)
-    return stream(_follow(context, access, resume_seq(last_event_id, after) or 0, job_id))
+        return await _page(context, access, start, limit, job_id)
+    return stream(_follow(context, access, start, job_id))
 
 
 @router.get(
@@ -78,14 +90,14 @@ async def read_logs(
     rank: Annotated[int, Query(ge=0)] = 0,
     attempt: Annotated[int | None, Query(ge=1, description="Default: the last one; when following, all")] = None,
     follow: Annotated[bool, Query(description="Server-sent LogChunks until the job has ended")] = False,
-    last_event_id: LastEventId = None,
+    last_event_id: LastPosition = None,
     _: BreakGlass = None,
 ) -> Response:
     """The output of one rank, stdout and stderr."""
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, rank)
+    start = logs.LogPosition.parse(last_event_id) if last_event_id else None
     if follow:
-        start = logs.LogPosition.parse(last_event_id) if last_event_id else None
         return stream(logs.follow_log(context, job, rank, attempt, start))
     return StreamingResponse(await logs.whole_log(context, job, rank, attempt), media_type="text/plain; charset=utf-8")
 

@@ -20,11 +20,11 @@ from gpu_platform.domain.jobs.exec import ExecRequest
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.opening import has_gpus
-from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
@@ -220,7 +220,7 @@ def bench_stages(host: HostRig, count: int = 200) -> None:
 def bench_scrub() -> None:
     """The real program on the real memory, where there is a GPU."""
     done = subprocess.run(
-        [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub_process", "16"],
+        [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub.scrub_process", "16"],
         capture_output=True,
         text=True,
         check=False,

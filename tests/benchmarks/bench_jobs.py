@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
+import ssl
 import statistics
 import tempfile
 import time
@@ -92,9 +93,13 @@ async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> 
 
 async def completed(cluster: LocalCluster) -> int:
     """Asked of the metrics, which costs the same for any number of jobs."""
-    async with httpx.AsyncClient(base_url=cluster.api_url, headers=cluster.headers) as http:
+    async with httpx.AsyncClient(base_url=cluster.api_url, headers=cluster.headers, verify=trust(cluster)) as http:
         text = (await http.get("/metrics")).text
     return int(float(text.split('gpu_platform_jobs{state="COMPLETED"} ')[1].split()[0]))
+
+
+def trust(cluster: LocalCluster) -> ssl.SSLContext | bool:
+    return ssl.create_default_context(cafile=cluster.ca_file) if cluster.config.tls else True
 
 
 async def fault_recovery(cluster: LocalCluster, client: AsyncClient) -> None:
@@ -204,7 +209,7 @@ PARTS = {
 }
 
 
-async def main(parts: list[str]) -> None:
+async def main(parts: list[str], tls: bool) -> None:
     state_dir = Path(tempfile.mkdtemp(prefix="gpu-platform-bench-"))
     nodes = tuple(NodeSpec(f"h{number}", "dgx-h100") for number in range(HOSTS))
     try:
@@ -212,12 +217,14 @@ async def main(parts: list[str]) -> None:
             state_dir=state_dir,
             nodes=nodes,
             ui=False,
+            tls=tls,
             settings={"GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER)},
         )
-        async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url, retry_for_s=60) as client:
-            for part in parts:
-                reference_loop()
-                await PARTS[part](cluster, client)
+        async with LocalCluster(config) as cluster:
+            async with AsyncClient(cluster.api_url, retry_for_s=60, verify=trust(cluster)) as client:
+                for part in parts:
+                    reference_loop()
+                    await PARTS[part](cluster, client)
             memory(cluster)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
@@ -226,4 +233,6 @@ async def main(parts: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
-    asyncio.run(main(parser.parse_args().parts or list(PARTS)))
+    parser.add_argument("--tls", action="store_true", help="certificates for everything")
+    options = parser.parse_args()
+    asyncio.run(main(options.parts or list(PARTS), options.tls))

@@ -19,7 +19,6 @@ import math
 import os
 import random
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,16 +29,15 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.inputs.files import load_trace
+from gpu_platform.scheduling.simulator.inputs.time_limits import chosen_limit_s
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob, gang
+from gpu_platform.scheduling.simulator.observers import Observers
 from gpu_platform.scheduling.simulator.reports.plots import duration
 from gpu_platform.scheduling.simulator.reports.report import SLOWDOWN_BOUND_S, report_on
 from tests.benchmarks import reference_queues
 
 HOST_GPUS = 8
 LOAD = 0.9
-CHOSEN_LIMITS_S = [m * 60.0 for m in (5, 15, 30)] + [
-    h * 3600.0 for h in (1, 2, 4, 8, 12, 24, 48, 72, 120, 168, 336, 720, 1440, 2880, 8760)
-]
 POLICIES = {
     "FCFS": Policy(order="fcfs", backfill="none"),
     "FCFS, other hosts may be used": Policy(order="fcfs", backfill="keep"),
@@ -101,7 +99,7 @@ def compare(trace: Trace, load: float, policies: dict[str, Policy]) -> None:
 
 
 def _ours(name: str, trace: Trace, cluster: Sequence[HostRow], policy: Policy, until_s: float) -> None:
-    run = simulate(trace, cluster, policy, clock=time.perf_counter)
+    run = simulate(trace, cluster, policy, observers=Observers(clock=time.perf_counter))
     report = report_on(run, name)
     waits = [(record.first_start_s or 0.0) - record.job.submit_s for record in run.records]
     used = run.timeline.integral("held", run.begin_s, until_s) / (run.gpus * (until_s - run.begin_s))
@@ -128,9 +126,7 @@ def _line(name: str, jobs: Sequence[TraceJob], waits: Sequence[float], used: flo
 def _limits(trace: Trace) -> Iterator[float]:
     generator = random.Random(5)
     for job in trace.jobs:
-        guess = job.duration_s * generator.uniform(1.0, 5.0)
-        place = bisect_left(CHOSEN_LIMITS_S, guess)
-        yield CHOSEN_LIMITS_S[place] if place < len(CHOSEN_LIMITS_S) else guess
+        yield chosen_limit_s(job.duration_s * generator.uniform(1.0, 5.0))
 
 
 def _made_up(count: int) -> Iterator[TraceJob]:

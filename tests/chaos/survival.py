@@ -20,7 +20,7 @@ from tests.chaos.shrink import shrink
 from tests.chaos.storm import Outcome, storm
 from tests.chaos.story import story
 
-SHORT_S = 12
+SHORT_S = 7
 ONLY = os.environ.get("GPU_PLATFORM_CHAOS_ONLY", "")
 
 
@@ -53,10 +53,10 @@ class Survival:
 
 
 async def short_storm(directory: Path, database: str) -> Survival:
-    """Twelve seconds of submissions and disruptions, the same ones each time, and what comes after them."""
+    """Seven seconds of submissions and disruptions, the same ones each time, and what comes after them."""
     seed = seed_or(1)
     chosen = disruptions(without=LONG | DISKS)
-    plan = make_plan(seed, SHORT_S, jobs_per_s=4, disruptions_per_s=2, disruptions=chosen)
+    plan = make_plan(seed, SHORT_S, jobs_per_s=3, disruptions_per_s=2, disruptions=chosen)
     return await survive(directory, seed, plan, database, shrink_runs=0)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from service.access.routes import ROUTES
 from tests.store_cluster import NOW, Cluster, spec
 from tests.unit.service.api_server import application, in_process, node_headers
 
@@ -73,6 +74,9 @@ def is_problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]
         ({"command": ["x"], "gpus": {"min_compute_capability": "nine"}}, "gpus.min_compute_capability", "pattern"),
         ({"command": ["x"], "gpus": {"strategy": "scatter"}}, "gpus.strategy", "'pack' or 'spread'"),
         ({"command": ["x"], "gpus": None}, "gpus", "valid"),
+        ({"command": ["x"], "gpus": {"total": 1, "gpus_per_host": {}}}, "gpus.gpus_per_host", "integer"),
+        ({"command": ["x"], "gpus": {"total": 1, "gpus_per_host": None}}, "gpus.gpus_per_host", "integer"),
+        ({"command": ["x"], "gpus": {"gpus_per_host": 0, "cpus_per_host": []}}, "gpus.cpus_per_host", "integer"),
         ({"command": ["x"], "time_limit_s": 0}, "time_limit_s", "greater than or equal to 1"),
         ({"command": ["x"], "priority": 10**30}, "priority", "less than or equal to 1000"),
         ({"command": ["x"], "max_retries": -1}, "max_retries", "greater than or equal to 0"),
@@ -93,6 +97,26 @@ async def test_a_wrong_submission_names_field_and_value(
     assert field in problem["detail"]
     assert len(problem["detail"]) < 1000
     assert jobs.list_jobs(store)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/tokens", {"max_priority": "5"}, "max_priority"),
+        ("/v1/tokens", {"max_priority": True}, "max_priority"),
+        ("/v1/tokens", {"expires_at": 9_999_999_999}, "expires_at"),
+        ("/v1/tokens", {"expires_at": "9999999999"}, "expires_at"),
+        ("/v1/hosts/a/enroll", {"valid_s": "60"}, "valid_s"),
+        ("/v1/hosts/a/enroll", {"valid_s": True}, "valid_s"),
+        ("/v1/jobs", {"command": ["x"], "priority": "5"}, "priority"),
+        ("/v1/jobs", {"command": ["x"], "preemptible": 1}, "preemptible"),
+    ],
+)
+async def test_a_body_has_exactly_the_types_of_its_description(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], field: str
+) -> None:
+    problem = is_problem(await http.post(path, json=body), 422, "invalid_request")
+    assert [error["field"] for error in problem["errors"]] == [field]
 
 
 async def test_every_wrong_field_is_named_at_once(http: httpx.AsyncClient) -> None:
@@ -220,6 +244,42 @@ async def test_a_wrong_parameter(
     submitted(store)  # whoever asks for a job that is not there learns only that
     problem = is_problem(await http.get(path, params=params), 422, "invalid_request")
     assert problem["errors"][0]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "good", "bad"),
+    [
+        ("/v1/jobs/j-1/logs", "rank", ["0", "0.0", " 0 ", "+0"], ["", "1e0", "0x0", "zero", "true", "null", "\u0660"]),
+        ("/v1/jobs/j-1", "wait_s", ["0", "0.0", "0e3", " 0 "], ["", "nan", "inf", "-inf", "1e3", "0x0", "true"]),
+        ("/v1/jobs/j-1/events", "follow", ["false", "0", "no", "OFF"], ["", " false ", "2", "0.0", "null", "None"]),
+        ("/v1/usage", "until", ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05+01:00"], ["", "0", "-1", "1e9", "1e-3"]),
+        ("/v1/usage", "since", ["2026-01-02 03:04Z"], ["2026-01-02", "2026-01-02T03:04:05", "now", "20260102"]),
+    ],
+)
+async def test_values_in_queries_may_be_spelt_in_several_ways_but_not_guessed(
+    http: httpx.AsyncClient, store: Store, path: str, name: str, good: list[str], bad: list[str]
+) -> None:
+    """Scripts write ``yes`` and ``5.0``: these have one meaning only. What has none, or two, is refused."""
+    submitted(store)
+    for value in good:
+        assert (await http.get(path, params={name: value})).status_code == 200, value
+    for value in bad:
+        problem = is_problem(await http.get(path, params={name: value}), 422, "invalid_request")
+        assert [error["field"] for error in problem["errors"]] == [name], value
+
+
+async def test_options_says_what_a_path_has_and_allows_no_other_site_anything(http: httpx.AsyncClient) -> None:
+    """Without a token, as a browser asks; the preflight of the Temporal UI has tests of its own."""
+    del http.headers["Authorization"]
+    methods: dict[str, set[str]] = {}
+    for route in ROUTES:
+        method, path = route.split(" ")
+        methods.setdefault(path, set()).add(method)
+    for path, expected in methods.items():
+        answer = await http.options(path.replace("{", "").replace("}", ""), headers={"Origin": "http://evil.example"})
+        is_problem(answer, 405, "method_not_allowed")
+        assert set(answer.headers["allow"].split(", ")) == expected, path
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/hosts", "/v1/gpus"])

@@ -22,6 +22,8 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, releasing, reserving
+from service import node_agents
+from service.operations import logs as logs_of_ranks
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.unit.service.api_server import LogFiles, application, bearer, in_process, node_headers, served, until
 
@@ -195,6 +197,35 @@ async def test_the_log_of_a_host_that_is_away(store: Store) -> None:
         async with AsyncClient(url, retry_for_s=0.2) as client:
             with pytest.raises(HostUnavailable, match="host a, which does not answer"):
                 await client.logs("j-1")
+
+
+async def test_a_follower_waits_a_certain_time_for_a_host_that_is_silent(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a certain number of tries: each may take seconds."""
+    monkeypatch.setattr(node_agents, "_TIMEOUT", httpx.Timeout(0.3))
+    monkeypatch.setattr(logs_of_ranks, "AWAY_AFTER_END_S", 0.5)
+    asked = 0
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.read()  # its end: the service has hung up
+        writer.close()
+
+    async with (
+        await asyncio.start_server(silent, "127.0.0.1", 0) as listening,
+        served(application(store, NO_TEMPORAL)) as url,
+    ):
+        port = listening.sockets[0].getsockname()[1]
+        Cluster(store).host("a", gpus=1, agent_url=f"http://127.0.0.1:{port}")
+        api = Served(url, store, LogFiles())
+        api.submitted("j-1")
+        api.running("j-1")
+        api.ended("j-1", 1)
+        async with AsyncClient(url) as client:
+            assert [chunk async for chunk in client.follow_logs("j-1")] == []
+    assert asked <= 2  # with the second try it has waited long enough
 
 
 async def test_the_client_raises_the_errors_of_the_domain(api: Served) -> None:

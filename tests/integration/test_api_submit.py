@@ -16,6 +16,7 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 
 from activities.job_workflows import CleanupInput
+from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -27,7 +28,7 @@ from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import restoring
 from service.temporal import JobWorkflows
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state
-from tests.unit.service.api_server import application, in_process, recording, temporal_dev_server
+from tests.unit.service.api_server import application, bearer, in_process, recording, sign_in, temporal_dev_server
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +279,26 @@ async def test_nothing_is_kept_of_a_job_that_could_not_be_started(sqlite_templat
         assert "database" not in ready.json()["details"]
         assert (await http.get("/healthz")).status_code == 200
     store.close()
+
+
+async def test_who_may_not_read_the_cluster_sees_only_whether_it_is_ready(sqlite_store: Store, temporal: str) -> None:
+    now = datetime.now(UTC)
+    leader.begin_epoch(sqlite_store, "leader", now)
+    restoring.note_restored(sqlite_store, 2, now)
+    sign_in(sqlite_store, "gpt_user" * 6, "ada", {"team-a": Role.ADMIN})
+    sign_in(sqlite_store, "gpt_view" * 6, "vera", {CLUSTER: Role.VIEWER})
+    async with in_process(application(sqlite_store, temporal)) as http:
+        for headers in ({}, bearer("gpt_user" * 6), bearer("gpt_wrong"), {"Authorization": "Basic x"}):
+            http.headers.pop("Authorization", None)
+            ready = await http.get("/readyz", headers=headers)
+            assert (ready.status_code, ready.json()) == (200, {"status": "ok", "warnings": []})
+        assert len((await http.get("/readyz", headers=bearer("gpt_view" * 6))).json()["warnings"]) == 1
+    async with in_process(application(sqlite_store, "127.0.0.1:1")) as http:
+        shown = await http.get("/readyz", headers=bearer("gpt_view" * 6))
+        hidden = await http.get("/readyz", headers=bearer("gpt_user" * 6))
+        assert (shown.status_code, hidden.status_code) == (503, 503)
+        assert "Temporal does not answer" in shown.json()["details"]["temporal"]
+        assert hidden.json()["detail"] == "not ready: temporal: not reachable"
 
 
 async def test_a_database_that_is_away_is_a_503_that_says_so(temporal: str, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,16 @@ async def cut_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     with running_network() as network:
         lay(network, cluster)
         async with cluster:
+            await eventually(lambda: every_host_knows_all(cluster), "each host to have the list of all three")
             yield cluster, network
+
+
+def every_host_knows_all(cluster: LocalCluster) -> bool:
+    """A host that knows only itself is a majority, and keeps its lease alone."""
+    with closing(sqlite3.connect(cluster.database_url.removeprefix("sqlite:///"))) as database:
+        [newest] = database.execute("SELECT max(version) FROM membership").fetchone()
+        known = [row[0] for row in database.execute("SELECT members_known FROM host")]
+    return known == [newest] * len(NODES)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

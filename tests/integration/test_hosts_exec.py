@@ -17,8 +17,9 @@ from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.processes import exec as host_exec
-from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
+from gpu_platform.hosts.processes import exec_sessions
+from gpu_platform.hosts.processes.exec import ExecProcess
+from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from tests.hosts_rig import HostRig, is_running, kill, until
 
 SLEEPER = ("sleep", "1000")
@@ -174,7 +175,7 @@ async def test_a_helper_that_was_killed_leaves_nothing_behind_either(host: ExecR
 
 
 async def test_a_command_that_nobody_reads_ends(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_exec, "UNREAD_S", 0.2)
+    monkeypatch.setattr(exec_sessions, "UNREAD_S", 0.2)
     plan = host.rig.plan(*SLEEPER)
     host.rig.launch(plan)
     session = await host.start(plan.key, "sh", "-c", "echo $$; yes")
@@ -208,12 +209,26 @@ async def test_a_reader_goes_on_where_it_was_and_input_is_never_given_twice(host
 
 
 async def test_there_is_a_limit(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_exec, "MAX_SESSIONS", 1)
+    monkeypatch.setattr(exec_sessions, "MAX_SESSIONS", 1)
     plan = host.rig.plan(*SLEEPER)
     host.rig.launch(plan)
     await host.start(plan.key, *SLEEPER)
     with pytest.raises(InUse):
         await host.start(plan.key, "true")
+
+
+async def test_one_job_leaves_commands_to_others(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_sessions, "MAX_SESSIONS_OF_A_JOB", 2)
+    greedy, modest = host.rig.plan(*SLEEPER), host.rig.plan(*SLEEPER)
+    for plan in (greedy, modest):
+        host.rig.launch(plan)
+    first, _ = [await host.start(greedy.key, *SLEEPER) for _ in range(2)]
+    with pytest.raises(InUse, match=greedy.key.job_id):
+        await host.start(greedy.key, "true")
+    assert (await host.run(modest.key, "true")).code == 0
+    first.end("test")
+    await output(first)
+    assert (await host.run(greedy.key, "true")).code == 0, "one that has ended is forgotten for a new one"
 
 
 async def test_two_at_once_do_not_mix(host: ExecRig) -> None:

@@ -147,9 +147,11 @@ async def test_a_program_that_cannot_be_executed_is_the_users_mistake(
 
 
 async def test_a_missing_workdir_is_the_users_mistake(host: HostRig, tmp_path: Path) -> None:
-    for workdir, text in ((str(tmp_path / "nowhere"), "does not exist"), ("/etc/passwd", "is not a directory")):
+    jailed = host.settings.node.isolation == "required"
+    texts = {str(tmp_path / "nowhere"): "does not exist", "/etc/passwd": "not allowed" if jailed else "not a directory"}
+    for workdir, text in texts.items():
         with pytest.raises(PreflightFailed, match=text):
-            host.agent.prepare(host.plan("true", workdir=workdir))
+            host.launch(host.plan("true", workdir=workdir))
 
 
 @pytest.mark.parametrize(

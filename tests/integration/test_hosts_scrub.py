@@ -15,8 +15,8 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation import scrub_process
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub import scrub_process
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import records
@@ -39,7 +39,7 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def run_scrub(*arguments: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub_process", *arguments]
+    command = [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub.scrub_process", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)

@@ -19,7 +19,7 @@ from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing

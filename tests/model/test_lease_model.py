@@ -146,3 +146,11 @@ def test_the_real_times_keep_their_order_on_clocks_that_drift() -> None:
         (times.end_s, times.kill_s),
     ]:
         assert longest / SLOWEST <= shortest / FASTEST
+
+
+@pytest.mark.parametrize("holds_s", [1e300, float("inf"), 3.0, float("nan"), -1.0])
+def test_no_host_that_lies_makes_a_vote_hold_longer(holds_s: float) -> None:
+    """A host that somebody broke into said that all votes hold for ever. So ranks ran on where they had to end."""
+    begun = HostLease.begin("a", TICKS, 0.0, run_until=10.0, leased_until=10.0, term=1)
+    lease = replace(begun, members=("a", "b", "c")).given(5.0, dict.fromkeys("bc", holds_s))
+    assert all(until <= 5.0 + TICKS.vote_for_s for until in lease.votes.values())

@@ -2,11 +2,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpu_platform.hosts.network.choice import choose_network
+from gpu_platform.settings import NetworkSettings
+from tests.lan import Lan
 from tests.security.attacks import STAND_INS
+from tests.security.hosts_on_lan import Host
 
 
 @pytest.fixture
@@ -27,3 +33,33 @@ def dev(tmp_path: Path) -> Path:
         if not names:
             return directory
     pytest.skip(f"this kernel has too few of the devices {STAND_INS} to play GPUs")
+
+
+@pytest.fixture(scope="session")
+def networks(can_jail: None) -> None:
+    """Skipped where attempts cannot have a network of their own; in CI that is an error."""
+    found = choose_network(NetworkSettings())
+    if not (found.isolated and found.gangs):
+        assert not os.environ.get("CI"), found.missing
+        pytest.skip(str(found.missing))
+
+
+@pytest.fixture
+def lan() -> Iterator[Lan]:
+    lan = Lan()
+    yield lan
+    lan.close()
+
+
+@pytest.fixture
+async def hosts(lan: Lan, tmp_path: Path) -> AsyncIterator[Any]:
+    """Makes hosts."""
+    made: list[Host] = []
+
+    def make(name: str, **node: Any) -> Host:
+        made.append(Host(lan.machine(name), tmp_path / name, **node))
+        return made[-1]
+
+    yield make
+    for host in made:
+        await host.aclose()

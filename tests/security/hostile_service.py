@@ -97,7 +97,9 @@ def _soften(value: Any, location: tuple[Any, ...]) -> None:
         value[last] = _MILDER[here]
     elif isinstance(here, dict) and here:
         here.pop(next((name for name in reversed(here) if not isinstance(here[name], str)), next(iter(here))))
-    elif isinstance(value, dict):
+    elif isinstance(value, dict) and last in value:
         value.pop(last, None)
+    elif isinstance(value, dict):
+        value[last] = "x"  # it was taken away as one field too many, and is asked for
     else:
         value.clear()

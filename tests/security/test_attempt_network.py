@@ -11,125 +11,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
 from gpu_platform.hosts.isolation.isolation import choose_isolation
-from gpu_platform.hosts.network.choice import choose_network
 from gpu_platform.settings import NetworkSettings, NodeSettings, TemporalSettings
-from tests.hosts_rig import HostRig, is_running, until
+from tests.hosts_rig import is_running, until
 from tests.lan import Lan, Machine
-from tests.security.attacks import attack
-from workflows.attempts.launching import with_gang
+from tests.security.hosts_on_lan import Host, logs, start_gang
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
-
-NET = """
-import json, socket, struct, array
-
-def tcp(where, port):
-    with socket.create_connection((where, port), 3) as link:
-        print("   ", link.recv(100).decode(), flush=True)
-
-def abstract(name):
-    with socket.socket(socket.AF_UNIX) as link:
-        link.connect("\\0" + name)
-
-def quickly(what, function, *args):
-    began = time.monotonic()
-    attempt(what, function, *args)
-    if time.monotonic() - began > 1:
-        print(what, "was SLOW", flush=True)
-
-def wait_for(path):
-    while not os.path.exists(path):
-        time.sleep(0.01)
-"""
-
-
-@pytest.fixture(scope="session")
-def networks(can_jail: None) -> None:
-    """Skipped where attempts cannot have a network of their own; in CI that is an error."""
-    found = choose_network(NetworkSettings())
-    if not (found.isolated and found.gangs):
-        assert not os.environ.get("CI"), found.missing
-        pytest.skip(str(found.missing))
-
-
-class Host:
-    """A host on a machine of its own: its agent runs there."""
-
-    def __init__(self, machine: Machine, state: Path, **node: Any) -> None:
-        self.machine = machine
-        address = machine.run("ip", "-o", "-4", "addr", "show", "eth0").split()[3].split("/")[0]
-        work = state / "work"
-        work.mkdir(parents=True)
-        self.work = work
-        with machine.here():
-            self.rig = HostRig(
-                state, name=machine.name, isolation="required", address=address,
-                writable_paths=[Path(sys.prefix), work], rank_memory_mib=96, rank_tmp_mib=16, **node,
-            )  # fmt: skip
-
-    def plan(self, script: str, **changes: Any) -> HostPlan:
-        return attack(self.rig, NET + script, None).model_copy(update=changes)
-
-    def launch(self, plan: HostPlan, rendezvous: Prepared | None = None) -> None:
-        with self.machine.here():
-            self.rig.agent.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
-
-    async def run(self, script: str) -> list[str]:
-        """What a rank prints that runs the script to its end."""
-        plan = self.plan(script)
-        self.launch(plan)
-        exits = await self.rig.watch(plan)
-        lines = self.rig.log(plan).splitlines()
-        assert exits.first_failure is None, lines
-        return lines
-
-    async def start(self, script: str, **changes: Any) -> HostPlan:
-        """Start a rank, and wait until it says ``ready``."""
-        plan = self.plan(script, **changes)
-        self.launch(plan)
-        await until(lambda: "ready" in self.rig.log(plan), "the rank is ready")
-        return plan
-
-    def table(self) -> str:
-        return self.firewall.table
-
-    @property
-    def firewall(self) -> Any:
-        return self.rig.agent._launcher._jail_planner.network.firewall
-
-    async def aclose(self) -> None:
-        await self.rig.aclose()
-
-
-@pytest.fixture
-def lan() -> Iterator[Lan]:
-    lan = Lan()
-    yield lan
-    lan.close()
-
-
-@pytest.fixture
-async def hosts(lan: Lan, tmp_path: Path) -> AsyncIterator[Any]:
-    """Makes hosts."""
-    made: list[Host] = []
-
-    def make(name: str, **node: Any) -> Host:
-        made.append(Host(lan.machine(name), tmp_path / name, **node))
-        return made[-1]
-
-    yield make
-    for host in made:
-        await host.aclose()
 
 
 def platform_on(machine: Machine) -> None:
@@ -378,28 +272,6 @@ else:
         back, _ = server.accept()
         print(back.recv(100).decode(), flush=True)
 """
-
-
-async def start_gang(pair: list[Host], script: str) -> list[HostPlan]:
-    """Start one rank on each host, as the workflow does: prepare all, then launch all."""
-    key = AttemptKey(job_id=f"gang-{os.urandom(4).hex()}", attempt=1)
-    plans: list[HostPlan] = []
-    prepared: list[Prepared] = []
-    for number, host in enumerate(pair):
-        plan = host.plan(script, key=key, world_size=len(pair), node_rank=number)
-        plans.append(plan.model_copy(update={"ranks": [plan.ranks[0].model_copy(update={"rank": number})]}))
-        host.rig.keys.append(key)
-        with host.machine.here():
-            prepared.append(host.rig.agent.prepare(plans[-1]))
-    for host, plan in zip(pair, plans, strict=True):
-        host.launch(plan, with_gang(prepared))
-    return plans
-
-
-async def logs(pair: list[Host], plans: list[HostPlan]) -> list[list[str]]:
-    for host, plan in zip(pair, plans, strict=True):
-        assert (await host.rig.watch(plan)).first_failure is None, host.rig.log(plan, plan.ranks[0].rank)
-    return [host.rig.log(plan, plan.ranks[0].rank).splitlines() for host, plan in zip(pair, plans, strict=True)]
 
 
 async def test_a_gang_on_two_hosts_meets_and_reaches_any_port_of_its_own(hosts: Any) -> None:

@@ -9,18 +9,20 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.hosts.gpu import Host
+from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
 from service.app import create_app
-from service.http.browsers import BrowserRules
+from service.http.browsers import BrowserRules, names_of_this_service
 from tests.security.hostile_service import routes_of
 from tests.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, bearer, served, sign_in
+from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
 
 DRAIN = "/v1/hosts/a/drain"
 JSON = {"Content-Type": "application/json"}
@@ -218,10 +220,54 @@ async def test_the_check_finds_a_service_without_the_rules(sqlite_store: Store, 
     assert state_of(sqlite_store) in ("DRAINING", "DRAINED")
 
 
+async def test_a_machine_may_call_the_service_by_any_name(sqlite_store: Store, tmp_path: Path) -> None:
+    """No page of a browser can show a node token or a certificate of a machine."""
+    report = {
+        "name": "a",
+        "session": "s",
+        "address": "127.0.0.1",
+        "agent_url": "http://service:x@127.0.0.1:1",
+        "inventory": {"machine": "m", "gpus": []},
+    }
+    async with (
+        served(create_app(Settings(state_dir=tmp_path), sqlite_store)) as url,
+        httpx.AsyncClient(base_url=url, headers={"Host": "gpu-service.lab:8700"}, trust_env=False) as http,
+    ):
+        proof = node_headers("a", tmp_path)
+        assert (await http.post("/v1/hosts/a/report", json=report, headers=proof)).status_code == 200
+        wrong = {name: value[:-1] + "x" for name, value in proof.items()}
+        for headers in ({}, wrong):
+            refused(await http.post("/v1/hosts/a/report", json=report, headers=headers), 421, "unknown_host")
+
+
+def test_names_of_this_machine_and_of_the_settings_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Box.lab.example")
+    hosts_file = tmp_path / "hosts"
+    lines = ["127.0.0.1 localhost", "# 10.1.1.1 box.lab.example evil", "10.1.2.3  box.lab.example gpu-box # mine"]
+    hosts_file.write_text("\n".join([*lines, "10.1.2.4 other"]))
+    settings = Settings(
+        api_url="https://gpu.example.org:8700",
+        api_urls=["http://second:8700"],
+        service=ServiceSettings(host="service.internal", allowed_hosts=["Other.Example."]),
+        tls=TlsSettings(names=["tls.example", "10.9.9.9"]),
+    )
+    names = names_of_this_service(settings, hosts_file)
+    expected = {"localhost", "box", "box.lab.example", "gpu-box", "gpu.example.org", "second", "service.internal"}
+    assert expected | {"other.example", "tls.example"} <= names
+    assert not names & {"evil", "other", ""}
+    assert "localhost" in names_of_this_service(settings, tmp_path / "missing")
+
+
+def test_the_service_of_docker_compose_knows_its_name() -> None:
+    """Other containers reach it by the name of its service."""
+    compose = yaml.safe_load(Path("docker-compose.yml").read_text())
+    environment = compose["services"]["service"]["environment"]
+    settings = Settings(api_url=environment["GPU_PLATFORM_API_URL"])
+    assert "service" in names_of_this_service(settings)
+
+
 def test_the_example_configuration_names_its_service() -> None:
     """Whoever follows the example reaches the service by the name in it."""
-    from service.http.browsers import names_of_this_service
-
     text = Path("deploy/gpu-platform.example.yaml").read_text()
     name = re.search(r"api_url: https?://([\w.-]+):", text)
     assert name is not None

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +110,29 @@ async def test_a_workdir_that_the_account_may_not_enter_is_refused_and_one_it_ma
     (place / "code" / "train.py").chmod(0o666)
     script = "print(open('train.py').read()); attempt('write', open, 'train.py', 'a'); attempt('make', open, 'x', 'w')"
     assert await log_of(host, in_workdir(host, place / "code", script)) == ["1", "write EROFS", "make EROFS"]
+
+
+async def test_a_job_does_not_learn_what_is_in_closed_directories(host: HostRig, place: Path) -> None:
+    """The checks before a start are made by root. What is there and what is not must sound alike."""
+    closed = place / "closed"
+    (closed / "here").mkdir(parents=True)
+    (closed / "here" / "program").write_text("#!/bin/sh\n")
+    (closed / "here" / "program").chmod(0o755)
+    (place / "link").symlink_to(closed)
+    closed.chmod(0o700)
+    changes: list[Callable[[str], dict[str, Any]]] = [
+        lambda name: {"command": [f"{closed}/{name}/program"]},
+        lambda name: {"command": [f"{place}/link/{name}/program"]},
+        lambda name: {"command": ["program"], "env": {"PATH": f"{closed}/{name}"}},
+        lambda name: {"workdir": f"{closed}/{name}"},
+    ]
+    for change in changes:
+        said: set[str] = set()
+        for name in ("here", "gone"):  # of one length: long messages are cut
+            with pytest.raises(PreflightFailed) as refused:
+                host.launch(attack(host, "", gpu=None).model_copy(update=change(name)))
+            said.add(re.sub(r"\d{6,}", "UID", refused.value.message).replace(name, "NAME"))
+        assert len(said) == 1, "\n".join(said)
 
 
 async def test_a_workdir_with_the_platforms_state_in_it_is_refused(place: Path) -> None:
@@ -274,3 +299,80 @@ async def test_a_checkpoint_of_another_job_that_is_a_link_shows_nothing_else(hos
     wanted = Directory(str(checkpoints / "other" / "1" / "step-1"), str(checkpoints), workdirs.READ)
     with pytest.raises(RefusedDirectory, match="replaced by a link"):
         workdirs.open_below(wanted)
+
+
+async def test_a_swapped_writable_file_shows_nothing_of_the_victims(tmp_path: Path, place: Path) -> None:
+    """A file in ``node.writable_paths`` is mounted by its name. Another job exchanges it and a link to the victim's."""
+    victim, shared = place / "victim", place / "shared"
+    for directory in (victim, shared):
+        directory.mkdir()
+        directory.chmod(0o777)
+    for file in (victim / "file", shared / "file"):
+        file.touch()
+        file.chmod(0o666)
+    (shared / "other").symlink_to("../victim/file")
+    rig = HostRig(tmp_path / "state", isolation="required", writable_paths=[shared / "file"])
+    script = f"""
+    for path in ({str(shared / "file")!r}, {str(victim / "file")!r}):
+        attempt("write", lambda: open(path, "w").write("planted"))
+    """
+    started = refused = 0
+    try:
+        plan = attack(rig, script, gpu=None)
+        assert await log_of(rig, plan) == ["write WORKS", "write ENOENT"]
+        await rig.stop(plan.key)
+        with swapping(shared / "file", shared / "other"):
+            for _ in range(20):
+                plan = attack(rig, script, gpu=None)
+                try:
+                    await log_of(rig, plan)
+                    started += 1
+                except PreflightFailed:
+                    refused += 1
+                await rig.stop(plan.key)
+                assert (victim / "file").read_text() == ""
+    finally:
+        await rig.aclose()
+    assert refused, "the race was never lost, so this test tried nothing"
+
+
+def test_what_is_mounted_by_name_is_verified_afterwards(place: Path) -> None:
+    """The right file in the right place, and nothing else: not another file, and not the place of another name."""
+    for name in ("file", "victim", "elsewhere"):
+        (place / name).touch()
+
+    def seen(mounted: str, at: str) -> str:
+        [named] = workdirs.look_at([str(place / "file"), str(place / "missing")])
+        _libc.mount(os.fsencode(place / mounted), os.fsencode(place / at), None, 0x1000, None)
+        try:
+            workdirs.verify(named)
+        except RefusedDirectory as error:
+            return str(error)
+        return "verified"
+
+    assert _in_own_namespace(lambda: seen("file", "file")) == "verified"
+    assert "was replaced" in _in_own_namespace(lambda: seen("victim", "file"))
+    assert "was replaced" in _in_own_namespace(lambda: seen("file", "elsewhere"))
+
+
+async def test_a_writable_directory_with_the_state_directory_in_it_hides_that(place: Path) -> None:
+    place.chmod(0o1777)
+    rig = HostRig(place / "state", isolation="required", writable_paths=[place])
+    try:
+        lines = await log_of(
+            rig,
+            attack(
+                rig,
+                f"""
+                open({str(place / "made")!r}, "w").write("x")
+                print(os.listdir({str(place / "state")!r}))
+                attempt("state", open, {str(place / "state" / "planted")!r}, "w")
+                open(os.environ["GPU_PLATFORM_CHECKPOINT_DIR"] + "/saved", "w").write("x")
+                """,
+                gpu=None,
+            ),
+        )
+        assert lines == ["['checkpoints']", "state EACCES"]
+        assert (place / "made").read_text() == "x"
+    finally:
+        await rig.aclose()

@@ -17,8 +17,8 @@ import pytest
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage
-from gpu_platform.hosts.isolation import device_filter
-from gpu_platform.hosts.isolation.cgroup import Cgroup, find_hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, find_hierarchies
+from gpu_platform.hosts.isolation.filters import device_filter
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
@@ -306,6 +306,30 @@ async def test_the_cgroup_cannot_be_left(host: HostRig) -> None:
     )
     assert lines
     assert all(line.endswith("EROFS") for line in lines)
+
+
+async def test_cgroups_of_others_are_not_seen(host: HostRig) -> None:
+    """Their names are ids of other tenants' jobs, and their files say what those jobs do."""
+    victim = attack(host, "print('up', flush=True); time.sleep(600)", gpu=1)
+    host.launch(victim)
+    await until(lambda: "up" in host.log(victim), "the victim")
+    lines = await run(
+        host,
+        f"""
+        print([names for _, names, _ in os.walk("/sys/fs/cgroup") if {victim.key.job_id!r} in str(names)])
+        own = {{line.rstrip().split(":", 2)[2] for line in open("/proc/self/cgroup")}}
+        [own] = [path for path in own if "rank-0" in path]
+        print([root for root, _, files in os.walk("/sys/fs/cgroup") if root.endswith(own) and files] != [])
+        attempt("write", open, "/sys/fs/cgroup" + own + "/x", "w")
+        for root, names, _ in os.walk("/sys/fs/cgroup"):
+            if os.path.basename(root) == "gpu-platform":
+                print(len(names), oct(os.stat(root).st_mode), os.access(root, os.W_OK))
+        """,
+    )
+    assert lines[:2] == ["[]", "True"]
+    assert lines[2].split()[1] in ("EROFS", "EACCES", "ENOENT")
+    assert lines[3:]
+    assert all(line.split()[0] in ("0", "1") and line.endswith("False") for line in lines[3:]), lines
 
 
 async def test_ranks_of_one_job_share_memory_and_reach_the_hosts_loopback(host: HostRig, tmp_path: Path) -> None:

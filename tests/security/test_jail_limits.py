@@ -12,8 +12,8 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits
 from gpu_platform.hosts.isolation import isolation
-from gpu_platform.hosts.isolation.cgroup import find_hierarchies, parse_cpu_list
-from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies, parse_cpu_list
+from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings

@@ -7,10 +7,14 @@ kernel by number, as an attacker's would.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import platform
 import re
+import resource
+import shutil
+import struct
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
@@ -21,8 +25,9 @@ import pytest
 import gpu_platform
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation import isolation, privileges, seccomp, system_calls
-from gpu_platform.hosts.isolation.cgroup import find_hierarchies
+from gpu_platform.hosts.isolation import isolation, privileges
+from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
+from gpu_platform.hosts.isolation.filters import seccomp, system_calls
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.isolation.passwd import HOLDER_UID, Account, is_account
 from gpu_platform.hosts.processes.spawner_client import _PROGRAM
@@ -302,6 +307,58 @@ async def test_processes_that_nobody_waits_for_do_not_stay(host: HostRig) -> Non
         """,
     )
     assert lines == ["2"], "the holder and the rank"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit calls of x86_64")
+async def test_32_bit_calls_are_refused(host: HostRig) -> None:
+    """``int 0x80`` in a 64-bit process has other numbers, which a filter of 64-bit numbers does not know."""
+    lines = await run(
+        host,
+        """
+        import mmap
+        code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        code.write(bytes.fromhex("b8140000 00 cd80 c3".replace(" ", "")))  # eax = 20 (getpid); int 0x80; ret
+        getpid = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+        if os.fork() == 0:
+            os._exit(1 if getpid() == -errno.EPERM else 0)
+        status = os.wait()[1]
+        print("refused" if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 1 else "WORKS")
+        """,
+    )
+    assert lines == ["refused"]
+
+
+async def test_set_user_id_programs_give_nothing(tmp_path: Path) -> None:
+    """A program of root with the set-user-ID bit and with file capabilities, in a directory that a job may use."""
+    work = tmp_path / "work"
+    work.mkdir()
+    rig = HostRig(tmp_path / "state", isolation="required", writable_paths=[work])
+    shutil.copy("/usr/bin/id", work / "id")
+    (work / "id").chmod(0o6755)
+    capabilities = struct.pack("<IIIII", 0x0200_0001, 0xFFFF_FFFF, 0, 0xFFFF_FFFF, 0)  # all, effective
+    with contextlib.suppress(OSError):
+        os.setxattr(work / "id", "security.capability", capabilities)
+    try:
+        options = "next(line for line in open('/proc/self/mountinfo') if '/work ' in line).split()[5]"
+        lines = await run(rig, f"subprocess.run([{str(work / 'id')!r}, '-u'])\nprint({options})")
+        assert int(lines[0]) in rig.settings.node.attempt_uid_range
+        assert {"nosuid", "nodev"} <= set(lines[1].split(","))
+    finally:
+        await rig.aclose()
+
+
+@pytest.mark.parametrize(("pattern", "limited"), [("|/usr/share/apport", True), ("@/run/dumps", True), ("core", False)])
+def test_no_program_of_root_gets_the_core_dump_of_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, limited: bool
+) -> None:
+    """The kernel starts that program as root outside of the jail, also if the limit of cores is 0 (core(5))."""
+    (tmp_path / "core_pattern").write_text(f"{pattern}\n")
+    monkeypatch.setattr(privileges, "_CORE_PATTERN", str(tmp_path / "core_pattern"))
+    pid = os.fork()
+    if pid == 0:
+        privileges.limit_cores()
+        os._exit(resource.getrlimit(resource.RLIMIT_CORE) == (1, 1))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == limited
 
 
 def test_our_own_processes_cannot_be_read_by_others_of_their_user() -> None:

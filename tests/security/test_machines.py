@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,13 +31,19 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.agent import HostAgent
-from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity.ca import CertificateAuthority
-from gpu_platform.identity.certificates import Certificate, CertificateFiles, TlsContexts, make_key_and_request
+from gpu_platform.identity.certificates import (
+    Certificate,
+    CertificateFiles,
+    TlsContexts,
+    make_key_and_request,
+)
+from gpu_platform.identity.dates import issued_at_s
 from gpu_platform.identity.enrolment import JoinToken, enroll, renew
-from gpu_platform.identity.files import write_file
 from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.private_files import write_file
 from gpu_platform.settings import NodeSettings, Settings, TemporalSettings
 from gpu_platform.store import Store
 from gpu_platform.store.engines import postgresql_engine
@@ -318,13 +324,15 @@ class TlsCluster:
             await task
 
     @asynccontextmanager
-    async def agent(self, name: str, logs: LogFiles, metrics: str = "certificate") -> AsyncIterator[str]:
+    async def agent(
+        self, name: str, logs: LogFiles, metrics: str = "certificate", revoked: Callable[[], dict[str, float]] = dict
+    ) -> AsyncIterator[str]:
         """A node worker's HTTP server with the certificate of its host."""
         sessions = ExecSessions(self.directory, name, jailed=False)
         tls = TlsSettings(enabled=True, metrics=cast(Any, metrics))
         routes = [votes_route(lambda: {name: 1.0})]
         contexts = self.contexts(f"node/{name}")
-        server = NodeHttp(cast(HostAgent, logs), sessions, NodeSettings(name=name), routes, tls, contexts)
+        server = NodeHttp(cast(HostAgent, logs), sessions, NodeSettings(name=name), routes, tls, contexts, revoked)
         task = asyncio.create_task(server.run())
         try:
             yield server.url
@@ -505,6 +513,8 @@ async def test_only_a_valid_certificate_is_renewed_and_a_revoked_one_is_not(clus
         assert (await http.post("/v1/identity/renew", json={"request": request.decode()})).status_code == 401
         async with httpx.AsyncClient(base_url=cluster.url, verify=contexts.client(), trust_env=False) as node:
             assert (await node.post("/v1/hosts/a/report", json=report("a", PEER_URL))).status_code == 200
+            ends_at = datetime.fromisoformat((await http.get("/v1/hosts/a")).json()["certificate_ends_at"])
+            assert ends_at == Certificate.parse(again.certificate.encode()).not_after
             assert (await http.delete("/v1/hosts/a/identity")).status_code == 204
             for _ in range(100):
                 if (await node.post("/v1/hosts/a/report", json=report("a", PEER_URL))).status_code == 403:
@@ -514,6 +524,43 @@ async def test_only_a_valid_certificate_is_renewed_and_a_revoked_one_is_not(clus
                 pytest.fail("a revoked host still reports")
         with pytest.raises(CannotStart, match="revoked"):
             await renew([cluster.url], contexts.client(), request)
+        # The host comes back with a new certificate. What a thief has of the old one is worth nothing.
+        token = JoinToken.parse((await http.post("/v1/hosts/a/enroll", json={})).json()["join_token"])
+        key, request = make_key_and_request()
+        issued = await enroll([cluster.url], token, "node/a", request)
+        stolen = contexts.client()
+        files.write(key, issued.certificate.encode(), issued.authorities.encode())
+        for context, status in ((stolen, 403), (contexts.client(), 200)):
+            async with httpx.AsyncClient(base_url=cluster.url, verify=context, trust_env=False) as node:
+                answer = await node.post("/v1/hosts/a/report", json=report("a", PEER_URL))
+                assert answer.status_code == status
+        assert answer.json()["revoked"].keys() == {"node/a"}, "agents learn it with the answer to their report"
+        with pytest.raises(CannotStart, match="revoked"):
+            await renew([cluster.url], stolen, request)
+
+
+async def test_an_agent_does_not_believe_a_revoked_host(cluster: TlsCluster) -> None:
+    name, revoked = {"sni_hostname": "a.node.gpu-platform.internal"}, dict[str, float]()
+    now = datetime.now(UTC)
+    async with (
+        cluster.agent("a", LogFiles(), revoked=lambda: revoked) as url,
+        cluster.client("node/b", now=now - timedelta(seconds=5)) as stolen,
+        cluster.client("node/b", now=now + timedelta(seconds=2)) as newer,
+        cluster.client("node/c") as other,
+    ):
+        assert (await stolen.get(f"{url}/lease/votes", extensions=name)).status_code == 200
+        revoked["node/b"] = now.timestamp()
+        for client, status in ((stolen, 403), (newer, 200), (other, 200)):
+            assert (await client.get(f"{url}/lease/votes", extensions=name)).status_code == status
+
+
+@pytest.mark.parametrize("hours", [3 / 3600, 0.5, 24.0, 2160.0])
+def test_a_certificate_says_when_it_was_signed(cluster: TlsCluster, hours: float) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    signed = cluster.ca.sign(make_key_and_request()[1], "node/a", life=timedelta(hours=hours), now=now)
+    found = Certificate.parse(signed)
+    issued = issued_at_s(found.not_before.timestamp(), found.not_after.timestamp())
+    assert issued == pytest.approx(now.timestamp(), abs=1)
 
 
 async def test_a_node_worker_renews_its_certificate_by_itself(cluster: TlsCluster) -> None:
@@ -548,6 +595,36 @@ async def test_a_node_worker_renews_its_certificate_by_itself(cluster: TlsCluste
         # A second start needs no token, as long as the certificate is valid.
         settings.node.join_token = None
         await NodeIdentity.begin(settings)
+
+
+async def test_a_revoked_host_comes_back_with_a_new_join_token(cluster: TlsCluster) -> None:
+    """Its certificate is valid by date and believed by nobody. The new token gives another one, and is asked once."""
+    async with cluster.serving(), cluster.client(None) as http:
+
+        async def start(token: str | None) -> str:
+            node = NodeSettings(name="a", join_token=token)
+            tls = TlsSettings(enabled=True)
+            state_dir = cluster.directory / "host-a"
+            identity = await NodeIdentity.begin(Settings(state_dir=state_dir, api_url=cluster.url, tls=tls, node=node))
+            assert identity.contexts is not None
+            found = identity.contexts.files.read()
+            assert found is not None
+            return found.serial
+
+        async def token() -> str:
+            return (await http.post("/v1/hosts/a/enroll", json={})).json()["join_token"]
+
+        used = await token()
+        first = await start(used)
+        assert await start(used) == first
+        assert (await http.delete("/v1/hosts/a/identity")).status_code == 204
+        new = await token()
+        second = await start(new)
+        assert second != first
+        assert await start(new) == second
+        assert await start(used) == second, "a token that does not work changes nothing"
+        assert await start("no token") == second
+        assert await start(None) == second
 
 
 async def test_a_machine_without_token_and_certificate_is_told_what_to_do(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 from temporalio.api.common.v1 import WorkflowExecution, WorkflowType
+from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
     GetWorkflowExecutionHistoryRequest,
     PollActivityTaskQueueRequest,
     PollActivityTaskQueueResponse,
@@ -29,6 +32,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from gpu_platform.store.hosts import identities
 from tests.builders import ONE_GPU
 from tests.gateway import RunningGateway, running_gateway
 from tests.harness import Platform, eventually
@@ -126,7 +130,7 @@ async def test_no_certificate_and_a_foreign_one_get_no_connection(
     with pytest.raises(RuntimeError):
         await Client.connect(gateway.address, namespace=temporal.namespace)
     async with running_gateway(temporal, sqlite_store, tmp_path / "other") as other:
-        foreign = RunningGateway(gateway.address, other.certificates)
+        foreign = RunningGateway(gateway.address, other.certificates, other.revoked)
         with pytest.raises(RuntimeError):
             await foreign.client("node/a", temporal.namespace)
 
@@ -147,6 +151,35 @@ async def test_a_task_is_answered_by_the_host_that_got_it(
     await other.call("RespondActivityTaskCompleted", RespondActivityTaskCompletedRequest(task_token=token))
     await asyncio.wait_for(handle.result(), 10)
     await other.close()
+
+
+async def test_a_revoked_host_gets_no_task_not_even_from_a_poll_that_waits(
+    gateway: RunningGateway, evil: Host, temporal: Client, sqlite_store: Store
+) -> None:
+    now = datetime.now(UTC)
+    identities.enroll_without_certificate(sqlite_store, "node/a", address=None, actor="test", now=now)
+    request = PollActivityTaskQueueRequest(task_queue=TaskQueue(name="node-a"), identity="evil")
+    waiting = asyncio.create_task(evil.refused("PollActivityTaskQueue", request))
+    asked = DescribeTaskQueueRequest(
+        namespace=temporal.namespace,
+        task_queue=TaskQueue(name="node-a"),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+
+    async def waits() -> bool:
+        return bool((await temporal.workflow_service.describe_task_queue(asked)).pollers)
+
+    await eventually(waits, "the poll to reach Temporal")
+    identities.revoke(sqlite_store, "node/a", "test", now + timedelta(seconds=1))
+    await gateway.revoked.begin()
+    handle = await start_activity(temporal, "node-a")
+    assert await waiting is grpc.StatusCode.UNAUTHENTICATED
+    assert await evil.refused("PollActivityTaskQueue", request) is grpc.StatusCode.UNAUTHENTICATED
+    other = Host(gateway, "node/b", temporal.namespace)
+    empty = await other.call("DescribeNamespace", DescribeNamespaceRequest(namespace=temporal.namespace))
+    assert empty
+    await other.close()
+    await handle.terminate()
 
 
 async def start_activity(client: Client, queue: str) -> Any:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -30,6 +31,7 @@ from tests.store_cluster import Cluster
 from tests.unit.service.api_server import application, bearer, served
 
 NOWHERE = "127.0.0.1:1"
+ROLES = {"ml": {"team-a": Role.USER}, "ops": {"*": Role.OPERATOR}, "admins": {"*": Role.ADMIN}}
 
 
 @dataclass
@@ -49,7 +51,7 @@ async def world(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     Cluster(sqlite_store).host("a", gpus=1)
     async with served(provider.application()) as there:
         provider.url = there
-        known = OidcSettings(issuer=there, roles={"ml": {"team-a": Role.USER}, "ops": {"*": Role.OPERATOR}})
+        known = OidcSettings(issuer=there, roles=ROLES)
         async with served(application(sqlite_store, NOWHERE, access=AccessSettings(oidc=known))) as url:
             credentials.forget_note(url)
             yield World(url, provider)
@@ -119,6 +121,26 @@ async def test_a_token_with_another_signature_is_refused(world: World) -> None:
     ):
         assert (await world.ask(token)).status_code == 401, token
     assert (await world.ask(good)).status_code == 200
+
+
+async def test_who_stole_a_short_token_makes_none_that_lasts_for_ever(world: World) -> None:
+    async def made(groups: list[str], **request: Any) -> httpx.Response:
+        headers = bearer(world.provider.token(groups=groups))
+        async with httpx.AsyncClient(base_url=world.url, headers=headers) as http:
+            return await http.post("/v1/tokens", json=request)
+
+    at = datetime.now(UTC)
+    for request in ({}, {"expires_at": (at + timedelta(days=90)).isoformat()}):
+        info = (await made(["ml"], **request)).json()["info"]
+        assert datetime.fromisoformat(info["expires_at"]) <= at + timedelta(days=91)
+    refused = await made(["ml"], expires_at=(at + timedelta(days=365)).isoformat())
+    assert refused.status_code == 422
+    assert "access.oidc.token_days" in refused.json()["detail"]
+    soon = (at + timedelta(days=1)).isoformat()
+    assert datetime.fromisoformat((await made(["ml"], expires_at=soon)).json()["info"]["expires_at"]) < at + timedelta(
+        2
+    )
+    assert (await made(["admins"])).json()["info"]["expires_at"] is None
 
 
 async def test_keys_may_change_at_any_time(world: World) -> None:

@@ -14,10 +14,9 @@ from fastapi import FastAPI
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import jobs
+from gpu_platform.store.access import job_tokens
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
 from tests.store_cluster import NOW, Cluster
@@ -37,13 +36,15 @@ ROLES: dict[str, dict[str, Role]] = {
     "auditor": {CLUSTER: Role.VIEWER},
     "cluster-operator": {CLUSTER: Role.OPERATOR},
     "cluster-admin": {CLUSTER: Role.ADMIN},
+    "job": {"team-a": Role.USER},
 }
-"""Who asks. The job is in team-a, and ``owner`` is its user."""
+"""Who asks. The job is in team-a, and ``owner`` is its user. ``job`` is a rank of it, with its job token."""
 
 EVERYBODY = frozenset(ROLES)
-SIGNED_IN = EVERYBODY - {"nobody"}
+SIGNED_IN = EVERYBODY - {"nobody", "job"}
 TEAM = SIGNED_IN - {"stranger"}
 MAY_SUBMIT_SOMEWHERE = SIGNED_IN - {"viewer", "auditor"}
+TEAM_USERS = MAY_SUBMIT_SOMEWHERE - {"stranger"}
 ABOVE_OWNER = frozenset({"operator", "admin", "cluster-operator", "cluster-admin"})
 OWNER_OR_ADMIN = frozenset({"owner", "admin", "cluster-admin"})
 CLUSTER_WIDE = frozenset({"auditor", "cluster-operator", "cluster-admin"})
@@ -59,18 +60,21 @@ MAY: dict[str, frozenset[str]] = {
     "GET /docs/{asset}": SIGNED_IN,
     "GET /openapi.json": SIGNED_IN,
     "GET /v1/login": EVERYBODY,
-    "GET /v1/whoami": SIGNED_IN,
+    "GET /v1/whoami": SIGNED_IN | {"job"},
     "GET /v1/tokens": SIGNED_IN,
     "POST /v1/tokens": SIGNED_IN,
     "DELETE /v1/tokens/{token_id}": SIGNED_IN,
-    "POST /v1/jobs": MAY_SUBMIT_SOMEWHERE,
-    "POST /v1/jobs:dry-run": MAY_SUBMIT_SOMEWHERE,
+    "GET /v1/secrets": MAY_SUBMIT_SOMEWHERE,
+    "PUT /v1/secrets/{namespace}/{secret}": TEAM_USERS,
+    "DELETE /v1/secrets/{namespace}/{secret}": TEAM_USERS,
+    "POST /v1/jobs": MAY_SUBMIT_SOMEWHERE | {"job"},
+    "POST /v1/jobs:dry-run": MAY_SUBMIT_SOMEWHERE | {"job"},
     "GET /v1/jobs": SIGNED_IN,
-    "GET /v1/jobs/{job_id}": TEAM,
-    "GET /v1/jobs/{job_id}/reason": TEAM,
-    "GET /v1/jobs/{job_id}/events": TEAM,
-    "GET /v1/jobs/{job_id}/usage": TEAM,
-    "GET /v1/jobs/{job_id}/checkpoints": TEAM,
+    "GET /v1/jobs/{job_id}": TEAM | {"job"},
+    "GET /v1/jobs/{job_id}/reason": TEAM | {"job"},
+    "GET /v1/jobs/{job_id}/events": TEAM | {"job"},
+    "GET /v1/jobs/{job_id}/usage": TEAM | {"job"},
+    "GET /v1/jobs/{job_id}/checkpoints": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/logs": OWNER_OR_ADMIN,
     "POST /v1/jobs/{job_id}/cancel": ABOVE_OWNER | {"owner"},
     "POST /v1/jobs/{job_id}/kill": ABOVE_OWNER | {"owner"},
@@ -86,6 +90,7 @@ MAY: dict[str, frozenset[str]] = {
     "GET /v1/events": SIGNED_IN,
     "GET /v1/snapshot": CLUSTER_WIDE,
     "GET /v1/audit": OPERATORS,
+    "POST /v1/temporal/decode": OPERATORS,
     "POST /v1/checkpoint-roots:check": OPERATORS,
     "GET /v1/hosts": SIGNED_IN,
     "GET /v1/hosts/{name}": SIGNED_IN,
@@ -109,14 +114,14 @@ MAY: dict[str, frozenset[str]] = {
     "POST /v1/gpus/{gpu_id}/remediation/veto": OPERATORS,
 }
 """Route -> who gets through. Nobody has started a command beside a rank, so nobody reads from one."""
-OF_NODES = {"POST /v1/hosts/{name}/report"}
-"""Only for the node worker of that host: see ``test_machines``."""
+OF_NODES = {"POST /v1/hosts/{name}/report", "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets"}
+"""Only for the node worker of that host: see ``test_machines`` and ``test_secrets``."""
 OF_MACHINES = {"GET /v1/identity/authorities", "POST /v1/identity/enroll", "POST /v1/identity/renew"}
 """For machines that have no certificate yet, or renew theirs: the handler checks the join token or the certificate."""
 
 
 def token_of(who: str) -> str:
-    return f"gpt_{who}".ljust(47, "0")
+    return f"{job_tokens.PREFIX if who == 'job' else 'gpt_'}{who}".ljust(47, "0")
 
 
 @dataclass
@@ -128,12 +133,14 @@ class Asked:
 
 @pytest.fixture
 async def service(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    Cluster(sqlite_store).host("a", gpus=1)
-    spec = JobSpec(command=["true"], namespace="team-a", user="owner")
-    jobs.submit_job(sqlite_store, JOB, spec, actor="owner", now=NOW, idempotency_key=None)
+    cluster = Cluster(sqlite_store).host("a", gpus=1)
+    cluster.queued(JOB, namespace="team-a", user="owner")
+    held = cluster.reserve(JOB, {"a": [0]})
+    monkeypatch.setattr(job_tokens.secrets, "token_urlsafe", lambda _: token_of("job").removeprefix(job_tokens.PREFIX))
+    assert job_tokens.issue(sqlite_store, held, "a", NOW) == token_of("job")
     app = application(sqlite_store, NOWHERE)
     for who, roles in ROLES.items():
-        if roles:
+        if roles and who != "job":
             sign_in(sqlite_store, token_of(who), who, roles)
     async with in_process(app) as http:
         http.headers.pop("Authorization")
@@ -142,6 +149,7 @@ async def service(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Async
 
 def address(path: str) -> str:
     values = {"job_id": JOB, "session_id": f"1.0.{'0' * 32}", "name": "a", "gpu_id": "nothing", "token_id": "t-none"}
+    values |= {"namespace": "team-a", "secret": "nothing"}
     for name, value in values.items():
         path = path.replace(f"{{{name}}}", value)
     return path

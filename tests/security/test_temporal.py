@@ -26,6 +26,7 @@ from gpu_platform.store import Store
 from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually
 from tests.sealed_platform import asked, sealed_platform
+from workers import keys_in_use
 from workflows.job import JobStatus
 
 TOKEN = "hf_" + "s3cret" * 4
@@ -129,12 +130,21 @@ async def test_jobs_go_on_after_a_key_rotation(
         job_id, _ = await victim(platform)
         jobs.append(job_id)
         [launch] = await payloads_of(temporal, job_id, "launch_ranks")
-        return launch.metadata["encryption-key-id"] == added.id.encode()
+        # The processes read the ring one after the other: a job may have payloads of both keys.
+        needs_older = str(await keys_in_use.open_workflows(temporal, older, 100))
+        return launch.metadata["encryption-key-id"] == added.id.encode() and job_id not in needs_older
 
-    await eventually(new_key_is_used, "the new key to be used")
+    older = key_ring.list_keys(tmp_path / "keys" / "ring.json")[0][0]
+    await eventually(new_key_is_used, "a job that has payloads of the new key only")
+    assert before in str(await keys_in_use.open_workflows(temporal, older, 100))
     for job_id in jobs:
         await asked(platform, job_id, "kill")
         await platform.ends(job_id, JobState.CANCELLED)
+
+    async def is_free() -> bool:
+        return before not in str(await keys_in_use.open_workflows(temporal, older, 100))
+
+    await eventually(is_free, "the older key not to be needed any more")
 
 
 # -- reading -----------------------------------------------------------------------------------

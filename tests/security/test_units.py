@@ -24,7 +24,7 @@ def exposure(unit: Path) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("name", ["service", "control", "scheduler"])
+@pytest.mark.parametrize("name", ["service", "control", "scheduler", "gateway"])
 def test_a_unit_of_the_control_plane_is_hardened(name: str) -> None:
     assert exposure(UNITS / f"gpu-platform-{name}.service") < 2.0
 

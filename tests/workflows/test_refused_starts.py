@@ -62,5 +62,5 @@ async def test_a_host_whose_ports_others_hold_costs_no_try(
 
 def no_ports(key: AttemptKey) -> range:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ports, "_PORTS", range(0))
+        patch.setattr(ports, "PORTS", range(0))
         return ports.free_ports()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 
-import grpc
-
-from gpu_platform.domain.errors import CannotStart
+from gpu_platform.domain.errors import CannotStart, PlatformError
 from gpu_platform.identity import names
-from gpu_platform.identity.certificates import CertificateFiles
 from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.identity.revocation import Revoked
 from gpu_platform.observability import configure_logging, get_logger, serve_metrics
-from gpu_platform.settings import Settings, TemporalSettings
+from gpu_platform.settings import Settings
+from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.store.hosts import identities
 from gpu_platform.store.reservations import confirmations
 from workers.gateway.rules import Rules
-from workers.gateway.server import Gateway, connect, credentials, make_server
+from workers.gateway.server import Gateway, credentials, make_server
+from workers.gateway.upstream import Upstream
+from workers.identity import ProcessIdentity
 from workers.process import run_process
 
 STOP_GRACE_S = 2.0
+REVOKED_EVERY_S = 2.0
 TOKENS = "gateway"
 """The scope of the keys that seal tokens of tasks."""
 
@@ -40,46 +43,72 @@ class StoreRights:
         return await asyncio.to_thread(confirmations.is_gpu_of, self._store, uuid, host)
 
 
-def upstream_credentials(temporal: TemporalSettings) -> grpc.ChannelCredentials | None:
-    """TLS to Temporal, by the settings. None: without."""
-    if not temporal.tls:
-        return None
-    key = temporal.tls_key or temporal.tls_cert
-    return grpc.ssl_channel_credentials(
-        root_certificates=temporal.tls_ca.read_bytes() if temporal.tls_ca else None,
-        private_key=key.read_bytes() if key else None,
-        certificate_chain=temporal.tls_cert.read_bytes() if temporal.tls_cert else None,
-    )
+class RevokedHosts:
+    """Whose certificates are not believed, from the database: as it was two seconds ago at most."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._now: Revoked = {}
+
+    def __call__(self) -> Revoked:
+        """Name -> when it was revoked."""
+        return self._now
+
+    async def begin(self) -> None:
+        """Read it for the first time. Raises what the database raises: without it nobody is let in."""
+        self._now = await asyncio.to_thread(self._read)
+
+    async def keep(self) -> None:
+        """Read it again and again, until cancelled. While the database is away, what was read last holds."""
+        while True:
+            await asyncio.sleep(REVOKED_EVERY_S)
+            try:
+                await self.begin()
+            except PlatformError as error:
+                log.warning("gateway.revocations_not_read", error=error.message)
+
+    def _read(self) -> Revoked:
+        return {path: found.revoked_at_s for path, found in identities.revocations(self._store).items()}
 
 
 async def main() -> None:
     """Run the node gateway until it is told to stop."""
     settings = Settings()
     configure_logging("gateway", level=settings.log_level, json=settings.log_json)
+    keep_private(settings.state_dir)
     if settings.key_ring is None:
         raise CannotStart("the node gateway needs a key ring: set key_ring (`gpu-platform keys create` makes one)")
     if settings.gateway.metrics_port is not None:
         serve_metrics(settings.gateway.metrics_port, settings.service.host)
     store = Store(settings.store_url)
     rules = Rules(settings.temporal.namespace, KeyRing.load(settings.key_ring).scoped(TOKENS), StoreRights(store))
-    channels = connect(settings.temporal.address, upstream_credentials(settings.temporal))
-    files = CertificateFiles.of(settings.tls, settings.state_dir, names.GATEWAY)
-    try:
-        secured = credentials(files)
-    except OSError as error:
-        raise CannotStart(
-            f"the node gateway needs a certificate ({error}): `gpu-platform ca issue gateway` makes one"
-        ) from error
+    upstream = Upstream(settings.temporal)
+    identity = await own_identity(settings)
     address = f"{settings.gateway.host}:{settings.gateway.port}"
-    server, port = make_server(Gateway(rules, channels, settings.tls.trust_domain), address, secured)
+    secured = credentials(identity.contexts.files)
+    revoked = RevokedHosts(store)
+    await revoked.begin()
+    server, port = make_server(Gateway(rules, upstream, settings.tls.trust_domain, revoked), address, secured)
     await server.start()
     log.info("gateway.serves", address=settings.gateway.host, port=port, temporal=settings.temporal.address)
     try:
-        await server.wait_for_termination()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(identity.keep())
+            group.create_task(revoked.keep())
+            group.create_task(upstream.keep())
+            group.create_task(server.wait_for_termination())
     finally:
         await server.stop(STOP_GRACE_S)
-        for channel in channels:
-            await channel.close()
+        await upstream.aclose()
+
+
+async def own_identity(settings: Settings) -> ProcessIdentity:
+    """The certificate of this gateway, which must have one whether or not the service uses TLS. Raises
+    :class:`CannotStart`."""
+    tls = settings.tls.model_copy(update={"enabled": True})
+    identity = await ProcessIdentity.begin(settings.model_copy(update={"tls": tls}), names.GATEWAY)
+    assert identity is not None, "it is None only without TLS"
+    return identity
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The gRPC side of the node gateway: mTLS towards hosts, a few connections towards Temporal, bytes in between."""
+"""The gRPC side of the node gateway towards hosts: mTLS, and bytes that are passed on."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -11,13 +11,13 @@ import grpc.aio
 from prometheus_client import Counter
 
 from gpu_platform.identity import names
-from gpu_platform.identity.certificates import CertificateFiles
+from gpu_platform.identity.certificates import Certificate, CertificateFiles, Peer
+from gpu_platform.identity.dates import issued_at_s
+from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.observability import get_logger
 from workers.gateway.rules import SERVICE, Call, Refused, Rules
+from workers.gateway.upstream import LARGEST_MESSAGE, Upstream
 
-CONNECTIONS = 4
-"""Connections to Temporal. All calls of all hosts share them."""
-LARGEST_MESSAGE = 64 << 20
 FORWARDED = ("client-name", "client-version", "temporal-namespace")
 """Metadata of a call that Temporal gets. Nothing in them gives a right."""
 RETURNED = ("grpc-status-details-bin",)
@@ -32,8 +32,16 @@ Unary = Callable[[bytes, grpc.aio.ServicerContext], Any]
 class Gateway(grpc.GenericRpcHandler):
     """Answers every method: allowed calls go to Temporal, others are refused. Stateless, so any number may run."""
 
-    def __init__(self, rules: Rules, channels: Sequence[grpc.aio.Channel], trust_domain: str) -> None:
-        self._rules, self._channels, self._trust_domain = rules, itertools.cycle(channels), trust_domain
+    def __init__(
+        self,
+        rules: Rules,
+        upstream: Upstream,
+        trust_domain: str,
+        revoked: Callable[[], Revoked] = dict,
+    ) -> None:
+        """``revoked``: whose certificates are not believed."""
+        self._rules, self._upstream, self._trust_domain = rules, upstream, trust_domain
+        self._revoked = revoked
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         """Called by gRPC for each call."""
@@ -45,16 +53,15 @@ class Gateway(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(answer)  # type: ignore[arg-type]  # bytes in, bytes out
 
     async def _answer(self, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        host = self._host(context)
+        host = None
         try:
-            if host is None:
-                raise Refused("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
+            host = self._host(context)
             allowed = await self._rules.check(method, Call(host, request))
         except Refused as refused:
             REFUSED.labels(method.removeprefix(SERVICE)[:64]).inc()
             log.warning("gateway.refused", host=host, peer=context.peer(), method=method[:200], reason=str(refused))
             await context.abort(refused.status, f"the node gateway refuses {method}: {refused}")
-        call = next(self._channels).unary_unary(method)(
+        call = self._upstream.next().unary_unary(method)(
             allowed,
             timeout=context.time_remaining(),
             metadata=[(k, v) for k, v in context.invocation_metadata() or () if k in FORWARDED],
@@ -64,14 +71,34 @@ class Gateway(grpc.GenericRpcHandler):
         except grpc.aio.AioRpcError as error:
             details = [(k, v) for k, v in error.trailing_metadata() or () if k in RETURNED]
             await context.abort(error.code(), error.details() or "", tuple(details))
+        try:
+            # A poll lasts a minute, and the host may have been revoked meanwhile. Temporal gives the task to it again.
+            host = self._host(context)
+        except Refused as refused:
+            log.warning("gateway.refused", host=host, peer=context.peer(), method=method[:200], reason=str(refused))
+            await context.abort(refused.status, f"the node gateway refuses {method}: {refused}")
         return self._rules.answer(method, str(host), response)
 
-    def _host(self, context: grpc.aio.ServicerContext) -> str | None:
-        """The host in the client's certificate, which TLS has verified."""
-        shown: Any = context.auth_context().get("peer_spiffe_id") or []
+    def _host(self, context: grpc.aio.ServicerContext) -> str:
+        """The host in the client's certificate, which TLS has verified. Raises :class:`Refused`."""
+        connection: Any = context.auth_context()
+        shown = connection.get("peer_spiffe_id") or []
         # SPIFFE X.509-SVID, section 2: exactly one URI.
         path = names.path_of(shown[0].decode(), self._trust_domain) if len(shown) == 1 else None
-        return names.host_of(path)
+        host = names.host_of(path)
+        if path is None or host is None:
+            raise Refused("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
+        revoked = self._revoked()
+        if path in revoked and is_revoked(_peer_in(path, connection["x509_pem_cert"][0]), revoked):
+            raise Refused(f"{path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
+        return host
+
+
+@lru_cache(4096)
+def _peer_in(path: str, pem: bytes) -> Peer:
+    found = Certificate.parse(pem)
+    begin, end = found.not_before.timestamp(), found.not_after.timestamp()
+    return Peer(path, end, issued_at_s=issued_at_s(begin, end))
 
 
 def credentials(files: CertificateFiles) -> grpc.ServerCredentials:
@@ -86,23 +113,10 @@ def credentials(files: CertificateFiles) -> grpc.ServerCredentials:
             return read()
         except OSError as error:
             log.error("gateway.files_not_read", error=str(error))
-            return None  # gRPC goes on with those before
+            return None  # gRPC goes on with the files that it read before
 
-    fetch: Any = newest  # the published type knows no None
+    fetch: Any = newest  # gRPC accepts None here, but its type hints do not
     return grpc.dynamic_ssl_server_credentials(read(), fetch, require_client_authentication=True)
-
-
-def connect(address: str, secured: grpc.ChannelCredentials | None) -> list[grpc.aio.Channel]:
-    """Connections to Temporal."""
-    options = [
-        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-        ("grpc.max_send_message_length", LARGEST_MESSAGE),
-        # Otherwise channels with the same address share one connection.
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    if secured is None:
-        return [grpc.aio.insecure_channel(address, options) for _ in range(CONNECTIONS)]
-    return [grpc.aio.secure_channel(address, secured, options) for _ in range(CONNECTIONS)]
 
 
 def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:

@@ -24,9 +24,9 @@ from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import key_ring, names, signing
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.enrolment import JoinToken
-from gpu_platform.identity.files import PUBLIC, write_file
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.node_tokens import NodeTokens
+from gpu_platform.private_files import PUBLIC, write_file
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
@@ -288,7 +288,7 @@ class LocalCluster:
         return [
             binary, "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "error",
             "--port", str(self.config.temporal_port),
-            *(["--ui-port", str(self.config.temporal_ui_port)] if self.config.ui else ["--headless"]),
+            *(self._ui_argv() if self.config.ui else ["--headless"]),
             "--db-filename", str(database),
             # Without WAL a file database is five times slower under load. With FULL, what Temporal acknowledged (a
             # start or a signal) is on disk.
@@ -296,6 +296,13 @@ class LocalCluster:
             *[part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)],
             *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
         ]  # fmt: skip
+
+    def _ui_argv(self) -> list[str]:
+        # Its pages ask the service for payloads in clear, with the token that their user has signed in with there.
+        return [
+            *("--ui-port", str(self.config.temporal_ui_port)),
+            *("--ui-codec-endpoint", f"{self.api_url}/v1/temporal"),
+        ]
 
     def _node(self, node: NodeSpec) -> ChildProcess:
         env = {

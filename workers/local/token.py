@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_platform.client import credentials
-from gpu_platform.client.calls import default_user
+from gpu_platform.client.connection import default_user
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.tokens import TokenRequest
+from gpu_platform.private_files import write_file
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 
@@ -31,7 +32,7 @@ def local_token(store: Store, state_dir: Path) -> str:
     user = default_user()
     request = TokenRequest(user=user, note="gpu-platform up")
     tokens.add_token(store, token, request, roles=tokens.cluster_admin(), actor=user, now=now)
-    credentials.write_private(path, token)
+    write_file(path, token.encode())
     return token
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -14,16 +15,22 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import paths
 
 _LIST = TypeAdapter(list[CheckpointInfo])
+_THREADS = 4
+"""How many lists are made at once. A job chooses how long one takes, and logs and commands need threads, too."""
 
 
 def checkpoint_routes(agent: HostAgent) -> list[Route]:
     """HTTP routes of a node worker: checkpoints of jobs, and probes of the checkpoint root."""
 
+    threads = anyio.CapacityLimiter(_THREADS)
+
     async def list_job(request: Request) -> Response:
         """``?hashes=1``: read every byte to verify the checkpoints."""
         job_id = paths.check_job_id(request.path_params["job"])
         hashes = bool(request.query_params.get("hashes"))
-        found = await run_in_threadpool(lambda: agent.checkpointing.list_job(job_id, hashes=hashes))
+        found = await anyio.to_thread.run_sync(
+            lambda: agent.checkpointing.list_job(job_id, hashes=hashes), limiter=threads
+        )
         return Response(_LIST.dump_json(found), media_type="application/json")
 
     async def ask(request: Request) -> Response:

@@ -13,7 +13,8 @@ from starlette.routing import Route
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
+from gpu_platform.hosts.processes.exec import ExecProcess
+from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 
 KEEP_ALIVE_S = 5.0
 

@@ -12,10 +12,10 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, AttemptKey, remediation_id
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, REMEDIATION_WORKFLOW, AttemptKey, remediation_id
+from gpu_platform.domain.hosts.remediation import RemediationInput
 from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
 from gpu_platform.hosts.agent import HostAgent
-from workflows.remediation import RemediationInput, RemediationWorkflow
 
 log = structlog.get_logger()
 
@@ -87,7 +87,7 @@ class FaultDispatcher:
         if fault.action.stops_job or fault.attempt is not None:
             await asyncio.gather(*[self._signal_job(key, fault) for key in self._affected_attempts(fault)])
         await self.client.start_workflow(
-            RemediationWorkflow.run,
+            REMEDIATION_WORKFLOW,
             RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),
             id=remediation_id(fault.gpu_uuid),
             task_queue=CONTROL_TASK_QUEUE,

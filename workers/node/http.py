@@ -13,7 +13,7 @@ import base64
 import hmac
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -27,13 +27,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
-from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
-from gpu_platform.identity.certificates import TlsContexts
+from gpu_platform.identity.certificates import Peer, TlsContexts
+from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.settings import NodeSettings
 from service.http.connections import connections_of
-from service.http.machines import peer_name
+from service.http.machines import peer_of
 from service.server import check_address, tls_options
 from workers.node.checkpoints import checkpoint_routes
 from workers.node.exec import exec_routes
@@ -51,10 +52,12 @@ def node_app(
     more: Sequence[Route] = (),
     *,
     open_metrics: bool = False,
+    revoked: Callable[[], Revoked] = dict,
 ) -> Starlette:
     """The HTTP application of a node worker. ``more``: routes besides those of logs, commands and metrics.
 
-    ``token``: None if clients show certificates. ``open_metrics``: then everybody may read ``/metrics``.
+    ``token``: None if clients show certificates. Then ``open_metrics`` lets everybody read ``/metrics``, and
+    ``revoked`` says whose certificates are not believed.
     """
 
     async def metrics(request: Request) -> Response:
@@ -64,7 +67,7 @@ def node_app(
     if sessions is not None:
         routes += exec_routes(sessions, agent.host)
     if token is None:
-        check = Middleware(CertificateCheck, open_metrics=open_metrics)
+        check = Middleware(CertificateCheck, open_metrics=open_metrics, revoked=revoked)
     else:
         check = Middleware(TokenCheck, token=token, open_paths=[METRICS_PATH, VOTES_PATH])
     return Starlette(
@@ -94,17 +97,19 @@ class TokenCheck:
 class CertificateCheck:
     """Lets the service's certificate ask everything, another host's only for votes, a scraper's for metrics."""
 
-    def __init__(self, app: ASGIApp, open_metrics: bool) -> None:
+    def __init__(self, app: ASGIApp, open_metrics: bool, revoked: Callable[[], Revoked]) -> None:
         self._app = app
         self._open_metrics = open_metrics
+        self._revoked = revoked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
-        if scope["type"] == "http" and not self._may(peer_name(scope), scope["path"]):
+        if scope["type"] == "http" and not self._may(peer_of(scope), scope["path"]):
             return await PlainTextResponse("only for the service", status_code=403)(scope, receive, send)
         return await self._app(scope, receive, send)
 
-    def _may(self, peer: str | None, path: str) -> bool:
+    def _may(self, shown: Peer | None, path: str) -> bool:
+        peer = None if shown is None or is_revoked(shown, self._revoked()) else shown.path
         if path == METRICS_PATH and (self._open_metrics or peer == names.SCRAPER):
             return True
         if path == VOTES_PATH and names.host_of(peer) is not None:
@@ -130,9 +135,12 @@ class NodeHttp:
         more: Sequence[Route] = (),
         tls: TlsSettings | None = None,
         contexts: TlsContexts | None = None,
+        revoked: Callable[[], Revoked] = dict,
     ) -> None:
-        """``contexts``: this host's certificate. None: plain HTTP. Raises :class:`CannotStart` if the address is not
-        for plain HTTP."""
+        """``contexts``: this host's certificate. None: plain HTTP. ``revoked``: see :func:`node_app`.
+
+        Raises :class:`CannotStart` if the address is not for plain HTTP.
+        """
         check_address(node.address, "node", tls=contexts is not None, insecure=node.insecure_http)
         tls = tls or TlsSettings()
         self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
@@ -145,7 +153,7 @@ class NodeHttp:
         """The URL for the service. Without TLS it has the password, and is a secret."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                node_app(agent, token, sessions, more, open_metrics=tls.metrics == "open"),
+                node_app(agent, token, sessions, more, open_metrics=tls.metrics == "open", revoked=revoked),
                 http=connections_of(tls.trust_domain),
                 log_config=None,
                 access_log=False,

@@ -47,8 +47,13 @@ class NodeIdentity:
             return httpx.AsyncClient(timeout=timeout_s, trust_env=False)
         return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=RenewedTransport(self.contexts))
 
+    def blocking_client(self, timeout_s: float) -> httpx.Client:
+        """As :meth:`client`, for threads, and for one request: it shows the certificate of now."""
+        verify = True if self.contexts is None else self.contexts.client()
+        return httpx.Client(timeout=timeout_s, trust_env=False, verify=verify)
+
     def headers(self) -> dict[str, str]:
-        """The headers of a report."""
+        """The headers of a request to the service."""
         if self.contexts is not None:
             return {}
         self._token = self._token or self._read_token()

@@ -24,6 +24,7 @@ from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.identity.revocation import Revoked
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
 from workers.node.peer_votes import PeerVotes
@@ -66,6 +67,8 @@ class LeaseKeeper:
         self._ttl_s = settings.lease_ttl_s
         self._identity = identity or NodeIdentity(settings)
         self._peers = PeerVotes(agent.host, self._identity.peer_extensions)
+        self.revoked: Revoked = {}
+        """Machines whose certificates are not believed, as the service last said."""
         self._refused = ""
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
@@ -176,6 +179,7 @@ class LeaseKeeper:
     def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
         self._ttl_s = answer.ttl_s
         self._peers.know(answer.members)
+        self.revoked = self.revoked if answer.revoked is None else answer.revoked
         self._lease = self._lease.with_times(LeaseTimes.of(answer.ttl_s)).answered(
             boot_clock_s(),
             sent_at=sent_at,

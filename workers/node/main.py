@@ -22,13 +22,12 @@ from temporalio.service import RPCError
 from temporalio.worker import Interceptor, Worker
 
 from activities.node.launch import LaunchActivities
+from activities.node.repair import HostRepairActivities
+from activities.node.reset import ResetActivities
 from activities.node.watch import RankWatcher, WatchActivities
 from activities.payloads.converter import converter_of
 from activities.payloads.orders import CheckingOrders, OrderGuard
-from activities.remediation import ResetActivities
-from activities.repair import HostRepairActivities
-from activities.temporal_tls import versions_of
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFLOW, host_report_id, node_task_queue
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
@@ -43,12 +42,12 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage
-from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.isolation.rdma import Rdma
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
@@ -67,14 +66,13 @@ from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusa
 from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
-from workers.process import connect
-from workflows.host_report import HostReportWorkflow
+from workers.node.secrets import ServiceSecrets
+from workers.process import connect, run_worker
 
 log = structlog.get_logger()
 
 SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
-CERTIFICATE_LOOK_S = 5.0
 REPORT_TIMEOUT = timedelta(seconds=5)
 
 
@@ -120,7 +118,10 @@ def node_converter(settings: Settings) -> DataConverter:
 
 def order_guards(settings: Settings) -> list[Interceptor]:
     """What refuses orders that control did not sign. Empty: there is no key to check them with."""
-    return [OrderGuard(required=settings.node.require_signed_orders)] if settings.node.order_keys else []
+    if settings.node.order_keys is None:
+        return []
+    kept = node_dir(settings.state_dir.resolve(), settings.node.name) / "used-orders.json"
+    return [OrderGuard(required=settings.node.require_signed_orders, kept=kept)]
 
 
 def report_maker(
@@ -167,21 +168,9 @@ async def run_activities(
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
     client = await connect(settings, converter=node_converter(settings))
     worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
-    async with asyncio.TaskGroup() as group:
-        group.create_task(worker.run())
-        group.create_task(renew_connections(settings, worker, faults))
-
-
-async def renew_connections(settings: Settings, worker: Worker, faults: FaultDispatcher) -> None:
-    """Connect to Temporal anew whenever this host's certificate was renewed: the old one will expire."""
-    seen = versions_of(settings.temporal)
-    while settings.temporal.tls:
-        await asyncio.sleep(CERTIFICATE_LOOK_S)
-        found = versions_of(settings.temporal)
-        if found != seen:
-            faults.client = worker.client = await connect(settings, converter=node_converter(settings))
-            seen = found
-            log.info("temporal.connected_anew", reason="the certificate was renewed")
+    # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
+    faults.client = client
+    await run_worker(settings, client, worker)
 
 
 class Connection(Protocol):
@@ -197,10 +186,11 @@ def report_by_temporal(connection: Connection) -> TemporalReporter:
     async def report(made: HostReport) -> LeaseAnswer:
         try:
             return await connection.client.execute_workflow(
-                HostReportWorkflow.run,
+                HOST_REPORT_WORKFLOW,
                 made,
                 id=host_report_id(made.name),
                 task_queue=CONTROL_TASK_QUEUE,
+                result_type=LeaseAnswer,
                 id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
                 execution_timeout=REPORT_TIMEOUT,
                 rpc_timeout=REPORT_TIMEOUT,
@@ -298,13 +288,21 @@ async def main() -> None:
     power_cap = PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], node.power_limit_w)
     cpus_and_rdma = [CpuBinding(inventory, home), Rdma(inventory, management=node.rdma_management)]
     stages = [cuda_stage(settings, inventory), accountant, power_cap, fitness, *cpus_and_rdma, sharing]
-    agent = HostAgent(settings, nvml, inventory, health, stages=stages, lease_file=lease_file)
+    agent = HostAgent(
+        settings,
+        nvml,
+        inventory,
+        health,
+        stages=stages,
+        lease_file=lease_file,
+        secrets=ServiceSecrets(settings, identity),
+    )
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
     sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
     routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
-    http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts)
+    http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
         settings, agent, make_report, health.forget_resets_before, report_by_temporal(faults), lease_file, identity

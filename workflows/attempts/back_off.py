@@ -20,7 +20,9 @@ from workflows.attempts.endings import Ending
 def is_user_failure(ending: Ending) -> bool:
     """True if the job goes on after a failure of its program."""
     failure = ending.failure
-    return ending.state is JobState.QUEUED and failure is not None and failure.kind is FailureKind.USER
+    if ending.state is not JobState.QUEUED or failure is None or failure.no_secrets:
+        return False
+    return failure.kind is FailureKind.USER
 
 
 def wait_before_retry(attempt: Attempt, progress: JobProgress, now: datetime, random: Random) -> float:

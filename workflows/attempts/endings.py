@@ -75,6 +75,11 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
         note = f"{failure.message}; not charged"
         wait_s = policies.HOST_FULL_WAIT_S
         return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s, retry_in_s=wait_s)
+    if failure.no_secrets and progress.refused_starts < policies.REFUSED_STARTS:
+        wait_s = min(policies.NO_SECRETS_WAIT_S * 2**progress.refused_starts, policies.NO_SECRETS_LONGEST_S)
+        progress.refused_starts += 1
+        note = f"{failure.message}; not charged"
+        return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s, retry_in_s=wait_s)
     if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
         return _failed(failure, grace_s)
     if failure.kind is FailureKind.USER:

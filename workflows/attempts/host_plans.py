@@ -47,6 +47,8 @@ def plan_hosts(
             require_isolation=spec.require_isolation or any(request.isolated for request in spec.requests),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
             checkpoint=spec.checkpoint,
+            secrets=spec.secrets,
+            job_token=spec.job_token,
         )
         for node_rank, (host, slices) in enumerate(hosts.items())
     ]

@@ -26,6 +26,15 @@ class Reach(StrEnum):
     """In the whole cluster."""
     NODE = "node"
     """Only the node worker of the host that the path names."""
+    ATTEMPT = "attempt"
+    """Only the node worker of the host that the path names, while the attempt in the path holds something there."""
+    NAMESPACE = "namespace"
+    """In the namespace that the path names."""
+
+    @property
+    def is_of_nodes(self) -> bool:
+        """True for routes that only node workers use."""
+        return self in (Reach.NODE, Reach.ATTEMPT)
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,12 @@ class Rule:
     """The user of the job may, too, with the role ``user`` in its namespace."""
     break_glass: bool = False
     """An operator may, too, who gives a reason. It is recorded."""
+    of_jobs: bool = False
+    """Ranks may, too, by their job token. They may use no other route."""
 
     def needs(self, namespace: str | None) -> str:
         """What it takes, for messages: ``the role operator in the cluster``."""
-        if self.reach is Reach.NODE:
+        if self.reach.is_of_nodes:
             return "the certificate of that host"
         where = {Reach.CLUSTER: "in the cluster", Reach.SOMEWHERE: "in some namespace"}.get(
             self.reach, f"in namespace {namespace}"
@@ -62,6 +73,8 @@ class Subject:
     host: str | None = None
     session_of: str | None = None
     """The id of the principal that started the command beside a rank."""
+    is_held: bool = False
+    """The attempt that the path names holds something on the host."""
 
 
 class Verdict(StrEnum):
@@ -91,8 +104,11 @@ def judge(rule: Rule, principal: Principal | None, subject: Subject, *, break_gl
         return Verdict.NOT_SIGNED_IN
     if not principal.may(rule.permission):
         return Verdict.OUT_OF_SCOPE
-    if rule.reach is Reach.NODE or principal.kind is PrincipalKind.NODE:
-        return _yes(_is_that_host(rule, principal, subject))
+    if rule.reach.is_of_nodes or principal.kind is PrincipalKind.NODE:
+        held = rule.reach is not Reach.ATTEMPT or subject.is_held
+        return _yes(_is_that_host(rule, principal, subject) and held)
+    if principal.kind is PrincipalKind.JOB and not rule.of_jobs:
+        return Verdict.FORBIDDEN
     match rule.reach:
         case Reach.SIGNED_IN:
             return Verdict.ALLOWED
@@ -100,6 +116,8 @@ def judge(rule: Rule, principal: Principal | None, subject: Subject, *, break_gl
             return _yes(any(principal.has(rule.role, namespace) for namespace in principal.roles))
         case Reach.CLUSTER:
             return _yes(principal.has(rule.role, CLUSTER))
+        case Reach.NAMESPACE:
+            return _yes(subject.namespace is not None and principal.has(rule.role, subject.namespace))
         case _:
             return _of_job(rule, principal, subject, break_glass)
 
@@ -130,7 +148,7 @@ def is_owner(principal: Principal, subject: Subject) -> bool:
 
 
 def _is_that_host(rule: Rule, principal: Principal, subject: Subject) -> bool:
-    return rule.reach is Reach.NODE and principal.kind is PrincipalKind.NODE and principal.name == subject.host
+    return rule.reach.is_of_nodes and principal.kind is PrincipalKind.NODE and principal.name == subject.host
 
 
 def _yes(allowed: bool) -> Verdict:

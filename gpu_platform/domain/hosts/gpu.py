@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -95,6 +96,8 @@ class HostInventory(BaseModel):
     isolation: ShortText = "plain-process"
     """The isolation that ranks get here, e.g. ``fenced`` (a jail) or ``plain-process``; see ``gpu_platform.hosts``."""
     missing_guarantees: list[Text] = Field(default=[], max_length=MAX_ITEMS)
+    isolates_gangs: bool = False
+    """It gives a gang on several hosts a network of its own."""
     gpus: list[GpuInfo] = Field(max_length=MAX_GPUS)
     nvlinks: list[NvLink] = Field(default=[], max_length=MAX_GPUS * MAX_GPUS // 2)
     nvlink_generation: SmallCount | None = None
@@ -215,3 +218,5 @@ class Host(BaseModel):
     gpus_free: int
     """GPUs of which nobody holds a share. 0 while the host is not READY."""
     reason: str | None = None
+    certificate_ends_at: datetime | None = None
+    """End of the newest certificate that our CA gave it. It is renewed long before. None: it has none."""

@@ -147,6 +147,8 @@ class LeaseAnswer(BaseModel):
     members_version: int = 0
     members: list[Member] | None = None
     """The list of members. None: the host knows it already."""
+    revoked: dict[str, float] | None = None
+    """Machine -> when it was revoked, Unix seconds: certificates from before are not believed. None: nothing new."""
 
 
 @dataclass(frozen=True)

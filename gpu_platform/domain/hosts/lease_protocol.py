@@ -211,11 +211,14 @@ class HostLease:
         return replace(self, vote_binds_until=until), self.times.vote_for_s
 
     def given(self, asked_at: float, votes: Mapping[str, float]) -> HostLease:
-        """The lease after votes arrived (member -> seconds) for a question that was sent at ``asked_at``."""
+        """The lease after votes arrived (member -> seconds) for a question that was sent at ``asked_at``.
+
+        No vote holds longer than ``vote_for_s``, whatever a host says: else one that lies lets ranks run for ever.
+        """
         known = dict(self.votes)
         for name, holds_s in votes.items():
             if name in self.members and holds_s > 0:
-                known[name] = max(known.get(name, 0.0), asked_at + holds_s)
+                known[name] = max(known.get(name, 0.0), asked_at + min(holds_s, self.times.vote_for_s))
         return replace(self, votes=known)
 
     def counted(self, now: float) -> HostLease:

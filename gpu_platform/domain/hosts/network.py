@@ -35,6 +35,11 @@ def parse_target(entry: str) -> Target | None:
     """Read one entry. None: it is ``internet``. Raises ``ValueError`` that says what is wrong with it."""
     if entry == INTERNET:
         return None
+    if _is_ipv6(entry):
+        raise ValueError(
+            f"{entry!r} is an IPv6 address: ranks with a network of their own have IPv4 only. Give the IPv4 address, "
+            "or a name that has one"
+        )
     where, colon, ports = entry.rpartition(":")
     if not colon:
         where, ports = entry, ""
@@ -47,6 +52,16 @@ def parse_target(entry: str) -> Target | None:
     if not _NAME.fullmatch(where):
         raise ValueError(f"{entry!r} is no target of the network: give {_FORM}")
     return Target(name=where.rstrip("."), ports=span)
+
+
+def _is_ipv6(entry: str) -> bool:
+    """True for an IPv6 address or network, also in brackets, as it is written before a port."""
+    bare = re.fullmatch(r"\[(.*)\](?::[\d-]*)?", entry)
+    try:
+        ipaddress.IPv6Network(entry if bare is None else bare[1], strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _ports(entry: str, text: str) -> tuple[int, int]:

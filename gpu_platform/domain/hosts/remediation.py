@@ -128,6 +128,16 @@ class ServiceCase(BaseModel):
     """Recent jobs on it, each with job, attempt, from, to."""
 
 
+class RemediationInput(BaseModel):
+    """The argument of RemediationWorkflow."""
+
+    gpu_uuid: str
+    host: str
+    max_failures: int = 3
+    """After this many failed resets in a row the GPU goes OFFLINE."""
+    retry_interval_s: float = 2.0
+
+
 _DOUBLINGS = 32
 """More doublings than any limit allows. It keeps the result in the range of a float."""
 

@@ -6,7 +6,9 @@ An attempt is named by ``(job_id, attempt)``; a rank's directory on its host is
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.faults import FaultAction
@@ -14,6 +16,7 @@ from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.secrets import SecretUse
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.domain.jobs.usage import RankUsage
 
@@ -98,12 +101,20 @@ class HostPlan(BaseModel):
     resume_from_attempt: int | None = None
     """The newest earlier attempt. The host looks for its checkpoints."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
+    secrets: Annotated[tuple[SecretUse, ...], Field(exclude_if=lambda value: not value)] = ()
+    """The names of secrets. The host asks the service for their values when it launches the ranks."""
+    job_token: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
 
     def program(self, rank: RankSpec) -> Program:
         """The program of one rank: that of its group, if the gang has groups."""
         if rank.group is not None:
             return self.groups[rank.group]
         return Program(command=self.command, env=self.env, cuda=self.cuda)
+
+    @property
+    def has_secrets(self) -> bool:
+        """True if the host must ask the service for something that is in no message."""
+        return bool(self.secrets) or self.job_token
 
     @property
     def programs(self) -> list[Program]:
@@ -173,7 +184,8 @@ class RankExit(BaseModel):
     vanished: bool = False
     """There is no exit record: the supervisor itself died (power loss, OOM killer)."""
     failure: Failure | None = None
-    """Set if the rank could not be executed at all (not found, not executable)."""
+    """Set if the host knows why: the rank could not be executed at all (not found, not executable), its lease ended, or
+    the disk of its checkpoints is full."""
 
 
 class HostExits(BaseModel):

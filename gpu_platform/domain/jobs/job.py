@@ -83,6 +83,8 @@ class Failure(BaseModel):
     """A check refused the GPU or host before any rank ran, so no work was lost."""
     host_full: bool = False
     """The host had none left of what its jobs share, such as ports. No hardware is at fault, so it is not charged."""
+    no_secrets: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """The host did not get the secrets of the job. It is tried again, and not charged."""
 
 
 class Job(BaseModel):

@@ -111,9 +111,10 @@ class ResourceRequest(BaseModel):
         if not isinstance(data, dict):
             return data
         of_gpus = data.get("total") is not None or data.get("share") is not None
-        if of_gpus and not data.get("gpus_per_host"):
+        # Compared with 0: a wrong value such as {} or null is not replaced, so that it is refused.
+        if of_gpus and data.get("gpus_per_host", 0) == 0:
             data = {**data, "gpus_per_host": 1}
-        if not data.get("gpus_per_host", DEFAULT_GPUS) and not data.get("cpus_per_host"):
+        if data.get("gpus_per_host", DEFAULT_GPUS) == 0 and data.get("cpus_per_host", 0) == 0:
             data = {**data, "cpus_per_host": 1}
         return data
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
 MAX_GANG_BYTES = 1536 * 1024
@@ -138,6 +139,21 @@ class JobSpec(BaseModel):
             description="Run only on hosts whose kernel isolates ranks (fenced), never as plain processes",
         ),
     ] = False
+    secrets: Annotated[
+        tuple[SecretUse, ...],
+        Field(
+            max_length=MAX_SECRETS,
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Secrets of the namespace that the ranks get",
+        ),
+    ] = ()
+    job_token: Annotated[
+        bool,
+        Field(
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Give the ranks a token with which they read this job and submit others as its user",
+        ),
+    ] = False
     fencing: Annotated[
         Fencing | None, Field(description="What happens when one of its hosts is cut off; None: the cluster's setting")
     ] = None
@@ -192,6 +208,12 @@ class JobSpec(BaseModel):
                 f"warn_signal and checkpoint.signal are both {self.warn_signal}: choose two, or the program cannot "
                 "tell a request for a checkpoint from the end of its time"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _secrets_have_names_of_their_own(self) -> Self:
+        if self.secrets:
+            check_secrets(self.secrets, {*self.env, *(name for group in self.groups for name in group.env)})
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ Admission refuses what is beyond that. The limit is optimistic: it may pass a ga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,13 +36,16 @@ class Capacity(BaseModel):
 
 
 def largest_gang(inventories: Sequence[HostInventory], request: ResourceRequest) -> Capacity:
-    """Compare ``request`` with all registered hosts, in whatever state they are."""
+    """Compare ``request`` with all registered hosts, in whatever state they are.
+
+    Fast if equal hosts share one inventory object.
+    """
     if not request.gpus_per_host:
         return _without_gpus(inventories, request)
-    together = [_max_connected(inventory, request) for inventory in inventories]
+    together = _of_each(inventories, lambda inventory: _max_connected(inventory, request))
     hosts = sum(count >= request.gpus_per_host for count in together)
     best = max(together, default=0)
-    gpus = sum(mismatch(gpu, request) is None for inventory in inventories for gpu in inventory.gpus)
+    gpus = sum(_of_each(inventories, lambda one: sum(mismatch(gpu, request) is None for gpu in one.gpus)))
     asked = describe(request)
     if request.total is not None:
         return _largest_total(inventories, request, together, gpus)
@@ -224,7 +227,8 @@ def _never_granted(inventories: Sequence[HostInventory], request: ResourceReques
     """CPUs, memory and isolation that no host has. Empty if one host has all of it."""
     if request.isolated and not any(one.isolates for one in inventories):
         return "no host isolates ranks: set node.isolation to required on one, or leave out require_isolation"
-    matching = [(i, gpu) for i in inventories for gpu in i.gpus if mismatch(gpu, request) is None]
+    kinds = {id(one): one for one in inventories}.values()
+    matching = [(i, gpu) for i in kinds for gpu in i.gpus if mismatch(gpu, request) is None]
     if request.share is not None and not any(_can_share(gpu, i, request.share) for i, gpu in matching):
         return f"no such GPU can be shared so: {_parts_there_are(matching, request.share)}"
     for wanted, most, what in (
@@ -317,7 +321,15 @@ def _islands(gpus: set[int], inventory: HostInventory) -> Iterable[int]:
 
 def _fits_across_sockets(inventories: Sequence[HostInventory], request: ResourceRequest) -> bool:
     anywhere = request.model_copy(update={"allow_cross_numa": True})
-    return sum(_max_connected(i, anywhere) >= request.gpus_per_host for i in inventories) >= request.hosts
+    together = _of_each(inventories, lambda inventory: _max_connected(inventory, anywhere))
+    return sum(count >= request.gpus_per_host for count in together) >= request.hosts
+
+
+def _of_each(inventories: Sequence[HostInventory], count: Callable[[HostInventory], int]) -> list[int]:
+    """Return the count of each inventory. One that is there several times is looked at once."""
+    known = {id(one): one for one in inventories}
+    counts = {number: count(one) for number, one in known.items()}
+    return [counts[id(one)] for one in inventories]
 
 
 def _models(inventories: Sequence[HostInventory]) -> str:

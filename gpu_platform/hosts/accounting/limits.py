@@ -66,7 +66,7 @@ def overdue_message(attempt_dir: Path) -> str | None:
 def handles(pid: int, number: int) -> bool:
     """True if the process has a handler for the signal (proc(5), ``/proc/<pid>/status``, SigCgt)."""
     try:
-        with open(f"/proc/{pid}/status") as file:
+        with open(f"/proc/{pid}/status", errors="replace") as file:  # its name is the job's choice
             [mask] = [int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")]
     except (OSError, ValueError):
         return False

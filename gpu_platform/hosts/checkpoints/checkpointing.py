@@ -20,6 +20,7 @@ from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequester
 from gpu_platform.hosts.checkpoints.resume_choice import ResumeChoice, choose_resume, release_resume
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.hosts.isolation.workdirs import is_below
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.settings import NodeSettings
 
@@ -60,9 +61,15 @@ class Checkpointing:
         release_resume(self.store, plan)
 
     def shown(self, plan: HostPlan, resume_from: str | None) -> list[str]:
-        """Directories that the jail must show besides the job's own: the other job's checkpoint to resume from."""
-        other = plan.checkpoint.resume_point is not None and resume_from is not None and os.path.isdir(resume_from)
-        return [resume_from] if other and resume_from is not None else []
+        """Directories that the jail must show besides the job's own: the other job's checkpoint to resume from.
+
+        ``resume_from`` may come from another host, which is not believed: it must be of the job that the plan names.
+        """
+        point = plan.checkpoint.resume_point
+        if point is None or resume_from is None or os.path.normpath(resume_from) != resume_from:
+            return []
+        is_of_job = is_below(resume_from, str(self.store.root / point.job_id))
+        return [resume_from] if is_of_job and os.path.isdir(resume_from) else []
 
     async def before_stop(self, plan: HostPlan, ranks: Sequence[RankProcess], grace_s: float) -> float:
         """See :meth:`CheckpointRequester.before_stop`. Returns the seconds that are left of the grace."""

@@ -9,13 +9,15 @@
         step-300/                    COMPLETE, and MANIFEST.json if ``gpu_platform.job`` wrote it
 
 A checkpoint counts as complete once it contains the file ``COMPLETE``, which programs write last. One with a manifest
-must agree with it. Users own what is below ``<attempt>``: no link there is followed to read a file.
+must agree with it. Users own what is below ``<attempt>``: no link there is followed, and no name or manifest of theirs
+makes this fail.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -27,11 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, Verified
+from gpu_platform.domain.texts import check_text
 from gpu_platform.hosts.checkpoints.directories import SHOWN_FILE, make_shown_directory
 from gpu_platform.job import COMPLETE, MANIFEST
 
 IDENTITY = ".gpu-platform-root"
-_MANIFEST_BYTES = 64 << 20
+_MANIFEST_BYTES = 8 << 20
+_DEEPEST = 64
+"""Directories above a file of a manifest. Each is open while the file is looked at."""
+_MOST_NAMES = 10_000
+"""Directories of an attempt that are looked at."""
+_LONGEST_PROBLEM = 300
 _BLOCK_BYTES = 1 << 20
 _STEP = re.compile(r"step[-_]?(\d{1,18})")
 
@@ -97,7 +105,7 @@ class CheckpointStore:
         """One checkpoint, verified. None: there is no checkpoint of this name (any more)."""
         directory = self.root / job_id / str(attempt) / name
         try:
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             return None
         try:
@@ -124,19 +132,19 @@ class CheckpointStore:
                 manifest = _parse(_read(file))
         except FileNotFoundError:
             return info.model_copy(update={"verified": Verified.MARKER})
-        except (OSError, ValueError) as error:
-            return info.model_copy(update={"problem": f"its {MANIFEST} cannot be read: {error}"})
+        except (OSError, ValueError, RecursionError) as error:
+            problem = f"its {MANIFEST} cannot be read: {error}"[:_LONGEST_PROBLEM]
+            return info.model_copy(update={"problem": problem})
         files: dict[str, dict[str, Any]] = manifest["files"]
-        size = sum(int(entry["size"]) for entry in files.values())
-        step = manifest.get("step")
+        size = sum(entry["size"] for entry in files.values())
         more: dict[str, Any] = {"size_bytes": size, "kept": manifest.get("keep") is True}
-        if isinstance(step, int) and not isinstance(step, bool):
+        if _is_count(step := manifest.get("step")):
             more["step"] = step
         known = self._verified.get((info.path, changed_ns))
         hashed = hashes and known is not Verified.HASHES and size <= self._hash_limit_bytes
         problem = next(_problems(fd, files, hashed), None)
         if problem is not None:
-            return info.model_copy(update={**more, "problem": problem})
+            return info.model_copy(update={**more, "problem": problem[:_LONGEST_PROBLEM]})
         if hashed and all("sha256" in entry for entry in files.values()):
             known = self._verified[info.path, changed_ns] = Verified.HASHES
         return info.model_copy(update={**more, "verified": known or Verified.SIZES})
@@ -144,16 +152,23 @@ class CheckpointStore:
 
 def marked(directory: Path) -> list[tuple[str, float]]:
     """(name, Unix time) of each complete checkpoint in an attempt's directory. An empty name is the directory
-    itself."""
+    itself. Links are no checkpoints, nor is what has a name that cannot be shown."""
     found: list[tuple[str, float]] = []
     try:
-        names = ["", *(name for name in os.listdir(directory) if not name.startswith("."))]
+        with os.scandir(directory) as entries:
+            names = (one.name for one in entries if _may_be_checkpoint(one))
+            looked_at = ["", *itertools.islice(names, _MOST_NAMES)]
     except OSError:
         return []
-    for name in names:
+    for name in looked_at:
         with contextlib.suppress(OSError):
             found.append((name, os.lstat(directory / name / COMPLETE).st_mtime))
     return found
+
+
+def _may_be_checkpoint(entry: os.DirEntry[str]) -> bool:
+    shown = entry.name.isprintable() and not entry.name.startswith(".")
+    return shown and entry.is_dir(follow_symlinks=False)
 
 
 def _create_once(path: Path, text: str) -> None:
@@ -184,11 +199,16 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ValueError("it is no manifest")
     for name, entry in manifest["files"].items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("size"), int):
+        check_text(name, "a name in it")
+        if not isinstance(entry, dict) or not _is_count(entry.get("size")):
             raise ValueError(f"it says no size of {name!r}")
-        if name.startswith("/") or ".." in name.split("/"):
-            raise ValueError(f"it names {name!r}, which is outside")
+        if name.startswith("/") or ".." in name.split("/") or name.count("/") > _DEEPEST:
+            raise ValueError(f"it names {name!r}, which is outside or too deep")
     return manifest
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
 
 
 def _problems(fd: int, files: dict[str, dict[str, Any]], hashed: bool) -> Iterator[str]:

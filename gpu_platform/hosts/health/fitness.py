@@ -6,7 +6,10 @@ it as degraded until it is fit again.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import stat
 import threading
 import time
@@ -26,13 +29,15 @@ from gpu_platform.hosts.health.gpu_reset import compute_processes_on
 from gpu_platform.hosts.nvml.gpu_signals import row_remapping
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Stage
-from gpu_platform.hosts.system.process_tree import all_processes
+from gpu_platform.hosts.system.process_tree import all_processes, read_stat, send_signal
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_JAIL = re.compile(rb"/gpu-platform/[0-9a-f]{8}\.")
+"""In the cgroups of a rank; see ``isolation/jail.py``."""
 _GPU_RELEASE_S = 5.0
 """Seconds that the driver may need to notice the end of a process."""
 
@@ -69,6 +74,7 @@ class GpuFitness(Stage):
     def prepare(self, plan: HostPlan) -> None:
         """Check the GPUs of the attempt. Raises :class:`PreflightFailed`, which names a GPU that is not fit."""
         self._prepared[plan.key] = int(boot_clock_s() * _TICKS_PER_S)
+        self._expel(plan)
         for uuid in plan.gpu_uuids:
             problem = (None if _is_partitioned(plan) else self._in_use(uuid)) or self._too_hot(uuid)
             if problem is not None:
@@ -81,6 +87,7 @@ class GpuFitness(Stage):
     def finish(self, plan: HostPlan) -> None:
         """Wait until the driver sees that the attempt is gone. Other attempts may share the GPU and run on."""
         since = self._prepared.pop(plan.key, None)
+        self._expel(plan)
         for uuid in () if _is_partitioned(plan) else plan.gpu_uuids:
             deadline = time.monotonic() + _GPU_RELEASE_S
             while (problem := self._in_use(uuid)) is not None and time.monotonic() < deadline:
@@ -155,17 +162,44 @@ class GpuFitness(Stage):
             return None
         return "a remapped memory row waits for a reset, and nothing runs on it now" if pending else None
 
+    def _expel(self, plan: HostPlan) -> None:
+        """Kill ranks of other attempts that have a device node of these GPUs open. They were not given it: a job passed
+        its descriptor through a socket in a directory that both see, and the device filter asks only at open(2)."""
+        deadline = time.monotonic() + _GPU_RELEASE_S
+        while (thieves := self._thieves(plan)) and time.monotonic() < deadline:
+            log.error("gpu.passed_on", job=plan.key.job_id, processes=_named(thieves), note="they are killed")
+            for pid in thieves:
+                if (found := read_stat(pid)) is not None and _is_jailed(pid):
+                    send_signal(found.process, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def _thieves(self, plan: HostPlan) -> set[int]:
+        numbers = {uuid: number for uuid in plan.gpu_uuids if (number := self._number(uuid)) is not None}
+        if not numbers:
+            return set()
+        opened = {
+            pid: _open_devices(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_jailed(pid)
+        }
+        found: set[int] = set()
+        for uuid, number in numbers.items():
+            holders = {pid for pid, devices in opened.items() if number in devices}
+            found |= holders - self._own_pids(uuid) if holders else set()
+        return found
+
     def _holders(self, uuid: str, since: int) -> set[int]:
         """Pids that have the GPU's device node open, and started after the attempt was prepared."""
+        number = self._number(uuid)
+        return set() if number is None else holders_of(number, since) - self._own_pids(uuid)
+
+    def _number(self, uuid: str) -> int | None:
+        """The number of the GPU's device node. None: there is no node."""
         if not self._nvml.has_device_nodes:
-            return set()
+            return None
         try:
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-            node = self._dev / f"nvidia{self._nvml.nvmlDeviceGetMinorNumber(device)}"
-            number = node.stat().st_rdev
+            return (self._dev / f"nvidia{self._nvml.nvmlDeviceGetMinorNumber(device)}").stat().st_rdev
         except (OSError, self._nvml.NVMLError):
-            return set()
-        return holders_of(number, since) - self._own_pids(uuid)
+            return None
 
 
 def _is_partitioned(plan: HostPlan) -> bool:
@@ -176,22 +210,30 @@ def _is_partitioned(plan: HostPlan) -> bool:
 def holders_of(device: int, since: int) -> set[int]:
     """Other processes that have the device open and started at ``since`` (clock ticks since boot) or later."""
     young = (pid for pid, found in all_processes().items() if found.process.started >= since and pid != os.getpid())
-    return {pid for pid in young if _has_open(pid, device)}
+    return {pid for pid in young if device in _open_devices(pid)}
 
 
-def _has_open(pid: int, device: int) -> bool:
+def _is_jailed(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb") as file:
+            return _JAIL.search(file.read()) is not None
+    except OSError:
+        return False
+
+
+def _open_devices(pid: int) -> set[int]:
+    """The numbers of the character devices that the process has open."""
+    found: set[int] = set()
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
-        return False
+        return found
     for name in names:
-        try:
+        with contextlib.suppress(OSError):
             status = os.stat(f"/proc/{pid}/fd/{name}")
-        except OSError:
-            continue
-        if stat.S_ISCHR(status.st_mode) and status.st_rdev == device:
-            return True
-    return False
+            if stat.S_ISCHR(status.st_mode):
+                found.add(status.st_rdev)
+    return found
 
 
 def _named(pids: set[int]) -> str:
@@ -200,6 +242,6 @@ def _named(pids: set[int]) -> str:
 
 def _comm(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "gone"

@@ -111,6 +111,7 @@ def _host_facts(
         "unusable_cuda": dict.fromkeys(too_new, f"its driver runs CUDA up to {driver_cuda}"),
         "isolation": isolation.kind,
         "missing_guarantees": [*isolation.missing, *(lacks if isolation.jailed else ())],
+        "isolates_gangs": isolation.network.isolated and isolation.network.gangs,
         "mig_profiles": _mig_profiles(gpus),
         "labels": node.labels,
     }

@@ -10,19 +10,23 @@ import ctypes
 import json
 import os
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation import sandbox
+from gpu_platform.hosts.isolation.cgroups.cgroup_view import show_only, trees_of_cgroups
 from gpu_platform.hosts.isolation.passwd import Account
+from gpu_platform.hosts.isolation.secret_files import IN_JAIL, SecretFiles, write_secrets
 from gpu_platform.hosts.isolation.workdirs import (
     AS_ACCOUNT,
     Directory,
+    Named,
     RefusedDirectory,
     Tree,
     attach,
     is_below,
     may_enter,
     open_tree,
+    verify,
 )
 
 MAX_TERMINALS = 256
@@ -44,15 +48,29 @@ def open_trees(directories: Sequence[Directory], account: Account, private: Sequ
     return [open_tree(directory, account) for directory in outer_first]
 
 
-def furnish(holder_fd: int, trees: Sequence[Tree], account: Account) -> None:
-    """Mount ``trees``, limit terminals, and make the home of a temporary account. ``holder_fd``: see ``sandbox``.
+class Furniture(NamedTuple):
+    """What the jail of one attempt gets."""
+
+    account: Account
+    """If it is a temporary one, its home is made."""
+    cgroup: str
+    """The name of the attempt's cgroup. Those of others are hidden."""
+    trees: Sequence[Tree]
+    """Directories to mount."""
+    named: Sequence[Named] = ()
+    """What bubblewrap has mounted by name, to be verified."""
+    secrets: SecretFiles | None = None
+
+
+def furnish(holder_fd: int, furniture: Furniture) -> None:
+    """Put the furniture into the jail, and limit its terminals. ``holder_fd``: see ``sandbox``.
 
     Raises :class:`RefusedDirectory`, or ``OSError`` if the kernel refuses.
     """
     read_end, answer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _furnish(holder_fd, trees, account, answer)
+        _furnish(holder_fd, furniture, answer)
     os.close(answer)
     with open(read_end, "rb") as file:
         text = file.read()
@@ -65,10 +83,15 @@ def furnish(holder_fd: int, trees: Sequence[Tree], account: Account) -> None:
     raise OSError(5, message)
 
 
-def _furnish(holder_fd: int, trees: Sequence[Tree], account: Account, answer: int) -> NoReturn:
+def _furnish(holder_fd: int, furniture: Furniture, answer: int) -> NoReturn:
+    account, trees = furniture.account, furniture.trees
     code = 1
     try:
+        cgroups = trees_of_cgroups()
         sandbox.enter(holder_fd)
+        show_only(furniture.cgroup, cgroups)
+        for named in furniture.named:
+            verify(named)
         for tree in trees:
             attach(tree)
         for tree in trees:
@@ -77,6 +100,8 @@ def _furnish(holder_fd: int, trees: Sequence[Tree], account: Account, answer: in
         if account.is_temporary:
             os.mkdir(account.home, 0o700)
             os.chown(account.home, account.uid, account.gid)
+        if furniture.secrets is not None:
+            write_secrets(furniture.secrets, IN_JAIL, account.uid, account.gid)
         code = 0
     except RefusedDirectory as error:
         os.write(answer, json.dumps(["refused", str(error)]).encode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,10 +20,13 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.gpu import ISOLATED, HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.isolation import device_filter, host_limits, privileges, workdirs
+from gpu_platform.hosts.isolation import privileges, workdirs
 from gpu_platform.hosts.isolation.accounts import EVERYBODY, AccountBook, account_of, configuration_problem, tenant_of
-from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, find_hierarchies, without_unusable
-from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
+from gpu_platform.hosts.isolation.cgroups import host_limits
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies, find_hierarchies, without_unusable
+from gpu_platform.hosts.isolation.cgroups.cpus import nearest, own_gpus
+from gpu_platform.hosts.isolation.filters import device_filter, port_filter
+from gpu_platform.hosts.isolation.filters.port_filter import Ports
 from gpu_platform.hosts.isolation.jail import cgroup_name
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
 from gpu_platform.hosts.isolation.passwd import Account
@@ -35,6 +38,7 @@ from gpu_platform.hosts.network.network import HostNetwork
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Provision
 from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.ports import PORTS, PORTS_OF_AN_ATTEMPT
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings, Settings
 
@@ -110,6 +114,8 @@ def _choose_jail(node: NodeSettings) -> Isolation:
             f"RDMA: ranks may lock only {locked >> 20} MiB of memory (give the node worker LimitMEMLOCK=infinity)"
         )
     network = choose_network(node.network)
+    if not (network.isolated and network.gangs) and not port_filter.is_supported():
+        lacks.append("ports: ranks take those of other jobs, because the kernel takes no eBPF program for bind(2)")
     return Isolation(True, [*lacks, *network.missing], hierarchies, network)
 
 
@@ -174,6 +180,7 @@ class JailPlanner:
         unified = isolation.hierarchies.unified
         cgroup = None if unified is None else Path(unified, CGROUP_ROOT)
         self.network = HostNetwork(settings, isolation.network, home, cgroup=cgroup)
+        self._filters_ports = port_filter.is_supported()
         self._home = home
         self._checkpoints = checkpoints
         self._dev = dev
@@ -220,8 +227,12 @@ class JailPlanner:
         checkpoint_dir: Path,
         provision: Provision,
         network: NetworkOrder | None = None,
+        own_ports: Collection[int] = (),
     ) -> JailOrder:
-        """The order that makes the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
+        """The order that makes the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`.
+
+        ``own_ports``: the first port of each range that is the attempt's own in the host's network.
+        """
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         account = account_of(self._node, plan)
         checkpoints = str(self._checkpoints)
@@ -254,6 +265,7 @@ class JailPlanner:
             account=account,
             directories=directories,
             network=network,
+            ports=self._ports(own_ports) if network is None and self._filters_ports else None,
         )
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:
@@ -310,6 +322,13 @@ class JailPlanner:
             f"the working directory {plan.workdir!r} is not allowed on {plan.host}: jobs work in or below "
             f"{', '.join(allowed) or 'no directory'} there (node.workdirs), and never in a directory of the system",
             kind=blame(FailureCause.REQUEST),
+        )
+
+    def _ports(self, own: Collection[int]) -> Ports:
+        closed = [[port, port] for port in self.network.firewall.closed_ports()]
+        return Ports(
+            own=[[first, first + PORTS_OF_AN_ATTEMPT - 1] for first in sorted(own)],
+            closed=[[PORTS.start, PORTS.stop - 1], *closed],
         )
 
     def _can_be_shared(self, path: str) -> bool:

@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_platform.hosts.isolation import device_filter, privileges, sandbox, seccomp
-from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies
-from gpu_platform.hosts.isolation.cgroup_limits import apply_limits
-from gpu_platform.hosts.isolation.furnishing import furnish, open_trees
+from gpu_platform.hosts.isolation import privileges, sandbox
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup_limits import apply_limits
+from gpu_platform.hosts.isolation.filters import device_filter, port_filter, seccomp
+from gpu_platform.hosts.isolation.furnishing import Furniture, furnish, open_trees
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
-from gpu_platform.hosts.isolation.passwd import Account, account_files
-from gpu_platform.hosts.isolation.workdirs import RefusedDirectory, Tree
+from gpu_platform.hosts.isolation.passwd import account_files
+from gpu_platform.hosts.isolation.workdirs import Named, RefusedDirectory, Tree, look_at
 from gpu_platform.hosts.network.links import AttemptNetwork
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
@@ -117,18 +118,22 @@ def create_jail(order: JailOrder, reply: Callable[[dict[str, Any]], None]) -> No
 
 def _create(order: JailOrder) -> None:
     trees = open_trees(order.directories, order.account, order.mounts.hidden)
+    named = look_at(path for path in order.mounts.writable if sandbox.may_be_writable(path))
     path = os.path.join(order.attempt_dir, records.JAIL)
     record = {
         "cgroup": order.cgroup,
         "hierarchies": list(order.hierarchies),
         "holder": None,
         "boot_id": boot_id(),
+        "network": None if order.network is None else order.network.to_json(),
     }
     records.write_record(path, record, durable=False)
     cgroup = Cgroup(order.hierarchies, order.cgroup)
     cgroup.create(domain=True)
     apply_limits(cgroup, order.limits)
     device_filter.admit_only(cgroup, [*device_filter.HARMLESS, *order.devices])
+    if order.ports is not None:
+        port_filter.refuse_ports(cgroup, order.ports)
     inside = cgroup.child(_HOLDER)
     inside.create()
     network = None if order.network is None else AttemptNetwork(order.network)
@@ -141,19 +146,19 @@ def _create(order: JailOrder) -> None:
         meanwhile=lambda: network.connect() if network is not None else None,
     )
     try:
-        _furnish(holder, trees, order.account)
+        _furnish(holder, trees, named, order)
     except (OSError, RefusedDirectory):
         cgroup.kill()
         raise
     records.write_record(path, {**record, "holder": list(holder)}, durable=False)
 
 
-def _furnish(holder: Process, trees: list[Tree], account: Account) -> None:
+def _furnish(holder: Process, trees: list[Tree], named: list[Named], order: JailOrder) -> None:
     fd = open_process(holder)
     if fd is None:
         raise OSError(3, "the process that holds the jail has ended")
     try:
-        furnish(fd, trees, account)
+        furnish(fd, Furniture(order.account, order.cgroup, trees, named, order.secrets))
     finally:
         for one in (fd, *(tree.fd for tree in trees)):
             os.close(one)
@@ -207,4 +212,5 @@ class RankJail:
         """Enter the jail. The rank itself calls it, just before it executes its program."""
         sandbox.enter(self._holder_fd)
         privileges.limit_memlock(self._memlock_bytes)
+        privileges.limit_cores()
         privileges.drop_privileges(*self.user)

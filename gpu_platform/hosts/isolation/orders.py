@@ -8,14 +8,29 @@ path or a cgroup outside the attempt. Standard library only: the spawner imports
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from gpu_platform.hosts.isolation.cgroup import Hierarchies
-from gpu_platform.hosts.isolation.cgroup_limits import Limits
-from gpu_platform.hosts.isolation.device_filter import Device
+from gpu_platform.hosts.isolation.cgroups.cgroup import Hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits
+from gpu_platform.hosts.isolation.filters.device_filter import Device
+from gpu_platform.hosts.isolation.filters.port_filter import Ports, are_ports
+from gpu_platform.hosts.isolation.order_fields import (
+    BadOrder,
+    Fields,
+    is_count,
+    is_counts,
+    is_environ,
+    is_int,
+    is_list,
+    is_object,
+    is_or_null,
+    is_pair,
+    is_path,
+    is_text,
+)
 from gpu_platform.hosts.isolation.passwd import Account, is_account
 from gpu_platform.hosts.isolation.sandbox import Mounts, are_files
+from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.isolation.workdirs import Directory, is_directory
 from gpu_platform.hosts.network.links import NetworkOrder, is_network
 
@@ -26,12 +41,6 @@ _LIMITS_OF_EARLIER_RELEASES = 4
 """How many values the limits of a rank have in a record of an earlier release."""
 
 _MOUNTS = "[4 lists of absolute paths, a size, a path, 2 sizes, pairs of paths or null]"
-_T = TypeVar("_T")
-_Check = Callable[[object], bool]
-
-
-class BadOrder(ValueError):
-    """An order that is refused. The message names the order, the field and what is wrong with it."""
 
 
 class LeaseTerms(NamedTuple):
@@ -49,9 +58,9 @@ class LeaseTerms(NamedTuple):
     @classmethod
     def parse(cls, value: object) -> LeaseTerms:
         """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
-        fields = _Fields("the lease of a rank", value)
+        fields = Fields("the lease of a rank", value)
         terms = cls(
-            path=fields.path("path"), term=fields.take("term", _is_int, "a number"), ends_rank=fields.flag("ends_rank")
+            path=fields.path("path"), term=fields.take("term", is_int, "a number"), ends_rank=fields.flag("ends_rank")
         )
         fields.refuse_others()
         return terms
@@ -75,7 +84,7 @@ class RankJailOrder(NamedTuple):
     @classmethod
     def parse(cls, value: object) -> RankJailOrder:
         """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
-        fields = _Fields("the jail of a rank", value)
+        fields = Fields("the jail of a rank", value)
         order = cls(
             rank=fields.count("rank"),
             limits=_limits(fields),
@@ -106,6 +115,9 @@ class RankOrder(NamedTuple):
     """None: the rank is a plain process."""
     cpus: list[int] | None = None
     """CPUs that a plain process is bound to. None: all."""
+    secrets: str | None = None
+    """The file with the values of secret variables: of this host, or, for a jailed rank, in its jail. None: it has
+    none."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent, and kept in ``order.json``. The jail is called ``fence`` there, as in earlier
@@ -120,25 +132,26 @@ class RankOrder(NamedTuple):
     @classmethod
     def parse(cls, value: object) -> RankOrder:
         """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
-        fields = _Fields("the order of a rank", value)
+        fields = Fields("the order of a rank", value)
         fields.kind("rank")
         attempt_dir = fields.path("attempt_dir")
         rank_dir = fields.path("rank_dir")
         if os.path.dirname(rank_dir) != attempt_dir:
             raise BadOrder(f"rank_dir {rank_dir!r} is not in the attempt's directory {attempt_dir!r}")
-        log = fields.take("log", _is_pair, "two numbers")
+        log = fields.take("log", is_pair, "two numbers")
         order = cls(
             rank_dir=rank_dir,
             attempt_dir=attempt_dir,
-            argv=fields.take("argv", lambda found: _is_list(found, _is_text) and bool(found), "a list of texts"),
-            env=fields.take("env", _is_environ, "an object of texts"),
+            argv=fields.take("argv", lambda found: is_list(found, is_text) and bool(found), "a list of texts"),
+            env=fields.take("env", is_environ, "an object of texts"),
             workdir=fields.maybe("workdir", fields.text),
             host=fields.text("host"),
             log_file_bytes=log[0],
             log_files=log[1],
-            lease=fields.maybe("lease", lambda name: LeaseTerms.parse(fields.take(name, _is_object, "an object"))),
-            jail=fields.maybe("fence", lambda name: RankJailOrder.parse(fields.take(name, _is_object, "an object"))),
-            cpus=fields.maybe("cpus", lambda name: fields.take(name, _is_counts, "a list of numbers")),
+            lease=fields.maybe("lease", lambda name: LeaseTerms.parse(fields.take(name, is_object, "an object"))),
+            jail=fields.maybe("fence", lambda name: RankJailOrder.parse(fields.take(name, is_object, "an object"))),
+            cpus=fields.maybe("cpus", lambda name: fields.take(name, is_counts, "a list of numbers")),
+            secrets=fields.maybe("secrets", fields.path),
         )
         fields.refuse_others()
         return order
@@ -149,7 +162,7 @@ class RankOrder(NamedTuple):
 
         Raises :class:`BadOrder`.
         """
-        known = ("kind", "rank_dir", "attempt_dir", "argv", "env", "workdir", "host", "log", "lease", "fence", "cpus")
+        known = {"log", "fence", *cls._fields} - {"log_file_bytes", "log_files", "jail"}
         return cls.parse({"kind": "rank", **{name: record[name] for name in known if name in record}})
 
 
@@ -170,6 +183,9 @@ class JailOrder(NamedTuple):
     """Directories that the job names or writes."""
     network: NetworkOrder | None = None
     """None: the host's network."""
+    ports: Ports | None = None
+    """What the ranks may bind. None: any port."""
+    secrets: SecretFiles | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -184,14 +200,16 @@ class JailOrder(NamedTuple):
             "account": list(self.account),
             "directories": [list(directory) for directory in self.directories],
             "network": None if self.network is None else self.network.to_json(),
+            "ports": None if self.ports is None else list(self.ports),
+            "secrets": None if self.secrets is None else self.secrets.to_json(),
         }
 
     @classmethod
     def parse(cls, value: object) -> JailOrder:
         """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
-        fields = _Fields("the order of a jail", value)
+        fields = Fields("the order of a jail", value)
         fields.kind("fence")
-        devices = fields.take("devices", lambda found: _is_list(found, _is_device), "a list of [major, minor]")
+        devices = fields.take("devices", lambda found: is_list(found, _is_device), "a list of [major, minor]")
         cgroup = fields.text("cgroup")
         if os.path.normpath(cgroup) != cgroup or not cgroup.startswith(f"{CGROUP_ROOT}/"):
             raise BadOrder(f"cgroup {cgroup!r} of the order of a jail is not below {CGROUP_ROOT!r}")
@@ -208,6 +226,8 @@ class JailOrder(NamedTuple):
                 for one in fields.take("directories", _are_directories, "a list of directories outside the system's")
             ],
             network=fields.maybe("network", lambda name: NetworkOrder.parse(fields.take(name, is_network, "links"))),
+            ports=fields.maybe("ports", lambda name: Ports(*fields.take(name, are_ports, "ranges of ports"))),
+            secrets=fields.maybe("secrets", lambda name: fields.parsed(name, SecretFiles.parse)),
         )
         fields.refuse_others()
         return order
@@ -235,7 +255,7 @@ class ExecOrder(NamedTuple):
     @classmethod
     def parse(cls, value: object) -> ExecOrder:
         """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
-        fields = _Fields("the order of a command", value)
+        fields = Fields("the order of a command", value)
         name = fields.text("id")
         if not name.isalnum():
             raise BadOrder(f"id {name!r} of the order of a command has other characters than letters and digits")
@@ -243,7 +263,7 @@ class ExecOrder(NamedTuple):
             id=name,
             rank_dir=fields.path("rank_dir"),
             attempt_dir=fields.path("attempt_dir"),
-            argv=fields.take("argv", lambda found: _is_list(found, _is_text) and bool(found), "a list of texts"),
+            argv=fields.take("argv", lambda found: is_list(found, is_text) and bool(found), "a list of texts"),
             tty=fields.flag("tty"),
             rows=fields.count("rows"),
             columns=fields.count("columns"),
@@ -267,107 +287,20 @@ def parse_order(value: object) -> RankOrder | JailOrder:
     raise BadOrder(f"an order is of the kind 'rank' or 'fence', not {kind!r}")
 
 
-class _Fields:
-    """The fields of one JSON object, taken one after the other."""
-
-    def __init__(self, what: str, value: object) -> None:
-        if not isinstance(value, dict):
-            raise BadOrder(f"{what} must be an object, not {type(value).__name__}")
-        self._what = what
-        self._left: dict[str, Any] = dict(value)
-
-    def take(self, name: str, check: _Check, expected: str) -> Any:
-        if name not in self._left:
-            raise BadOrder(f"{self._what} has no field {name!r}")
-        found = self._left.pop(name)
-        if not check(found):
-            raise BadOrder(f"{name} of {self._what} must be {expected}, not {type(found).__name__} {str(found)[:80]!r}")
-        return found
-
-    def maybe(self, name: str, take: Callable[[str], _T]) -> _T | None:
-        """Take a field that may be null or missing: then None."""
-        if self._left.get(name) is None:
-            self._left.pop(name, None)
-            return None
-        return take(name)
-
-    def kind(self, wanted: str) -> None:
-        self.take("kind", lambda found: found == wanted, repr(wanted))
-
-    def text(self, name: str) -> str:
-        return self.take(name, _is_text, "a text")
-
-    def path(self, name: str) -> str:
-        return self.take(name, _is_path, "an absolute path")
-
-    def flag(self, name: str) -> bool:
-        return self.take(name, lambda found: isinstance(found, bool), "true or false")
-
-    def count(self, name: str) -> int:
-        return self.take(name, _is_count, "a number from 0 on")
-
-    def maybe_count(self, name: str) -> int | None:
-        return self.maybe(name, self.count)
-
-    def refuse_others(self) -> None:
-        if self._left:
-            raise BadOrder(f"{self._what} has unknown fields: {', '.join(sorted(map(str, self._left)))}")
-
-
-def _limits(fields: _Fields) -> Limits:
+def _limits(fields: Fields) -> Limits:
     return Limits(*fields.take("limits", _is_limits, "[bytes, tasks, CPUs, NUMA nodes, weights, rate], each or null"))
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value and os.path.isabs(value)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object, check: _Check) -> bool:
-    return isinstance(value, list) and all(map(check, value))
-
-
-def _is_counts(value: object) -> bool:
-    return _is_list(value, _is_count)
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_counts(value)
-
-
-def _is_environ(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_text(k) and k and "=" not in k and _is_text(v) for k, v in value.items())
-
-
-def _is_or_null(value: object, check: _Check) -> bool:
-    return value is None or check(value)
-
-
 def _is_device(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_or_null(value[1], _is_count)
+    return isinstance(value, list) and len(value) == 2 and is_count(value[0]) and is_or_null(value[1], is_count)
 
 
 def _is_limits(value: object) -> bool:
-    checks = (_is_count, _is_count, _is_text, _is_text, _is_count, _is_count, _is_count)
+    checks = (is_count, is_count, is_text, is_text, is_count, is_count, is_count)
     return (
         isinstance(value, list)
         and _LIMITS_OF_EARLIER_RELEASES <= len(value) <= len(checks)
-        and all(_is_or_null(one, check) for one, check in zip(value, checks, strict=False))
+        and all(is_or_null(one, check) for one, check in zip(value, checks, strict=False))
     )
 
 
@@ -375,24 +308,24 @@ def _is_hierarchies(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 3
-        and _is_or_null(value[0], _is_path)
-        and _is_list(value[1], _is_text)
+        and is_or_null(value[0], is_path)
+        and is_list(value[1], is_text)
         and isinstance(value[2], dict)
-        and all(_is_text(name) and _is_path(path) for name, path in value[2].items())
+        and all(is_text(name) and is_path(path) for name, path in value[2].items())
     )
 
 
 def _are_directories(value: object) -> bool:
-    return _is_list(value, is_directory)
+    return is_list(value, is_directory)
 
 
 def _is_mounts(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 9
-        and all(_is_list(paths, _is_path) for paths in value[:4])
-        and _is_count(value[4])
-        and _is_or_null(value[5], _is_path)
-        and all(_is_or_null(size, _is_count) for size in value[6:8])
-        and _is_or_null(value[8], are_files)
+        and all(is_list(paths, is_path) for paths in value[:4])
+        and is_count(value[4])
+        and is_or_null(value[5], is_path)
+        and all(is_or_null(size, is_count) for size in value[6:8])
+        and is_or_null(value[8], are_files)
     )

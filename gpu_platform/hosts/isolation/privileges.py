@@ -12,13 +12,16 @@ import platform
 import resource
 import struct
 
-from gpu_platform.hosts.isolation import seccomp
+from gpu_platform.hosts.isolation.filters import seccomp
 
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAP_SYS_RESOURCE = 24
+_CORE_PATTERN = "/proc/sys/kernel/core_pattern"
+_NOT_A_FILE = (b"|", b"@")
+"""How a ``core_pattern`` begins that names a program, or (Linux 6.16) a socket."""
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,6 +69,17 @@ def limit_memlock(limit_bytes: int | None) -> None:
     known = [limit for limit in (limit_bytes, memlock_bytes()) if limit is not None]
     limit = min(known, default=resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+
+
+def limit_cores() -> None:
+    """Let the kernel start no program for a core dump of this process (core(5), ``core_pattern`` with ``|``).
+
+    The kernel starts it as root and outside the jail, with the job's memory as its input. A limit of 1 byte forbids
+    that; a limit of 0 does not. Where cores are files they are written as the job's account, inside its jail.
+    """
+    with open(_CORE_PATTERN, "rb") as file:
+        if file.read(1) in _NOT_A_FILE:
+            resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
 
 def memlock_bytes() -> int | None:

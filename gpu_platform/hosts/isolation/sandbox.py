@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from gpu_platform.hosts.isolation import seccomp
-from gpu_platform.hosts.isolation.cgroup import Cgroup
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
+from gpu_platform.hosts.isolation.filters import seccomp
 from gpu_platform.hosts.isolation.passwd import HOLDER_UID
 from gpu_platform.hosts.isolation.workdirs import is_below, is_system
 from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
@@ -161,8 +161,9 @@ def _bind(path: str, option: str) -> list[str]:
 
 
 def may_be_writable(path: str) -> bool:
-    """False for the root directory and the directories of the system: no job may ever write there."""
-    return not is_system(os.path.realpath(path))
+    """False for the root directory and the directories of the system: no job may ever write there. The path has no
+    link in it: ``workdirs.look_at`` refuses one that has."""
+    return not is_system(os.path.normpath(path))
 
 
 def start_sandbox(

@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 0x1, os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 0x1, 0x2, 0x4
 _MS_PRIVATE = 1 << 18
+_STATX_ATTR_MOUNT_ROOT = 0x2000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
@@ -66,6 +67,14 @@ class Tree(NamedTuple):
     fd: int
     place: tuple[int, int]
     """Device and inode of the directory."""
+
+
+class Named(NamedTuple):
+    """A file or directory that bubblewrap mounts by its name, as it was before."""
+
+    path: str
+    place: tuple[int, int]
+    """Its device and inode."""
 
 
 def is_directory(value: object) -> bool:
@@ -162,6 +171,45 @@ def attach(tree: Tree) -> None:
         raise RefusedDirectory(f"{path} was replaced while the job started: leave it in place, and start the job again")
 
 
+def look_at(paths: Iterable[str]) -> list[Named]:
+    """What bubblewrap is going to mount at its own path. A path that does not exist is left out: it mounts nothing.
+
+    Raises :class:`RefusedDirectory` for a path with a link in it.
+    """
+    found: list[Named] = []
+    for path in paths:
+        try:
+            fd = _openat2(_AT_FDCWD, path, _RESOLVE_NO_SYMLINKS, directory=False)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise RefusedDirectory(_why_not(error, Directory(path, path, SHARED), None)) from error
+        status = os.fstat(fd)
+        os.close(fd)
+        found.append(Named(path, (status.st_dev, status.st_ino)))
+    return found
+
+
+def verify(named: Named) -> None:
+    """Raise :class:`RefusedDirectory` unless the path is, in this mount namespace, where that very file is mounted.
+
+    So it was swapped neither when bubblewrap looked for what to mount nor when it looked for the place.
+    """
+    try:
+        fd = _openat2(_AT_FDCWD, named.path, _RESOLVE_NO_SYMLINKS, directory=False)
+    except OSError as error:
+        raise RefusedDirectory(_why_not(error, Directory(named.path, named.path, SHARED), None)) from error
+    try:
+        status = os.fstat(fd)
+        is_mounted = _is_mount_root(fd)
+    finally:
+        os.close(fd)
+    if not is_mounted or (status.st_dev, status.st_ino) != named.place:
+        raise RefusedDirectory(
+            f"{named.path} was replaced while the job started: leave it in place, and start the job again"
+        )
+
+
 def may_enter(path: str, account: Account) -> None:
     """Raise :class:`RefusedDirectory` unless the account reaches ``path`` by its name."""
     with _rights_of(account):
@@ -220,10 +268,18 @@ def _rights_of(account: Account | None) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def _openat2(directory: int, path: str, resolve: int) -> int:
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+def _is_mount_root(fd: int) -> bool:
+    """True if something is mounted exactly there (statx(2), Linux 5.8)."""
+    buffer = ctypes.create_string_buffer(256)
+    _check(_libc.statx(fd, b"", _AT_EMPTY_PATH, 0, buffer))
+    [attributes] = struct.unpack_from("<Q", buffer, 8)
+    return bool(attributes & _STATX_ATTR_MOUNT_ROOT)
+
+
+def _openat2(below: int, path: str, resolve: int, *, directory: bool = True) -> int:
+    flags = os.O_PATH | os.O_CLOEXEC | (os.O_DIRECTORY if directory else 0)
     how = struct.pack("<QQQ", flags, 0, resolve | _RESOLVE_NO_MAGICLINKS)
-    return _check(_libc.syscall(_SYS_OPENAT2, directory, os.fsencode(path), how, len(how)))
+    return _check(_libc.syscall(_SYS_OPENAT2, below, os.fsencode(path), how, len(how)))
 
 
 def _errno_of(number: int) -> int:

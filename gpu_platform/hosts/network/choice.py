@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from gpu_platform.hosts.network.links import TOOLS_PATH
-from gpu_platform.hosts.network.rules import Rules, render
+from gpu_platform.hosts.network.rules import GangPeers, Rules, render
 from gpu_platform.settings import NetworkSettings
 
-HOST_NETWORK = "network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"
+HOST_NETWORK = (
+    "network isolation: ranks use the host's network, reach what listens on 127.0.0.1, and may take ports that other "
+    "programs want"
+)
 _TIMEOUT_S = 20.0
 
 
@@ -53,7 +56,10 @@ def find_tool(name: str) -> str | None:
 
 
 def _try_rules() -> str | None:
-    sample = Rules("gpu_platform_probe", "gpprobe-", "198.18.0.0/15", 8474, internet=True, control_plane=["192.0.2.1"])
+    sample = Rules(
+        "gpu_platform_probe", "gpprobe-", "198.18.0.0/15", 8474,
+        internet=True, control_plane=["192.0.2.1"], gangs=[GangPeers(1, ["192.0.2.2"])],
+    )  # fmt: skip
     return _run_aside("nft", ("-f", "-"), render(sample), "nftables")
 
 

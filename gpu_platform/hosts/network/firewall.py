@@ -11,6 +11,8 @@ import contextlib
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -18,8 +20,8 @@ import structlog
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.network import parse_target
 from gpu_platform.hosts.network.choice import find_tool
-from gpu_platform.hosts.network.names import control_plane, name_servers, resolve
-from gpu_platform.hosts.network.rules import Rules, render, table_name
+from gpu_platform.hosts.network.names import control_plane, lookup, name_servers, resolve
+from gpu_platform.hosts.network.rules import GangPeers, Rules, render, render_gangs, table_name
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,9 @@ _TIMEOUT_S = 20.0
 _CGROUPS = Path("/sys/fs/cgroup")
 """Where nft looks for cgroups."""
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+_ALL_CONNECTIONS = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+_PART, _FEWEST, _MOST = 32, 1024, 4096
+"""How much of the host's table of connections each attempt gets, if no setting says it."""
 
 
 class Firewall:
@@ -47,13 +52,18 @@ class Firewall:
         self.table = table_name(settings.node.name, tag)
         self._cgroup = _name_for_nft(cgroup)
         self._only_ours = False
-        self._written: str | None = None
+        self._written: Rules | None = None
+        self._gangs: Callable[[], Iterable[GangPeers]] = tuple
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Write the table, and guard it from now on. Raises :class:`HostUnavailable`."""
+    def start(self, gangs: Callable[[], Iterable[GangPeers]] = tuple) -> None:
+        """Write the table, and guard it from now on. Raises :class:`HostUnavailable`.
+
+        ``gangs``: the gangs on this host at the moment.
+        """
+        self._gangs = gangs
         self._only_ours = self._route_for_ranks()
         self._write()
         self._thread = threading.Thread(target=self._guard, name="firewall", daemon=True)
@@ -79,13 +89,30 @@ class Firewall:
             return False
         return True
 
+    def closed_ports(self) -> list[int]:
+        """Ports of this host that only the platform's own processes bind."""
+        rules, node = self._written, self._settings.node
+        ports = [node.agent_port, node.network.gang_port]
+        own = {"127.0.0.1", "::1", *lookup(node.address)}
+        if rules is not None and not own.isdisjoint(rules.control_plane):
+            ports += rules.own_ports
+        return sorted({port for port in ports if port})
+
+    def write_gangs(self) -> None:
+        """Admit the gangs of this moment, and no others.
+
+        Raises :class:`HostUnavailable`. If another program has just removed the table, the guard writes all of it.
+        """
+        with self._lock:
+            _nft("-f", "-", say=render_gangs(self.table, self._gangs()))
+
     def _write(self) -> None:
         """Replace the table at once, if what it says has changed or it is gone."""
-        text = render(self._rules())
+        rules = self._rules()
         with self._lock:
-            if text != self._written or not self.is_there():
-                _nft("-f", "-", say=text)
-                self._written = text
+            if rules != self._written or not self.is_there():
+                _nft("-f", "-", say=render(replace(rules, gangs=list(self._gangs()))))
+                self._written = rules
 
     def _rules(self) -> Rules:
         network = self._settings.node.network
@@ -104,6 +131,7 @@ class Firewall:
             own_ports=own,
             cgroup=self._cgroup,
             only_ours=self._only_ours,
+            connections=network.connections or most_connections(),
         )
 
     def _route_for_ranks(self) -> bool:
@@ -151,6 +179,15 @@ class Firewall:
         with contextlib.suppress(OSError):
             while True:
                 news.recv(65_536, socket.MSG_DONTWAIT)
+
+
+def most_connections(file: Path = _ALL_CONNECTIONS) -> int:
+    """How many connections an attempt may have: a part of what the kernel keeps for the whole machine."""
+    try:
+        kept = int(file.read_text())
+    except (OSError, ValueError):  # nothing asked for this table yet, so the file is not there
+        return _MOST
+    return max(_FEWEST, min(_MOST, kept // _PART))
 
 
 def _name_for_nft(cgroup: Path | None) -> str | None:

@@ -9,7 +9,8 @@ made while bubblewrap mounts. ::
     gang0 198.19.0.<k>    ──VXLAN──  UDP to the other hosts of the gang; its frames reach this gang's namespaces only
 
 The kernel removes all of it when the last process of the attempt has ended. Neighbours are written down, so nobody
-can answer for another, and there is no IPv6 but ``::1``. iproute2 (``ip``, ``bridge``) does the work: ip-link(8),
+can answer for another, and there is no IPv6 but ``::1``: it is off on both links, so that no router advertisement
+gives them an address. iproute2 (``ip``, ``bridge``) does the work: ip-link(8),
 Documentation/networking/vxlan.rst. Standard library only: the spawner imports it.
 """
 
@@ -32,6 +33,8 @@ VXLAN_OVERHEAD = 50
 
 _GATEWAY, _GATEWAY_MAC = "169.254.1.1", "02:67:70:ff:ff:fe"
 """The host's end of every veth, as ranks see it. It is in no subnet, so it can be the same for all."""
+_IPV6 = "/proc/sys/net/ipv6/conf"
+"""Of the network namespace of who opens it. It does not exist if the kernel has no IPv6."""
 _TRIES = 64
 _CLONE_NEWNET = 0x4000_0000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -100,6 +103,7 @@ class AttemptNetwork:
         self._host = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         if _libc.unshare(_CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), f"unshare(2): {os.strerror(ctypes.get_errno())}")
+        _turn_ipv6_off()
 
     def connect(self) -> None:
         """Make the links. Raises ``OSError`` with the message of the tool that failed."""
@@ -141,7 +145,7 @@ def _uplink_on_host(uplink: Uplink, name: str, address: str) -> list[str]:
     return [
         f"link add {name} address {_GATEWAY_MAC} mtu {uplink.mtu} "
         f"type veth peer name {UPLINK} mtu {uplink.mtu} netns {os.getpid()}",
-        f"link set {name} addrgenmode none",
+        *_without_ipv6(name),
         f"link set {name} up",
         f"route add {address}/32 dev {name}",
     ]
@@ -149,13 +153,24 @@ def _uplink_on_host(uplink: Uplink, name: str, address: str) -> list[str]:
 
 def _uplink_inside(uplink: Uplink, address: str) -> list[str]:
     return [
-        f"link set {UPLINK} addrgenmode none",
+        *_without_ipv6(UPLINK),
         f"link set {UPLINK} up",
         f"addr add {address}/32 dev {UPLINK}",
         f"route add {_GATEWAY} dev {UPLINK} scope link",
         f"neigh replace {_GATEWAY} lladdr {_GATEWAY_MAC} dev {UPLINK} nud permanent",
         f"route add default via {_GATEWAY} dev {UPLINK}",
     ]
+
+
+def _turn_ipv6_off() -> None:
+    """For all links that the namespace of this process will get. ``lo`` has its ``::1`` already."""
+    with contextlib.suppress(OSError), open(f"{_IPV6}/default/disable_ipv6", "w") as file:
+        file.write("1")
+
+
+def _without_ipv6(name: str) -> list[str]:
+    """The link gets no address by itself, not even a link-local one."""
+    return [f"link set {name} addrgenmode none"] if os.path.exists(_IPV6) else []
 
 
 def _gang_on_host(gang: GangLink) -> str:
@@ -170,7 +185,7 @@ def _gang_on_host(gang: GangLink) -> str:
 def _gang_inside(gang: GangLink) -> list[str]:
     length = ipaddress.IPv4Network(gang.subnet).prefixlen
     return [
-        f"link set {GANG} addrgenmode none",
+        *_without_ipv6(GANG),
         f"link set {GANG} up",
         f"addr add {gang_address(gang.subnet, gang.node_rank)}/{length} dev {GANG}",
         *(

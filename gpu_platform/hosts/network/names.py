@@ -8,11 +8,16 @@ import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import structlog
+
 from gpu_platform.domain.hosts.network import Target
 from gpu_platform.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 HOSTS = Path("/etc/hosts")
@@ -59,20 +64,22 @@ def own_hosts_file(own: dict[str, str], file: Path = HOSTS) -> str:
 
 
 def resolve(targets: Iterable[Target]) -> list[Target]:
-    """The targets, with the addresses that their names have just now. A name that has none is left out."""
+    """The targets, with the IPv4 addresses that their names have just now. A name that has none is left out."""
     found: list[Target] = []
     for target in targets:
         if target.name is None:
             found.append(target)
-        else:
-            found += [
-                replace(target, network=ipaddress.IPv4Network(address), name=None) for address in lookup(target.name)
-            ]
+            continue
+        addresses = lookup(target.name)
+        if not addresses:
+            _warn_of(target.name)
+        found += [replace(target, network=ipaddress.IPv4Network(address), name=None) for address in addresses]
     return found
 
 
 def control_plane(settings: Settings) -> tuple[list[str], list[int]]:
-    """Addresses and ports of the service, of Temporal and of the database, as far as this host's settings say."""
+    """Addresses (IPv4 and IPv6) and ports of the service, of Temporal and of the database, as far as this host's
+    settings say."""
     urls = [settings.api_url, *settings.api_urls, f"tcp://{settings.temporal.address}", settings.store_url]
     addresses: set[str] = set()
     ports: set[int] = set()
@@ -80,18 +87,26 @@ def control_plane(settings: Settings) -> tuple[list[str], list[int]]:
         with contextlib.suppress(ValueError):
             parts = urlsplit(url)
             if parts.hostname is not None:
-                addresses.update(lookup(parts.hostname))
+                addresses.update(lookup(parts.hostname), lookup(parts.hostname, socket.AF_INET6))
                 ports.update([parts.port] if parts.port else [])
     return sorted(addresses), sorted(ports)
 
 
-def lookup(name: str) -> list[str]:
-    """The IPv4 addresses of a name, sorted. Empty: it has none, or no name server answers."""
+def lookup(name: str, family: socket.AddressFamily = socket.AF_INET) -> list[str]:
+    """The addresses of a name (IPv4, if no other family is given), sorted. Empty: it has none, or no name server
+    answers."""
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, None, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return sorted({str(entry[4][0]) for entry in found})
+    return sorted({str(entry[4][0]).partition("%")[0] for entry in found})
+
+
+@cache
+def _warn_of(name: str) -> None:
+    """Say once that ranks do not reach a name."""
+    hint = "it has only IPv6 addresses" if lookup(name, socket.AF_INET6) else "no name server knows it"
+    log.warning("network.name_without_ipv4", name=name, setting="node.network.allow", hint=hint)
 
 
 def file_behind(path: Path) -> str:

@@ -7,7 +7,10 @@ import ipaddress
 import json
 import socket
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import structlog
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable
@@ -16,7 +19,11 @@ from gpu_platform.hosts.network.choice import NetworkChoice, find_tool
 from gpu_platform.hosts.network.firewall import Firewall
 from gpu_platform.hosts.network.links import GANG, VXLAN_OVERHEAD, GangLink, NetworkOrder, Uplink, gang_address
 from gpu_platform.hosts.network.names import HOSTS, RESOLV_CONF, file_behind, lookup, name_servers, own_hosts_file
+from gpu_platform.hosts.network.rules import GangPeers
+from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 LOOPBACK = "127.0.0.1"
 RENDEZVOUS_PORTS = range(29_500, 29_516)
@@ -33,14 +40,18 @@ class HostNetwork:
         """``cgroup``: the cgroup of all jailed ranks in the tree of cgroup v2, if there is one."""
         self._settings = settings
         self._choice = choice
+        self._home = home
+        self._open_attempts: Callable[[], Iterable[AttemptKey]] = tuple
+        self._admitted: dict[AttemptKey, GangPeers] = {}
         tag = hashlib.sha256(str(home).encode()).hexdigest()[:6]
         self._prefix = f"gp{tag}-"
         self.firewall = Firewall(settings, tag, self._prefix, cgroup=cgroup)
         self._mtu = _mtu_of(settings.node.address)
 
-    def start(self) -> None:
-        """Write the packet filter, before any rank can start."""
-        self.firewall.start()
+    def start(self, open_attempts: Callable[[], Iterable[AttemptKey]] = tuple) -> None:
+        """Write the packet filter, before any rank can start. It admits the gangs of ``open_attempts``."""
+        self._open_attempts = open_attempts
+        self.firewall.start(self._gangs_here)
 
     def close(self) -> None:
         """Guard the packet filter no longer. It stays, because ranks go on."""
@@ -76,6 +87,26 @@ class HostNetwork:
         uplink = Uplink(self._prefix, _first_half(self._settings.node.network.subnet), self._mtu)
         return NetworkOrder(uplink if self._settings.node.network.allow else None, gang)
 
+    def admit(self, key: AttemptKey, order: NetworkOrder | None) -> None:
+        """Take frames from the hosts of the attempt's gang, before its ranks start. Raises :class:`HostUnavailable`."""
+        if order is not None and order.gang is not None:
+            self._admitted[key] = GangPeers(order.gang.vni, order.gang.hosts)
+            self._write_gangs(key, must=True)
+
+    def leave(self, key: AttemptKey) -> None:
+        """Take no more frames of the attempt's gang. Nothing of the attempt lives here, and it is marked finished."""
+        if self._admitted.pop(key, None) is not None or self._recorded_gang(key) is not None:
+            self._write_gangs(key)
+
+    def _write_gangs(self, key: AttemptKey, *, must: bool = False) -> None:
+        try:
+            self.firewall.write_gangs()
+        except HostUnavailable as error:
+            if must and self.firewall.is_there():
+                raise
+            # Another program removed the filter. Its guard writes all of it in a moment.
+            log.warning("network.gangs_not_written", attempt=str(key), error=str(error))
+
     def rendezvous(self, order: NetworkOrder | None, prepared: Prepared) -> Prepared:
         """Where the ranks of the attempt meet, as they see it."""
         if order is None:
@@ -94,10 +125,13 @@ class HostNetwork:
         if order is None:
             return None
         own = LOOPBACK if order.gang is None else gang_address(order.gang.subnet, order.gang.node_rank)
+        hosts = own_hosts_file({socket.gethostname(): own})
+        if order.gang is not None:
+            hosts += _names_of_peers(order.gang)
         servers = name_servers(self._settings.node.network.dns)
         written: list[list[str]] = []
         for name, seen_at, text in (
-            ("hosts", HOSTS, own_hosts_file({socket.gethostname(): own})),
+            ("hosts", HOSTS, hosts),
             ("resolv.conf", RESOLV_CONF, servers.text()),
         ):
             if seen_at.exists():
@@ -122,6 +156,33 @@ class HostNetwork:
             port=network.gang_port,
             mtu=self._mtu - VXLAN_OVERHEAD,
         )
+
+    def _gangs_here(self) -> list[GangPeers]:
+        """The gangs on this host, those of an earlier node worker included."""
+        recorded = {
+            key: gang
+            for key in self._open_attempts()
+            if not (paths.attempt_dir(self._home, key) / records.FINISHED).exists()
+            and (gang := self._recorded_gang(key)) is not None
+        }
+        return list((recorded | self._admitted).values())
+
+    def _recorded_gang(self, key: AttemptKey) -> GangPeers | None:
+        """The gang that the record of the attempt's jail names. None: no gang on other hosts, or no jail."""
+        record = records.read_record(str(paths.attempt_dir(self._home, key) / records.JAIL))
+        if record is None:
+            return None
+        if "network" not in record:  # an earlier release wrote it: the hosts of its gang are not known here
+            return GangPeers(_vni(key), [])
+        gang = None if record["network"] is None else NetworkOrder.parse(record["network"]).gang
+        return None if gang is None else GangPeers(gang.vni, gang.hosts)
+
+
+def _names_of_peers(gang: GangLink) -> str:
+    """Lines for ``/etc/hosts``. Without them PyTorch asks name servers about each peer, and waits if none answers. It
+    uses sockets for both versions of IP, which show an IPv4 address as a mapped one."""
+    peers = [(gang_address(gang.subnet, rank), f"gang-{rank}") for rank in range(len(gang.hosts))]
+    return "".join(f"{address} {name}\n::ffff:{address} {name}\n" for address, name in peers)
 
 
 def _vni(key: AttemptKey) -> int:

@@ -1,7 +1,8 @@
 """The packet filter of a host's ranks, as one nftables table of the node worker's own: nft(8).
 
-The table is written once for all attempts: it knows their links by the beginning of the names of interfaces, so a
-launch changes no rule. No rule of others is read or changed. It only refuses: what another table drops stays dropped.
+The table is written once for all attempts: it knows their links by the beginning of the names of interfaces. Only a
+gang on several hosts changes something: one chain, which says whose frames it takes. No rule of others is read or
+changed. It only refuses: what another table drops stays dropped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpu_platform.domain.hosts.network import Target
 
@@ -21,13 +22,26 @@ NOT_INTERNET = (
 """What is no public address (IANA's special-purpose registry, RFC 6890; multicast and class E)."""
 _METADATA = "169.254.0.0/16"
 """Link-local addresses. Clouds serve a machine's credentials there."""
+_METADATA_IPV6 = ("fe80::/10", "fd00:ec2::254")
+_CLOSED_S = 10
+"""How long the kernel remembers a connection that is closed. Its own 120 s let a rank fill the table with them."""
 _PRIORITY = -10
 """Before the filters of others, so that users get our answer and not their silence."""
 
 
 @dataclass(frozen=True)
+class GangPeers:
+    """From whom this host takes the frames of a gang."""
+
+    vni: int
+    """The number of the gang's network."""
+    hosts: Sequence[str]
+    """The addresses of the gang's hosts. Empty: anybody."""
+
+
+@dataclass(frozen=True)
 class Rules:
-    """All that the table depends on. Addresses are IPv4."""
+    """All that the table depends on. Addresses are IPv4, if nothing else is said."""
 
     table: str
     prefix: str
@@ -40,14 +54,16 @@ class Rules:
     """Only with networks; names are resolved."""
     dns: Sequence[str] = ()
     control_plane: Sequence[str] = ()
-    """Addresses of the service and of Temporal."""
+    """Addresses of the service and of Temporal, IPv4 and IPv6."""
     own_ports: Sequence[int] = ()
     """Ports of this host that ranks with the host's network are refused."""
     cgroup: str | None = None
     """The cgroup of all jailed ranks, below ``/sys/fs/cgroup``. None: the kernel has no cgroup v2."""
     only_ours: bool = False
     """This machine forwards packets only for ranks: everything else that it would forward is refused."""
-    peers: Sequence[str] = field(default=())
+    connections: int = 4096
+    """How many connections each attempt may have through this host at once."""
+    gangs: Sequence[GangPeers] = ()
 
 
 def table_name(host: str, tag: str) -> str:
@@ -59,27 +75,11 @@ def render(rules: Rules) -> str:
     """The commands that replace the table at once (nft -f)."""
     exact = [target for target in rules.allowed if target.is_exact]
     exact += [Target(network=ipaddress.IPv4Network(server), ports=(53, 53)) for server in rules.dns]
-    wide = [target for target in rules.allowed if not target.is_exact]
     ours = f'"{rules.prefix}*"'
-    last = f"ip daddr != {_set(NOT_INTERNET)} accept" if rules.internet else ""
     body = [
         *_chain("refuse", ["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited"]),
-        *_chain(
-            "from_ranks",
-            [
-                "meta nfproto ipv6 jump refuse",
-                'fib saddr . iif oif missing drop comment "a forged sender"',
-                "ct state established,related accept",
-                f'ip daddr {rules.subnet} jump refuse comment "other attempts"',
-                f'udp dport {rules.gang_port} jump refuse comment "the gangs of others"',
-                *map(_accept, exact),
-                'fib daddr type local jump refuse comment "this host"',
-                f'ip daddr {_set([_METADATA, *rules.control_plane])} jump refuse comment "the platform, metadata"',
-                *map(_accept, wide),
-                *([last] if last else []),
-                "jump refuse",
-            ],
-        ),
+        *_connections(rules.connections),
+        *_chain("from_ranks", _from_ranks(rules, exact)),
         *_chain("to_this_host", [f"iifname {ours} jump from_ranks"], hook="input"),
         *_chain(
             "to_others",
@@ -101,11 +101,86 @@ def render(rules: Rules) -> str:
             ],
             hook="output",
         ),
+        *_frames(rules, ours),
         *_masquerade(rules, ours),
         *_host_network(rules, exact),
     ]
     name = f"inet {rules.table}"
     return "\n".join([f"table {name}", f"delete table {name}", f"table {name} {{", *body, "}", ""])
+
+
+def render_gangs(table: str, gangs: Iterable[GangPeers]) -> str:
+    """The commands that replace the chain of the gangs at once, and no other."""
+    chain = f"inet {table} gang_peers"
+    return "\n".join([f"flush chain {chain}", *(f"add rule {chain} {line}" for line in _gang_peers(gangs)), ""])
+
+
+def _from_ranks(rules: Rules, exact: Iterable[Target]) -> list[str]:
+    wide = [target for target in rules.allowed if not target.is_exact]
+    platform = [_METADATA, *_of_version(rules.control_plane, 4)]
+    return [
+        "meta nfproto ipv6 jump refuse",
+        'fib saddr . iif oif missing drop comment "a forged sender"',
+        "ct state established,related accept",
+        f'ip daddr {rules.subnet} jump refuse comment "other attempts"',
+        f'udp dport {rules.gang_port} jump refuse comment "the gangs of others"',
+        *(_to(target, "goto admit") for target in exact),
+        'fib daddr type local jump refuse comment "this host"',
+        f'ip daddr {_set(platform)} jump refuse comment "the platform, metadata"',
+        *(_to(target, "goto admit") for target in wide),
+        *([f"ip daddr != {_set(NOT_INTERNET)} goto admit"] if rules.internet else []),
+        "jump refuse",
+    ]
+
+
+def _connections(most: int) -> list[str]:
+    """What limits the connections of an attempt, so that it cannot fill the host's table of them (conntrack).
+
+    The kernel's count leaves out those that are closed and not yet forgotten, so new ones are limited by time, too.
+    """
+    return [
+        "set connections { type ipv4_addr; size 65535; flags dynamic; }",
+        f"set beginnings {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout {6 * _CLOSED_S}s; }}",
+        "ct timeout short {",
+        *("protocol tcp;", "l3proto ip;", f"policy = {{ time_wait: {_CLOSED_S}, close: {_CLOSED_S} }}", "}"),
+        *_chain(
+            "admit",
+            [
+                f"add @connections {{ ip saddr ct count over {most} }} jump refuse",
+                f"update @beginnings {{ ip saddr limit rate over {max(most // _CLOSED_S, 1)}/second "
+                f"burst {most} packets }} drop",
+                'ct timeout set "short"',
+                "accept",
+            ],
+        ),
+    ]
+
+
+def _frames(rules: Rules, ours: str) -> list[str]:
+    """Frames of gangs come from the hosts of the same gang. They are not in the table of connections: each connection
+    inside a gang would be one more there."""
+    to_gangs = f"udp dport {rules.gang_port}"
+    return [
+        *_chain("gang_peers", _gang_peers(rules.gangs)),
+        *_chain(
+            "frames",
+            [f"iifname != {ours} {to_gangs} fib daddr type local jump gang_peers"],
+            hook="prerouting",
+            priority="raw",
+        ),
+        *_chain("own_frames", [f"{to_gangs} notrack"], hook="output", priority="raw"),
+    ]
+
+
+def _gang_peers(gangs: Iterable[GangPeers]) -> list[str]:
+    """``@th,96,24`` is the number of the network in the header of VXLAN (RFC 7348), behind that of UDP."""
+    return [
+        *(
+            f"@th,96,24 {gang.vni}{f' ip saddr {_set(gang.hosts)}' if gang.hosts else ''} notrack accept"
+            for gang in gangs
+        ),
+        'counter drop comment "frames of strangers"',
+    ]
 
 
 def _masquerade(rules: Rules, ours: str) -> list[str]:
@@ -118,14 +193,17 @@ def _host_network(rules: Rules, exact: Iterable[Target]) -> list[str]:
     if rules.cgroup is None:
         return []
     level = rules.cgroup.count("/") + 1 - rules.cgroup.startswith("unified/")
+    others = "fib daddr type != local jump refuse"
+    ipv4, ipv6 = (_of_version(rules.control_plane, version) for version in (4, 6))
+    own_ports = _set(map(str, rules.own_ports))
     refused = [
-        *map(_accept, exact),
+        f'udp dport {rules.gang_port} jump refuse comment "the gangs of others"',
+        *(_to(target, "accept") for target in exact),
         f"ip daddr {_set([_METADATA])} jump refuse",
-        *(
-            ["fib daddr type local tcp dport " + _set(map(str, rules.own_ports)) + " jump refuse"]
-            * bool(rules.own_ports)
-        ),
-        *([f"ip daddr {_set(rules.control_plane)} fib daddr type != local jump refuse"] * bool(rules.control_plane)),
+        f"ip6 daddr {_set(_METADATA_IPV6)} jump refuse",
+        *([f"fib daddr type local tcp dport {own_ports} jump refuse"] if rules.own_ports else []),
+        *([f"ip daddr {_set(ipv4)} {others}"] if ipv4 else []),
+        *([f"ip6 daddr {_set(ipv6)} {others}"] if ipv6 else []),
     ]
     return [
         *_chain("from_ranks_of_the_host_network", refused),
@@ -137,17 +215,21 @@ def _host_network(rules: Rules, exact: Iterable[Target]) -> list[str]:
     ]
 
 
-def _accept(target: Target) -> str:
+def _to(target: Target, verdict: str) -> str:
     ports = ""
     if target.ports is not None:
         first, last = target.ports
         ports = f" meta l4proto {{ tcp, udp }} th dport {first if first == last else f'{first}-{last}'}"
-    return f"ip daddr {target.network}{ports} accept"
+    return f"ip daddr {target.network}{ports} {verdict}"
 
 
-def _chain(name: str, lines: Sequence[str], *, hook: str | None = None) -> list[str]:
-    head = [] if hook is None else [f"type filter hook {hook} priority {_PRIORITY}; policy accept;"]
+def _chain(name: str, lines: Sequence[str], *, hook: str | None = None, priority: str = str(_PRIORITY)) -> list[str]:
+    head = [] if hook is None else [f"type filter hook {hook} priority {priority}; policy accept;"]
     return [f"chain {name} {{", *head, *lines, "}"]
+
+
+def _of_version(addresses: Iterable[str], version: int) -> list[str]:
+    return [address for address in addresses if ipaddress.ip_address(address).version == version]
 
 
 def _set(values: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The node worker's side of ``jobs exec``: sessions, their output kept for readers, their input, their end.
+"""One session of ``jobs exec`` in the node worker: its program, its output kept for readers, its input, its end.
 
 A session belongs to this node worker and ends with it. Its helper (``exec_helper``) makes sure that the program runs
 where the rank runs, and dies with the rank.
@@ -23,18 +23,12 @@ from pathlib import Path
 
 import gpu_platform
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import HostUnavailable, InUse, InvalidRequest, NotFound
+from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.isolation.orders import ExecOrder
 from gpu_platform.hosts.processes.exec_helper import MESSAGE_BYTES
 from gpu_platform.hosts.system import paths
 
-MAX_SESSIONS = 64
-"""The most commands that can run on one host at the same time."""
-UNREAD_S = 30.0
-"""A session ends if nobody has read its output for this many seconds."""
-_FORGET_S = 60.0
-"""Seconds for which the end of a session can still be read."""
 _START_TIMEOUT_S = 20.0
 _INPUT_PATIENCE_S = 5.0
 _LEFT_OUTPUT_S = 0.5
@@ -48,57 +42,6 @@ _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from gpu_platform.hosts.processes.exec_helper import main; main(int(sys.argv[2]))"
 )
-
-
-class ExecSessions:
-    """All exec sessions of this host. Use it only from the event loop. ``jailed``: the host starts ranks in jails."""
-
-    def __init__(self, home: Path, host: str, *, jailed: bool) -> None:
-        self._home = home
-        self._host = host
-        self._jailed = jailed
-        self._sessions: dict[str, ExecProcess] = {}
-
-    async def start(self, key: AttemptKey, request: ExecRequest) -> str:
-        """Start a command and return the session's id.
-
-        Raises :class:`NotFound` if the rank does not run here (any more), :class:`InvalidRequest` if the command cannot
-        be executed, and :class:`InUse` if too many commands run.
-        """
-        if len(self._sessions) >= MAX_SESSIONS:
-            raise InUse(f"host {self._host} runs {MAX_SESSIONS} commands beside ranks already; end one of them")
-        session = ExecProcess(key, request.rank)
-        self._sessions[session.id] = session
-        try:
-            await session.start(self._home, request, self._host, jailed=self._jailed)
-        except BaseException:
-            del self._sessions[session.id]
-            session.close()
-            raise
-        session.keeper = asyncio.create_task(self._keep(session))
-        return session.id
-
-    def get(self, key: AttemptKey, rank: int, session_id: str) -> ExecProcess:
-        """A session that runs or ended a short time ago. Raises :class:`NotFound`."""
-        session = self._sessions.get(session_id)
-        if session is None or (session.key, session.rank) != (key, rank):
-            raise NotFound(f"there is no such command on host {self._host}; it has ended, or its node worker restarted")
-        return session
-
-    def close(self) -> None:
-        """Close all sessions. Their helpers notice it and kill the programs."""
-        for session in self._sessions.values():
-            session.close()
-
-    async def _keep(self, session: ExecProcess) -> None:
-        try:
-            while not session.ended.is_set():
-                await session.wait_idle(UNREAD_S)
-                session.end("nobody read its output")
-            await asyncio.sleep(_FORGET_S)
-        finally:
-            self._sessions.pop(session.id, None)
-            session.close()
 
 
 class ExecProcess:

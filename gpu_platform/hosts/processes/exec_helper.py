@@ -134,7 +134,7 @@ def _trusted(of_rank: RankOrder, order: ExecOrder, *, rank_pid: int) -> RankOrde
         raise BadOrder("it names no jail, and this host runs every program of a job in one; restart the job")
     if os.path.basename(order.rank_dir) != f"rank-{of_rank.jail.rank}":
         raise BadOrder(f"it names rank {of_rank.jail.rank}, not the rank of {order.rank_dir}")
-    with open(f"/proc/{rank_pid}/status") as file:
+    with open(f"/proc/{rank_pid}/status", errors="replace") as file:  # the rank chooses its name
         uids = {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
     if uids != {of_rank.jail.uid} or 0 in uids:
         running = ", ".join(map(str, sorted(uids)))

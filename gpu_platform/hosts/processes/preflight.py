@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 
 from gpu_platform.domain.errors import PreflightFailed
@@ -11,9 +12,13 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 
 
-def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str]) -> None:
-    """Raise :class:`PreflightFailed` (``kind="user"``) if ``execve`` would fail for sure."""
-    if plan.workdir is not None and not os.path.isdir(plan.workdir):
+def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str], *, jailed: bool = False) -> None:
+    """Raise :class:`PreflightFailed` (``kind="user"``) if ``execve`` would fail for sure.
+
+    ``jailed``: the rank runs as another account. Then this says nothing about places that only some accounts see:
+    the job must not learn what is there. The rank itself says why it cannot start.
+    """
+    if plan.workdir is not None and not (jailed and _is_closed(plan.workdir)) and not os.path.isdir(plan.workdir):
         what = "is not a directory" if os.path.exists(plan.workdir) else "does not exist"
         raise PreflightFailed(
             f"the working directory {plan.workdir!r} {what} on {plan.host}: name one that every host has",
@@ -22,16 +27,49 @@ def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str
     program = command[0]
     if "/" in program:
         path = os.path.join(plan.workdir or "/", program)
-        if not os.path.exists(path):
-            raise PreflightFailed(
-                f"the program {program!r} does not exist on {plan.host}", kind=blame(FailureCause.REQUEST)
-            )
-        if os.path.isdir(path) or not os.access(path, os.X_OK):
-            raise PreflightFailed(
-                f"the program {program!r} is not executable on {plan.host}", kind=blame(FailureCause.REQUEST)
-            )
-    elif shutil.which(program, path=environ.get("PATH", os.defpath)) is None:
+        if not (jailed and _is_closed(path)):
+            _check_program(plan, program, path)
+        return
+    searched = environ.get("PATH", os.defpath)
+    places = searched.split(os.pathsep)
+    closed = [place for place in places if jailed and _is_closed(os.path.join(place, program))]
+    seen = os.pathsep.join(place for place in places if place not in closed)
+    # A closed place of the job's own may be its user's home. Those of the node worker are for the node worker.
+    may_be_there = not set(closed) <= set(os.environ.get("PATH", "").split(os.pathsep))
+    if shutil.which(program, path=seen) is None and not may_be_there:
         raise PreflightFailed(
-            f"the program {program!r} was not found on {plan.host} (PATH is {environ.get('PATH', os.defpath)!r})",
+            f"the program {program!r} was not found on {plan.host} (PATH is {searched!r})",
             kind=blame(FailureCause.REQUEST),
         )
+
+
+def _check_program(plan: HostPlan, program: str, path: str) -> None:
+    if not os.path.exists(path):
+        raise PreflightFailed(
+            f"the program {program!r} does not exist on {plan.host}", kind=blame(FailureCause.REQUEST)
+        )
+    if os.path.isdir(path) or not os.access(path, os.X_OK):
+        raise PreflightFailed(
+            f"the program {program!r} is not executable on {plan.host}", kind=blame(FailureCause.REQUEST)
+        )
+
+
+def _is_closed(path: str) -> bool:
+    """True if a directory above it is closed to other accounts, also above what a link leads to."""
+    try:
+        found = os.path.realpath(path)
+    except OSError:  # a part of it changes just now; who opens it for the account will say what is wrong
+        return True
+    return any(_is_below_closed(one) for one in {os.path.normpath(path), found})
+
+
+def _is_below_closed(path: str) -> bool:
+    while path not in ("/", ""):
+        path = os.path.dirname(path)
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:  # what is missing, or is no directory, has closed ones above it or has not
+            continue
+        if not mode & stat.S_IXOTH:
+            return True
+    return False

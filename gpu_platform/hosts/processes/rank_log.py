@@ -176,14 +176,18 @@ class LogPump:
             return
 
     def start(self) -> None:
-        """Start the thread, in the process that keeps the log. From here on only the rank has the write end."""
-        os.close(self.write_end)
+        """Start the thread, in the process that keeps the log."""
         self._over.acquire()
         start_new_thread(self._run, ())
 
+    def note(self, text: str) -> None:
+        """Append a line of the platform. It comes after all that the rank wrote before."""
+        os.write(self.write_end, f"gpu-platform: {text}\n".encode())
+
     def finish(self, timeout_s: float) -> None:
         """Wait until every process that wrote to the pipe is gone and all output is in the log, at most
-        ``timeout_s``."""
+        ``timeout_s``. No note may follow."""
+        os.close(self.write_end)
         self._over.acquire(timeout=timeout_s)
 
     def _run(self) -> None:

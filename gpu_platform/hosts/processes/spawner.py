@@ -18,7 +18,8 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from gpu_platform.hosts.isolation import privileges, seccomp
+from gpu_platform.hosts.isolation import privileges
+from gpu_platform.hosts.isolation.filters import seccomp
 from gpu_platform.hosts.isolation.jail import create_jail
 from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, RankOrder, parse_order
 from gpu_platform.hosts.processes.supervisor import Reply, name_process, supervise

@@ -29,8 +29,10 @@ from typing import Any, NamedTuple, NoReturn
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.isolation.orders import RankOrder
+from gpu_platform.hosts.isolation.secret_files import read_environ
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
 from gpu_platform.hosts.system import lease_file, records
+from gpu_platform.hosts.system.disks import is_full
 from gpu_platform.hosts.system.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
 
 Reply = Callable[[dict[str, Any]], None]
@@ -83,8 +85,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
         # The order holds the job's environment, which may be secret.
         records.write_record(os.path.join(rank_dir, records.ORDER), order.to_json(), durable=False)
         jail = None if order.jail is None else RankJail(order.attempt_dir, order.jail)
-        writer = LogWriter(rank_dir, LogBounds(order.log_file_bytes, order.log_files))
-        pump = LogPump(writer)
+        pump = LogPump(LogWriter(rank_dir, LogBounds(order.log_file_bytes, order.log_files)))
         child = _fork(order, jail, pump.write_end)
     except OSError as error:  # disk full, no permission, no more processes
         return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
@@ -98,7 +99,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
     else:
         reply({"status": "started", "pid": child.pid})
 
-    code, failure, alone = _run_to_end(order, child.pid, jail, writer, failure)
+    code, failure, alone = _run_to_end(order, child.pid, jail, pump, failure)
     if failure is not None and child.start_error is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
     if not alone:
@@ -111,7 +112,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
 
 
 def _run_to_end(
-    order: RankOrder, pid: int, jail: RankJail | None, writer: LogWriter, failure: dict[str, Any] | None
+    order: RankOrder, pid: int, jail: RankJail | None, pump: LogPump, failure: dict[str, Any] | None
 ) -> tuple[int, dict[str, Any] | None, bool]:
     """Wait for the rank's end, by itself or with its lease, and record it.
 
@@ -121,12 +122,18 @@ def _run_to_end(
     status = _wait_for(pid, lease.path if lease is not None and lease.ends_rank else None)
     if status is None:
         failure = _lease_ended(order)
-        writer.write(f"gpu-platform: {failure['message']}\n".encode())
+        pump.note(failure["message"])
         status = _end_rank(pid, jail)
     code = exit_code(status)
     if jail is not None and jail.cgroup.out_of_memory_kills():
-        writer.write(b"gpu-platform: the kernel ended processes of this rank: it was at its memory limit\n")
+        pump.note("the kernel ended processes of this rank: it was at its memory limit")
     alone = not _reap() if jail is None else jail.cgroup.is_empty
+    checkpoints = order.env.get("GPU_PLATFORM_CHECKPOINT_DIR")
+    if code != 0 and failure is None and is_full(checkpoints):
+        why = f"the disk of its checkpoints ({checkpoints}) is full: make room there"
+        pump.note(why)
+        message = f"a rank on {order.host} exited with code {code}, and {why}"
+        failure = {"kind": blame(FailureCause.PROGRAM).value, "message": message, "host": order.host, "exit_code": code}
     record = {
         "exit_code": code,
         "ended_at_ms": time.time_ns() // 1_000_000,
@@ -196,8 +203,12 @@ def _become_rank(order: RankOrder, jail: RankJail | None, log: int, error_fd: in
 
 def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int], error_fd: int) -> NoReturn:
     """Become the program ``order.argv``, where the rank is. If that fails, write ``[step, errno]`` to ``error_fd``."""
-    step = "sandbox"
+    step = "secrets"
     try:
+        env = order.env
+        if order.secrets is not None:
+            env = {**env, **read_environ(f"{'' if jail is None else jail.root}{order.secrets}")}
+        step = "sandbox"
         # All of them: a node worker that a shell started in the background ignores SIGINT and SIGQUIT.
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -211,10 +222,10 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
         step = "workdir"
         if order.workdir is not None:
             os.chdir(order.workdir)
-        elif os.path.isdir(order.env.get("HOME", "")):
-            os.chdir(order.env["HOME"])
+        elif os.path.isdir(env.get("HOME", "")):
+            os.chdir(env["HOME"])
         step = "command"
-        os.execvpe(order.argv[0], order.argv, order.env)
+        os.execvpe(order.argv[0], order.argv, env)
     except OSError as error:
         os.write(error_fd, json.dumps([step, error.errno]).encode())
         os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
@@ -239,6 +250,9 @@ def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
             "message": f"the rank could not be jailed on {host}: {reason}",
             "host": host,
         }
+    if step == "secrets":
+        message = f"the secrets of the job could not be read on {host}: {reason}"
+        return {"kind": blame(FailureCause.NO_JAIL).value, "message": message, "host": host}
     if step == "workdir":
         message = f"the working directory {order.workdir!r} cannot be entered on {host}{inside}: {reason}"
     else:

@@ -17,7 +17,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.accounts import account_of
 from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.capabilities import instance_nodes

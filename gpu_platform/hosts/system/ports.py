@@ -9,8 +9,8 @@ from collections.abc import Container, Iterable
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 
-_PORTS = range(20_000, 32_000)
-"""These are below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one."""
+PORTS = range(20_000, 32_000)
+"""Ports for rendezvous, below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one."""
 _TRIES = 200
 PORTS_OF_AN_ATTEMPT = 16
 """How many ports an attempt gets in the host's network. The first is for the rendezvous."""
@@ -19,12 +19,12 @@ PORTS_OF_AN_ATTEMPT = 16
 def free_port(taken: Container[int] = ()) -> int:
     """A TCP port that nothing listens on and that is not among ``taken``. Raises :class:`HostUnavailable`."""
     for _ in range(_TRIES):
-        port = random.choice(_PORTS)
+        port = random.choice(PORTS)
         if port in taken:
             continue
         if _is_free(port):
             return port
-    raise HostUnavailable(f"no free TCP port was found between {_PORTS.start} and {_PORTS.stop - 1}")
+    raise HostUnavailable(f"no free TCP port was found between {PORTS.start} and {PORTS.stop - 1}")
 
 
 def free_ports(taken: Iterable[int] = ()) -> range:
@@ -32,8 +32,8 @@ def free_ports(taken: Iterable[int] = ()) -> range:
 
     Raises :class:`PreflightFailed` if others hold a port of every range: that is no fault of this host's hardware.
     """
-    first = _PORTS.start
-    ranges = set(range(len(_PORTS) // PORTS_OF_AN_ATTEMPT))
+    first = PORTS.start
+    ranges = set(range(len(PORTS) // PORTS_OF_AN_ATTEMPT))
     ranges -= {(port - first) // PORTS_OF_AN_ATTEMPT for port in taken}
     for number in random.sample(sorted(ranges), len(ranges)):
         start = first + number * PORTS_OF_AN_ATTEMPT
@@ -41,7 +41,7 @@ def free_ports(taken: Iterable[int] = ()) -> range:
         if all(map(_is_free, ports)):
             return ports
     raise PreflightFailed(
-        f"other programs hold ports of every range from {first} to {_PORTS.stop - 1}: a job with the host's network "
+        f"other programs hold ports of every range from {first} to {PORTS.stop - 1}: a job with the host's network "
         "can do that; give jobs networks of their own (node.network.mode)",
         kind=blame(FailureCause.NO_PORTS),
         host_full=True,

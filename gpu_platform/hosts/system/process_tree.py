@@ -66,13 +66,18 @@ def all_processes() -> dict[int, Stat]:
 
 
 def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
-    """True if the process was started with all of these ``NAME=value`` in its environment."""
+    """True if the process was started with all of these ``NAME=value`` in its environment, and is in no jail.
+
+    A job chooses its own environment, so it could pass for anybody. Jailed processes are in other PID namespaces.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environ = b"\0" + file.read()
+        if not all(b"\0" + entry + b"\0" in environ for entry in entries):
+            return False
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
     except OSError:  # gone, a zombie, or another user's
         return False
-    return all(b"\0" + entry + b"\0" in environ for entry in entries)
 
 
 def descendants(

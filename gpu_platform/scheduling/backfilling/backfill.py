@@ -26,16 +26,18 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import Placement, ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
-from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.domains import domains_of, is_between_hosts
 from gpu_platform.scheduling.placing.framework import CODES, Framework
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.subsets import best_subset
 
 BACKFILLS = ("easy", "conservative", "keep", "none")
-MAX_REMEMBERED = 32
+REMEMBERED_BYTES = 32 << 20
+"""For as many requests as fit into this, the times of the hosts are remembered: 16 bytes per host."""
 _KEPT = CODES.index(ReasonCode.KEPT)
 
 
@@ -54,6 +56,8 @@ class PlannedReservation:
     """False: the date is tentative, and binds only jobs without a time limit."""
     host_resources: NDArray[np.bool_] | None = None
     """For each of ``hosts``: are CPUs or memory reserved there? None: on no host."""
+    overdue: str = ""
+    """A running job that holds what is reserved, and has run over its time limit: nobody knows the date."""
 
     def binds(self, row: PlacementRequest, now: float) -> bool:
         """Tell whether ``row`` must respect the reservation: if it started now, it might still run at the
@@ -62,13 +66,8 @@ class PlannedReservation:
         return row.time_limit_s is None or (self.is_promised and now + row.time_limit_s > self.start)
 
 
-def resources_of(
-    placement: Placement, snapshot: Snapshot, whole_hosts: bool = False
-) -> tuple[HostIndices, GpuSets, NDArray[np.bool_]]:
-    """Return what a reservation of the placement covers: the hosts, their GPUs, and whether CPUs or memory are taken.
-
-    ``whole_hosts``: reserve all GPUs of a host that also gives CPUs or memory.
-    """
+def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices, GpuSets, NDArray[np.bool_]]:
+    """Return what a reservation of the placement covers: hosts, their GPUs, and whether CPUs or memory are taken."""
     gpus, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
     for host_slice in placement.slices:
         host_index = snapshot.host_index(host_slice.host)
@@ -79,10 +78,6 @@ def resources_of(
             gpus[host_index] |= np.uint64(1 << place[1])
         if host_slice.cpus or host_slice.ram_mib:
             host_resources[host_index] = True
-            if whole_hosts and host_slice.gpu_uuids:
-                gpus[host_index] = snapshot.all_gpus[
-                    host_index
-                ]  # other jobs on these GPUs would need the same CPUs or memory
     hosts = np.flatnonzero((gpus != 0) | host_resources)
     return hosts, gpus[hosts], host_resources[hosts]
 
@@ -92,13 +87,9 @@ class Backfill:
 
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
-        self._known: dict[tuple[object, ...], _ReadyTimes] = {}
-        self.promised: dict[str, PlannedReservation] = {}
-        """The promise of each job, as of the last decision. Only with conservative backfill."""
-        self.waited_before: frozenset[str] = frozenset()
-        """The jobs that waited at the last decision, with a promise or without. They must not delay a promise of
-        ``promised``.
-        """
+        self._known = LeastRecentlyUsed[_ReadyTimes]()
+        self._ends: dict[int, tuple[int, list[float]]] = {}
+        """Host index -> (version of the snapshot, when each GPU is free)."""
 
     def plan_start(
         self,
@@ -116,21 +107,24 @@ class Backfill:
         times = self._ready_times(row, candidates)
         ready_at, gpus = np.maximum(times.ready_at, now), times.gpus
         booked = _by_host(others)
+        usable: dict[int, int] = {}
         if booked:
             gpus = gpus.copy()
             touched = np.array(sorted(booked), np.intp)
-            touched = touched[ready_at[touched] < math.inf]
-            usable = self._usable(row, touched)
-            for host_index in touched.tolist():
-                ready_at[host_index], gpus[host_index] = self._first_fit(
-                    row, host_index, usable[host_index], now, booked[host_index]
-                )
-        else:
-            usable = {}
+            usable = self._usable(row, touched[ready_at[touched] < math.inf])
+        # Bookings only make a host later. So only hosts that would be chosen without them are computed with them.
+        unseen = set(usable)
         while True:
             chosen = self._earliest(request, ready_at)
             if chosen is None:
                 return None
+            if late := unseen.intersection(chosen.tolist()):
+                for host_index in late:
+                    ready_at[host_index], gpus[host_index] = self._first_fit(
+                        row, host_index, usable[host_index], now, booked[host_index]
+                    )
+                unseen -= late
+                continue
             start = float(ready_at[chosen].max())
             # A host that is free before a reservation begins may be taken again when the last host becomes free.
             early = [
@@ -174,6 +168,9 @@ class Backfill:
 
     def _earliest(self, request: ResourceRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
         """Return the hosts of the domain that is the first to have enough of them."""
+        if request.hosts == 1 and len(ready_at) and not is_between_hosts(request.required_level):
+            best = int(np.argmin(ready_at))
+            return None if ready_at[best] == math.inf else np.array([best], np.intp)
         hosts = np.flatnonzero(ready_at < math.inf)
         if len(hosts) < request.hosts:
             return None
@@ -195,10 +192,10 @@ class Backfill:
 
     def _ready_times(self, row: PlacementRequest, candidates: Candidates) -> _ReadyTimes:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
-        times = self._known.pop(key, None) or _ReadyTimes()
-        if len(self._known) >= MAX_REMEMBERED:
-            del self._known[next(iter(self._known))]
-        self._known[key] = times
+        times = self._known.get(key)
+        if times is None:
+            times = _ReadyTimes()
+            self._known.put(key, times, REMEMBERED_BYTES // (16 * max(len(self._snapshot), 1)))
         self._bring_up_to_date(times, row, candidates)
         return times
 
@@ -230,8 +227,9 @@ class Backfill:
         machine = snapshot.machines[snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
         ends = {not_before: 0}
+        free_at = self._free_at(host_index)
         for position in members(usable & ~free):
-            end = max(not_before, self._running_jobs.free_at(snapshot.uuid(host_index, position)))
+            end = max(not_before, free_at[position])
             ends[end] = ends.get(end, 0) | 1 << position
         for _, end, _ in booked:
             ends.setdefault(max(not_before, end), 0)
@@ -244,6 +242,8 @@ class Backfill:
             for begins, ended, gpus in booked:
                 if begins < until and start < ended:
                     left &= ~gpus
+            if left.bit_count() < request.gpus_per_host:
+                continue
             best = best_subset(
                 machine,
                 left,
@@ -255,6 +255,15 @@ class Backfill:
             if best is not None:
                 return start, best.gpus
         return math.inf, 0
+
+    def _free_at(self, host_index: int) -> list[float]:
+        """Return when each GPU of the host is free, by position. Remembered until something changes on the host."""
+        seen, times = self._ends.get(host_index, (-1, []))
+        if seen < int(self._snapshot.changed_at[ChangeKind.USE][host_index]):
+            positions = range(int(self._snapshot.size[host_index]))
+            times = [self._running_jobs.free_at(self._snapshot.uuid(host_index, position)) for position in positions]
+            self._ends[host_index] = self._snapshot.version, times
+        return times
 
 
 _Booking = tuple[float, float, int]

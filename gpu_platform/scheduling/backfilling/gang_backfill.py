@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of
@@ -77,5 +79,11 @@ class GangBackfill:
             placement = self._placer.place_in(row, attempt, lookup)
             if placement is None:
                 return None
-        hosts, gpus, host_resources = resources_of(placement, self._snapshot, whole_hosts=True)
+        hosts, own, host_resources = resources_of(placement, self._snapshot)
+        # Other jobs on the rest of a host would need the same CPUs or memory. But what they were promised is theirs.
+        whole = np.where(host_resources & (own != 0), self._snapshot.all_gpus[hosts] & self._snapshot.working[hosts], 0)
+        for other in meanwhile:
+            _, mine, theirs = np.intersect1d(hosts, other.hosts, assume_unique=True, return_indices=True)
+            whole[mine] &= ~other.gpus[theirs]
+        gpus = own | whole.astype(np.uint64)
         return PlannedReservation(row.job_id, start, end, hosts, gpus, is_promised, host_resources)

@@ -13,6 +13,7 @@ from gpu_platform.domain.jobs.placement import BlockingJob
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
@@ -22,7 +23,8 @@ from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.subsets import best_subset
 
 Times = NDArray[np.float64]
-MAX_SHAPES = 64
+REMEMBERED_BYTES = 32 << 20
+"""For as many shapes of requests as fit into this, the times of the hosts are remembered: 16 bytes per host."""
 HOLDERS = 5
 """How many blocking jobs a reason names."""
 TRIES = 4
@@ -54,11 +56,11 @@ class ReleaseForecast:
         self._unknown: GpuSets = np.zeros(0, np.uint64)
         """GPUs that are taken by a job that is not known here."""
         self._seen = 0
-        self._known: dict[tuple[object, ...], HostAvailability] = {}
+        self._known = LeastRecentlyUsed[HostAvailability]()
 
     def ends(self) -> Times:
         """Return [hosts, GPUs of the largest host]: when each GPU is free. Minus infinity: now. Infinity: nobody
-        knows.
+        knows, for example because a job has run over its time limit.
         """
         snapshot = self._snapshot
         shape = (len(snapshot), int(snapshot.size.max(initial=0)))
@@ -76,10 +78,11 @@ class ReleaseForecast:
                 for position in range(int(snapshot.size[host_index])):
                     if free >> position & 1:
                         row[position] = -math.inf
-                    elif not self._running_jobs.holders(uuid := snapshot.uuid(host_index, position)):
+                    elif not (holders := self._running_jobs.holders(uuid := snapshot.uuid(host_index, position))):
                         unknown |= 1 << position
                     else:
-                        row[position] = self._running_jobs.free_at(uuid)
+                        overdue = any((job.job_id, job.attempt) in self._running_jobs.overdue for job in holders)
+                        row[position] = math.inf if overdue else self._running_jobs.free_at(uuid)
                 self._unknown[host_index] = unknown
             self._seen = snapshot.version
         return self._ends
@@ -87,12 +90,10 @@ class ReleaseForecast:
     def availability(self, row: PlacementRequest) -> HostAvailability:
         """Return when hosts can serve a job. Callers must not change it."""
         snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
-        known = self._known.pop(key, None)
+        known = self._known.get(key)
         if known is None:
-            if len(self._known) >= MAX_SHAPES:
-                del self._known[next(iter(self._known))]
             known = HostAvailability(np.zeros(len(snapshot), np.uint64), np.full(len(snapshot), math.inf))
-        self._known[key] = known
+            self._known.put(key, known, REMEMBERED_BYTES // (16 * max(len(snapshot), 1)))
         if known.seen != snapshot.version:
             changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > known.seen)
             known.usable[changed] = self._framework.usable(

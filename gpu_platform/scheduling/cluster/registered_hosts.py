@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from gpu_platform.domain.hosts.cuda import accepts_cuda
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.lease import DomainLoss
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import Capacity, largest_gang
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostArrays
@@ -50,6 +52,10 @@ class RegisteredHosts(HostArrays):
         self._ranks: NDArray[np.int64] | None = None
         self.shared = SharedGpuArrays()
         self.facts = GpuFacts()
+        self._capacities: dict[ResourceRequest, Capacity] = {}
+        self._capacities_at = -1
+        self._alike: list[HostInventory] = []
+        """For each host, the inventory of a host with equal facts."""
         self._lost_domains: list[DomainLoss] | None = None
         super().__init__(self._fabric.levels, _FIRST_CAPACITY)
         self.shared.resize(_FIRST_CAPACITY, 0)
@@ -118,6 +124,19 @@ class RegisteredHosts(HostArrays):
         for machine in self.machines[len(known) :]:
             known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
         return np.array(known, np.uint64)
+
+    def largest_gang(self, request: ResourceRequest) -> Capacity:
+        """Compare a request with all hosts, in whatever state they are. Remembered until a machine changes."""
+        if self._capacities_at != self.facts_version or len(self._capacities) > MAX_QUESTIONS:
+            self._capacities_at = self.facts_version
+            self._capacities.clear()
+            alike: dict[Hashable, HostInventory] = {}
+            hosts = zip(self.machine.tolist(), self._inventories, strict=True)
+            self._alike = [alike.setdefault(_facts_besides_gpus(machine, one), one) for machine, one in hosts]
+        known = self._capacities.get(request)
+        if known is None:
+            known = self._capacities[request] = largest_gang(self._alike, request)
+        return known
 
     def cuda_bits(self, wanted: str) -> np.uint64:
         """Return the bits of ``cuda`` for all installations that meet ``wanted``."""
@@ -239,3 +258,9 @@ class RegisteredHosts(HostArrays):
             self.facts_version = self.version
         for finer in range(change + 1):
             self.changed_at[ChangeKind(finer)][host_index] = self.version
+
+
+def _facts_besides_gpus(machine: int, one: HostInventory) -> Hashable:
+    """Return all that decides what a host can ever serve. ``machine`` is the number of its machine."""
+    cuda = (tuple(one.cuda_installations), str(one.unusable_cuda))
+    return machine, one.cpus, one.ram_mib, one.isolates, one.mps, str(one.mig_profiles), cuda

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -18,6 +19,10 @@ class RunningJobs:
     def __init__(self) -> None:
         self._rows: dict[AttemptId, RunningRow] = {}
         self._of_gpu: dict[str, dict[AttemptId, None]] = {}
+        self._ends: list[tuple[float, AttemptId]] = []
+        """A heap of the ends by time limit. Entries of jobs that have ended, or that end later now, are stale."""
+        self.overdue: dict[AttemptId, RunningRow] = {}
+        """The jobs that have run over their time limits, as of the last :meth:`pass_time`."""
         self.limited = 0
         """The number of these jobs that have a time limit."""
 
@@ -32,16 +37,30 @@ class RunningJobs:
         self.end((row.job_id, row.attempt))
         self._rows[row.job_id, row.attempt] = row
         self.limited += row.time_limit_s is not None
+        if row.time_limit_s is not None:
+            heapq.heappush(self._ends, (latest_end(row), (row.job_id, row.attempt)))
         for uuid in row.gpu_uuids:
             self._of_gpu.setdefault(uuid, {})[row.job_id, row.attempt] = None
 
     def end(self, key: AttemptId) -> RunningRow | None:
         """Remove a job and return its entry. Return None if there is none."""
         row = self._rows.pop(key, None)
+        self.overdue.pop(key, None)
         self.limited -= row is not None and row.time_limit_s is not None
         for uuid in row.gpu_uuids if row else ():
             del self._of_gpu[uuid][key]
         return row
+
+    def pass_time(self, now: float) -> list[RunningRow]:
+        """Note the time. Return the jobs that have run over their time limits since the last call."""
+        new = []
+        while self._ends and self._ends[0][0] < now:
+            end, key = heapq.heappop(self._ends)
+            row = self._rows.get(key)
+            if row is not None and key not in self.overdue and latest_end(row) == end:
+                self.overdue[key] = row
+                new.append(row)
+        return new
 
     def checkpoint_saved(self, key: AttemptId, at: float) -> None:
         """Note when a job saved its work. Only the newest time counts, whichever host reported it. Unknown jobs are

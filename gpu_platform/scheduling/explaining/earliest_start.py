@@ -18,7 +18,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.rounds import SchedulerState
+from gpu_platform.scheduling.round_state import SchedulerState
 
 MAX_SPARED = 64
 """For at most this many jobs it is checked whether each of them could stay."""

@@ -19,7 +19,6 @@ from gpu_platform.domain.placing.capacity import (
     describe,
     describe_host_resources,
     describe_share,
-    largest_gang,
 )
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -224,7 +223,7 @@ def unknown_level(request: ResourceRequest, snapshot: Snapshot) -> str:
 def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """Say what was asked, what there is and what to do. ``able``, by host index: hosts that could hold one slice."""
     able = candidates.after_health
-    capacity = largest_gang([snapshot.inventory(host_index) for host_index in range(len(snapshot))], request)
+    capacity = snapshot.largest_gang(request)
     if not capacity.fits:
         return capacity.message
     count, level = int(able.sum()), request.required_level

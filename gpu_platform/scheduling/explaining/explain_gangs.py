@@ -36,7 +36,7 @@ def explain_gang(
         step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
         update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
         return reason.model_copy(update=update)
-    asked = " and ".join(f"{group.group} {describe(group.resources)}" for group in row.rank_groups())
+    asked = " and ".join(f"{group.group or ''} {describe(group.resources)}".strip() for group in row.rank_groups())
     whole = placer.fits(row)
     held_back = (
         next((k for group in row.rank_groups() if (k := kept(*_example(group, candidates)))), None) if whole else None

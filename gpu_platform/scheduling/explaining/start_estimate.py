@@ -23,7 +23,7 @@ from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
-from gpu_platform.scheduling.rounds import SchedulerState
+from gpu_platform.scheduling.round_state import SchedulerState
 
 AHEAD = 256
 """For how many jobs in order an estimate is made. The jobs behind them get none."""
@@ -54,6 +54,8 @@ class Estimates:
         self._what_if = WhatIf.of(forecast, state.snapshot) if self._limited else None
         self._jobs = deque(islice(in_order(state.queue), AHEAD) if self._limited else ())
         self._of: dict[str, Estimate] = {}
+        self._last = now
+        """The latest start of the jobs so far. Infinity: nobody knows when one of them starts."""
 
     @property
     def left(self) -> int:
@@ -87,8 +89,14 @@ class Estimates:
         found = self._what_if.earliest(row) if has_simple_estimate(row) else None
         if found is None:
             self._what_if.close(np.flatnonzero(able))  # kept for it, until an unknown time
+            self._last = math.inf
             return Estimate(None, EstimateBasis.NO_TIME_LIMIT if has_simple_estimate(row) else EstimateBasis.PARTS)
-        start, gpus = max(found[0], self._now), found[1]
+        start, gpus = found
+        if start <= self._now:
+            start = self._last  # it would fit now, but it waits: hosts are kept until the jobs ahead have started
+            if start == math.inf or start <= self._now:
+                return Estimate(None, EstimateBasis.NO_TIME_LIMIT)
+        self._last = max(self._last, start)
         self._what_if.take(gpus, start + (row.time_limit_s or math.inf))
         return Estimate(start, EstimateBasis.TIME_LIMITS)
 

@@ -26,7 +26,8 @@ from gpu_platform.scheduling.explaining.explain import (
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
 from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
+from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
+from gpu_platform.scheduling.rounds import SchedulingRound
 
 SLICE, IDLE_SLICE = 8, 256
 """How many jobs are looked at during a decision, and how many if there is nothing to decide."""
@@ -141,11 +142,13 @@ class WaitingReasons:
             reason = behind_displaced_jobs(reason)
         update: dict[str, object] = {"first_job": row.job_id}
         estimate = _estimate(row, reason, estimates)
-        if estimate is not None:
+        if estimate is not None and (estimate.start is None or estimate.start >= last_round.now):
             update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
         if reason.code is WaitCode.WAITING_FOR_GPUS and has_simple_estimate(row):
             able = state.candidates.of(row).after_use
             update["holders"], update["more_holders"] = self.forecast.holders(row, able)
+        if overdue := last_round.overdue.get(row.job_id):
+            update["next_step"] = f"{overdue} has run over its time limit: a start is promised again once it has ended"
         if any(claim.job_id == row.job_id for claim in last_round.claims):
             # Dates from time limits do not count: jobs are being preempted for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}

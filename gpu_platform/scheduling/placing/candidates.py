@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import (
     FITS,
@@ -21,7 +22,9 @@ from gpu_platform.scheduling.placing.framework import (
 )
 
 MAX_SHAPES = 512
-"""How many shapes are remembered. Each needs about 40 bytes per host."""
+"""How many shapes are remembered in a large cluster. Each needs about 40 bytes per host."""
+SHAPE_BYTES = 64 << 20
+"""In a small cluster as many shapes are remembered as fit into this."""
 MAX_OVERLAYS = 10_000
 
 
@@ -105,18 +108,16 @@ class CandidateIndex:
     def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
         self._framework = framework
         self._snapshot = snapshot
-        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._shapes = LeastRecentlyUsed[_Shape]()
         self._overlays: dict[tuple[object, ...], _Overlay] = {}
 
     def of(self, row: PlacementRequest) -> Candidates:
         """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
         key = shape_of(row)
-        shape = self._shapes.pop(key, None)
+        shape = self._shapes.get(key)
         if shape is None:
-            if len(self._shapes) >= MAX_SHAPES:
-                del self._shapes[next(iter(self._shapes))]
             shape = _Shape(self._framework, self._snapshot, row)
-        self._shapes[key] = shape  # last: the least recently used one is first
+            self._shapes.put(key, shape, max(MAX_SHAPES, SHAPE_BYTES // (40 * max(len(self._snapshot), 1))))
         candidates = shape.current()
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
 

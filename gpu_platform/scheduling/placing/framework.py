@@ -28,6 +28,8 @@ from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
+FEW_HOSTS = 32
+"""Up to so many hosts are asked one by one."""
 HOST_ITSELF = np.uint64(1)
 """For a request without GPUs filters pass on the host itself, as this set. See :meth:`HostQuery.all_gpus`."""
 CODES = tuple(ReasonCode)
@@ -282,9 +284,21 @@ class Framework:
         if request.share is not None or not request.gpus_per_host:
             self._share(request, snapshot, hosts, gpus, offers, fitting)
             return
-        machines = snapshot.machine[hosts[fitting]].tolist()
-        for i, machine, free in zip(fitting.tolist(), machines, gpus[fitting].tolist(), strict=True):
-            _offer(offers, i, _best(request, snapshot.machines[machine], free), free)
+        machines, free = snapshot.machine[hosts[fitting]], gpus[fitting]
+        if len(fitting) <= FEW_HOSTS:
+            for i, machine, left in zip(fitting.tolist(), machines.tolist(), free.tolist(), strict=True):
+                _offer(offers, i, _best(request, snapshot.machines[machine], left), left)
+            return
+        # Equal machines with the same GPUs left offer the same.
+        order = np.lexsort((free, machines))
+        first = np.flatnonzero((np.diff(machines[order], prepend=-1) != 0) | (free[order] != np.roll(free[order], 1)))
+        kinds = Offers.none(len(first))
+        for i, (machine, left) in enumerate(
+            zip(machines[order][first].tolist(), free[order][first].tolist(), strict=True)
+        ):
+            _offer(kinds, i, _best(request, snapshot.machines[machine], left), left)
+        kind = np.repeat(np.arange(len(first)), np.diff(first, append=len(order)))
+        offers.put(fitting[order], kinds.of(kind))
 
     def _share(
         self,

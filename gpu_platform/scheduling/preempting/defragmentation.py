@@ -11,7 +11,11 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
+from gpu_platform.scheduling.preempting.move_solver import SolverTime
 from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
+
+LOOK_LIMIT = 0.05
+"""The solver's time for one look, in its own unit: all requests of one look together."""
 
 
 def defragment(
@@ -21,14 +25,20 @@ def defragment(
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
-) -> tuple[PlacementRequest, MovePlan] | None:
+) -> tuple[int, tuple[PlacementRequest, MovePlan] | None]:
     """Return the first of ``waiting`` for which moving jobs helps, and which jobs to move. No job is moved for one of
     lower priority.
+
+    The first number of the answer says at how many of ``waiting`` it looked. It stops when the solver's time for one
+    look is used up: then look at the others next time.
     """
-    for row in waiting:
+    time = SolverTime(LOOK_LIMIT)
+    for number, row in enumerate(waiting):
+        if time.left <= 0:
+            return number, None
         allowed = [job for job in movable if job.priority <= row.priority]
         with Statement(snapshot) as attempt:
-            moves = move_planner.smallest_plan(row, allowed, budget, now, attempt)
+            moves = move_planner.smallest_plan(row, allowed, budget, now, attempt, time)
         if moves is not None:
-            return row, moves
-    return None
+            return number + 1, (row, moves)
+    return len(waiting), None

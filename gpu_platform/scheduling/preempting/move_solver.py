@@ -17,6 +17,13 @@ DETERMINISTIC_LIMIT = 0.5
 """The limit for all solutions together, in the solver's own unit. It is about the same as seconds."""
 
 
+@dataclass
+class SolverTime:
+    """How long the solver may still work, in its own unit. So an answer does not depend on the machine's speed."""
+
+    left: float = DETERMINISTIC_LIMIT
+
+
 @dataclass(frozen=True)
 class MoveSet:
     """A set of jobs to move, by their numbers in the model."""
@@ -66,10 +73,18 @@ class MoveModel:
     max_cost: float
 
 
-def cheapest_sets(model: MoveModel, tries: int) -> Iterator[MoveSet]:
+def load_solver() -> None:
+    """Import OR-tools now: it takes some tenths of a second."""
+    from ortools.sat.python import cp_model
+
+    assert cp_model
+
+
+def cheapest_sets(model: MoveModel, tries: int, time: SolverTime | None = None) -> Iterator[MoveSet]:
     """Yield sets of jobs that could be enough, fewest jobs first, then cheapest; at most ``tries`` sets.
 
-    To ask for the next set means that the last one was not enough in reality.
+    ``time`` is used up; by default it is DETERMINISTIC_LIMIT. To ask for the next set means that the last one was not
+    enough in reality.
     """
     from ortools.sat.python import cp_model
 
@@ -86,16 +101,16 @@ def cheapest_sets(model: MoveModel, tries: int) -> Iterator[MoveSet]:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
-    left = DETERMINISTIC_LIMIT
+    time = SolverTime() if time is None else time
     for _ in range(tries):
-        solver.parameters.max_deterministic_time = left
+        solver.parameters.max_deterministic_time = time.left
         status = solver.solve(problem)
-        left -= solver.response_proto.deterministic_time
+        time.left -= solver.response_proto.deterministic_time
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return
         chosen = tuple(number for number, variable in enumerate(moved) if solver.value(variable))
         yield MoveSet(chosen, status == cp_model.OPTIMAL)
-        if left <= 0:
+        if time.left <= 0:
             return
         problem.add_bool_or([variable.negated() if n in chosen else variable for n, variable in enumerate(moved)])
 

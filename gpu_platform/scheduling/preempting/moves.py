@@ -27,7 +27,7 @@ from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import MoveBudget
-from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, cheapest_sets
+from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, SolverTime, cheapest_sets
 from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.preempting.victim_trials import SliceVictimTrial
 
@@ -70,10 +70,16 @@ class MovePlanner:
         self._candidates, self._placer = candidates, placer
 
     def smallest_plan(
-        self, row: PlacementRequest, movable: Iterable[RunningRow], budget: MoveBudget, now: float, attempt: Statement
+        self,
+        row: PlacementRequest,
+        movable: Iterable[RunningRow],
+        budget: MoveBudget,
+        now: float,
+        attempt: Statement,
+        time: SolverTime | None = None,
     ) -> MovePlan | None:
         """Return which of ``movable`` to move for ``row``. None: no set within the budget is enough. ``attempt`` is
-        left as it was.
+        left as it was. ``time`` is used up; by default the solver's own limit counts.
         """
         jobs = sorted(
             (job for job in movable if _can_move(job) and lost_work(job, now) <= budget.lost_gpu_s),
@@ -87,7 +93,7 @@ class MovePlanner:
         if problem is None:
             return None
         model = self._model(row, problem, budget, now)
-        for candidate in cheapest_sets(model, MAX_TRIES):
+        for candidate in cheapest_sets(model, MAX_TRIES, time):
             chosen = [problem.jobs[number] for number in candidate.jobs]
             placement = self.try_moving(row, chosen, attempt)
             if placement is not None:
@@ -118,10 +124,11 @@ class MovePlanner:
         snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
         held = [self._held(job) for job in jobs]
         free = np.bitwise_count(snapshot.available() & snapshot.working) * snapshot.ready
+        jobs_on = _jobs_by_host(held)
         hosts = [
             HostModel(
                 free=int(free[host_index]),
-                freed={n: gpus[host_index].bit_count() for n, gpus in enumerate(held) if host_index in gpus},
+                freed={n: held[n][host_index].bit_count() for n in jobs_on.get(host_index, ())},
             )
             for host_index in range(len(snapshot))
         ]
@@ -160,8 +167,9 @@ class MovePlanner:
         must."""
         trial = SliceVictimTrial(row, self._snapshot, self._framework, ())
         minimal_sets: dict[int, list[tuple[int, ...]]] = {}
+        jobs_on = _jobs_by_host(held)
         for host_index in range(len(self._snapshot)):
-            there = [number for number, gpus in enumerate(held) if host_index in gpus]
+            there = jobs_on.get(host_index, [])
             found: list[tuple[int, ...]] = []
             sizes = range(len(there) + 1) if len(there) <= MAX_SUBSETS_OF else (0, 1, 2, 3, len(there))
             for size in sizes:
@@ -194,8 +202,9 @@ class MovePlanner:
         roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
         targets = set(roomy.tolist())
         chosen: dict[int, None] = {}
+        jobs_on = _jobs_by_host(held)
         for host_index in order:
-            there = [number for number, gpus in enumerate(held) if host_index in gpus]
+            there = jobs_on.get(host_index, [])
             if (len(chosen) + len(there)) * (len(targets) + 1) > MAX_PAIRS:
                 break
             targets.add(host_index)
@@ -227,3 +236,12 @@ def _can_move(job: RunningRow) -> bool:
     A job with shares of GPUs is not moved: the GPU would stay shared by others. Nor is a job without GPUs.
     """
     return job.resources is not None and not job.shares and bool(job.gpu_uuids)
+
+
+def _jobs_by_host(held: Sequence[dict[int, int]]) -> dict[int, list[int]]:
+    """Return host index -> the numbers of the jobs that have GPUs there, ascending."""
+    jobs_on: dict[int, list[int]] = {}
+    for number, gpus in enumerate(held):
+        for host_index in gpus:
+            jobs_on.setdefault(host_index, []).append(number)
+    return jobs_on

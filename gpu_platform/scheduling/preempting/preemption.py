@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import numpy as np
-
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -115,9 +113,11 @@ def _cheapest(trial: VictimTrial, jobs: Sequence[RunningRow], now: float) -> tup
     if len(jobs) <= trial.exact_up_to:
         found = _search(trial, jobs, costs)
     elif trial.one_host:
-        found = None
-        for host_index in sorted({host_index for job in jobs for host_index in trial.of(job)}):
-            there = [job for job in jobs if host_index in trial.of(job)]
+        found, jobs_of = None, dict[int, list[RunningRow]]()
+        for job in jobs:
+            for host_index in trial.of(job):
+                jobs_of.setdefault(host_index, []).append(job)
+        for _, there in sorted(jobs_of.items(), key=lambda entry: entry[0]):
             best = _search(trial, there, costs, found[0] if found else None)
             found = best or found
     else:
@@ -159,9 +159,12 @@ def _greedily(
     """In each domain: stop jobs, cheapest first, until the gang fits. Then spare each that can be spared, dearest
     first.
     """
-    domains, best = trial.domains(), None
-    for domain in np.unique(domains).tolist():
-        inside = [job for job in jobs if any(domains[host_index] == domain for host_index in trial.of(job))]
+    domains, best = trial.domains().tolist(), None
+    inside_of: dict[int, list[RunningRow]] = {domain: [] for domain in sorted(set(domains))}
+    for job in jobs:
+        for domain in {domains[host_index] for host_index in trial.of(job)}:
+            inside_of[domain].append(job)
+    for inside in inside_of.values():
         if not trial.fits(inside):
             continue
         low, high = 0, len(inside)

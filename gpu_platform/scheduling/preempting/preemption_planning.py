@@ -32,7 +32,8 @@ from gpu_platform.scheduling.preempting.preemption import (
     eligible_victims,
 )
 from gpu_platform.scheduling.preempting.recovery import recover
-from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
+from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
+from gpu_platform.scheduling.rounds import SchedulingRound
 
 PREEMPTORS = 8
 """For how many classes of waiting jobs other jobs may be stopped in one decision."""
@@ -80,6 +81,8 @@ class PreemptionPlanner:
         """Jobs that lost hosts or GPUs and have no new place yet."""
         self._claims: dict[str, _ClaimWithDeadline] = {}
         self._next_look = -math.inf
+        self._looked_at: set[str] = set()
+        """The jobs at which defragmentation looked already. When it has looked at all, it begins again."""
         self._losses: list[float] = []
         """When hosts were lost, within the last GATHER_S."""
         self._gather_until = -math.inf
@@ -287,11 +290,15 @@ class PreemptionPlanner:
     def _defragment(self, waiting: list[WaitingEntry], movable: list[RunningRow], now: float) -> list[Preemption]:
         """Return the jobs to move for the first gang that has waited long enough and that moves help."""
         policy = self._state.policy
-        self._next_look = now + policy.defragment_every_s
         rows = [entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s]
-        found = defragment(
-            rows[:PREEMPTORS], self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now
+        due = [row for row in rows[:PREEMPTORS] if row.job_id not in self._looked_at]
+        looks, found = defragment(
+            due, self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now
         )
+        self._looked_at |= {row.job_id for row in due[:looks]}
+        if found is not None or looks == len(due):
+            self._looked_at.clear()
+            self._next_look = now + policy.defragment_every_s  # else the next decision looks at the others
         return [] if found is None else [self._moved(*found, PreemptionReason.DEFRAGMENTATION, now)]
 
     def _claim_without(self, row: PlacementRequest, jobs: Iterable[RunningRow], now: float) -> None:

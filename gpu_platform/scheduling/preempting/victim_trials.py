@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import host_query
@@ -82,18 +83,22 @@ class SliceVictimTrial:
         usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.available()).tolist()
+        self._of: dict[AttemptId, dict[int, int]] = {}
         for job in being_preempted:
             for host_index, gpus in self.of(job).items():
                 self._free[host_index] |= gpus
         self._ready = np.array([self.offers(host_index, 0) for host_index in host_indices.tolist()], bool)
 
     def of(self, job: RunningRow) -> dict[int, int]:
-        """Return host index -> usable GPUs that the job has there."""
-        found: dict[int, int] = {}
-        for uuid in job.gpu_uuids:
-            place = self._snapshot.locate(uuid)
-            if place is not None and self._usable[place[0]] >> place[1] & 1:
-                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+        """Return host index -> usable GPUs that the job has there. Remembered: many sets of the same jobs are tried."""
+        key = (job.job_id, job.attempt)
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = {}
+            for uuid in job.gpu_uuids:
+                place = self._snapshot.locate(uuid)
+                if place is not None and self._usable[place[0]] >> place[1] & 1:
+                    found[place[0]] = found.get(place[0], 0) | 1 << place[1]
         return found
 
     def helps(self, job: RunningRow) -> bool:

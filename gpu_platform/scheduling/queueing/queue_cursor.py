@@ -8,7 +8,7 @@ run into. So the cost of a round depends on the number of different needs, not o
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
@@ -28,6 +28,8 @@ class _NeedCursor:
     need: Need
     group: GroupKey | None = None
     at: int = 0
+    row: PlacementRequest | None = None
+    """The job for which it is in the list."""
 
 
 @dataclass
@@ -51,11 +53,23 @@ class QueueCursor:
         else:
             cursors = [_NeedCursor(need, group) for need in queue.needs() for _, group in need.groups]
         for number, cursor in enumerate(cursors):
-            row = self._first(cursor)
+            row = cursor.row = self._first(cursor)
             if row is not None:
                 self._heap.append((self._sort_key(row), number, cursor))
         heapq.heapify(self._heap)
         self._current: tuple[int, _NeedCursor, PlacementRequest] | None = None
+
+    def groups(self) -> list[tuple[GroupKey, PlacementRequest]]:
+        """Return the groups whose first jobs are in the list now."""
+        return [(_group_of(cursor), cursor.row) for _, _, cursor in self._heap if cursor.row is not None]
+
+    def drop(self, is_settled: Callable[[Need, GroupKey], bool]) -> None:
+        """Take needs out of the list, by the group that is next. Not where fair share decides, because there the
+        number of turns says who is ahead.
+        """
+        if self._share is None:
+            self._heap = [entry for entry in self._heap if not is_settled(entry[2].need, _group_of(entry[2]))]
+            heapq.heapify(self._heap)
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
@@ -104,7 +118,7 @@ class QueueCursor:
             groups = cursor.need.groups
             while cursor.at < len(groups) and self._is_blocked(cursor, groups[cursor.at][1]):
                 cursor.at = len(groups) if self._blocked[id(cursor.need)].all else cursor.at + 1
-        row = self._first(cursor)
+        row = cursor.row = self._first(cursor)
         if row is not None:
             heapq.heappush(self._heap, (self._sort_key(row), number, cursor))
 
@@ -134,12 +148,26 @@ class EveryJobCursor:
     :class:`QueueCursor` looks only at the first job of each group.
     """
 
-    def __init__(self, queue: JobQueue, share: Callable[[PlacementRequest], FairShareKey] | None, depth: int) -> None:
-        self._queue, self._share, self._left = queue, share, depth
+    def __init__(
+        self,
+        queue: JobQueue,
+        share: Callable[[PlacementRequest], FairShareKey] | None,
+        depth: int,
+        always: Container[str] = (),
+    ) -> None:
+        """``always``: jobs that get a turn however many wait ahead of them."""
+        self._queue, self._share, self._left, self._always = queue, share, depth, always
         self._heap = [(self._sort_key(row), row.job_id) for row in queue]
         heapq.heapify(self._heap)
         self._blocked: set[GroupKey] = set()
         self._current: PlacementRequest | None = None
+
+    def groups(self) -> list[tuple[GroupKey, PlacementRequest]]:
+        """Return the groups of all jobs."""
+        return [(self._queue.group(row), row) for row in self._queue]
+
+    def drop(self, is_settled: Callable[[Need, GroupKey], bool]) -> None:
+        """Every job has its turn, so none is taken out."""
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left."""
@@ -147,7 +175,7 @@ class EveryJobCursor:
             sort_key, job_id = heapq.heappop(self._heap)
             row = self._queue.get(job_id)
             assert row is not None, "only the job whose turn it is leaves the queue"
-            if self._left <= 0 and self._queue.group(row) in self._blocked:
+            if self._left <= 0 and self._queue.group(row) in self._blocked and job_id not in self._always:
                 continue
             if self._share is not None and self._heap and (current := self._sort_key(row)) > self._heap[0][0]:
                 heapq.heappush(self._heap, (current, job_id))  # another namespace or user is next now
@@ -169,3 +197,7 @@ class EveryJobCursor:
 
     def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
         return (() if self._share is None else self._share(row), self._queue.order(row))
+
+
+def _group_of(cursor: _NeedCursor) -> GroupKey:
+    return cursor.need.groups[cursor.at][1] if cursor.group is None else cursor.group

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
@@ -25,10 +25,12 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.simulator.dates import ToldDates
 from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
+from gpu_platform.scheduling.simulator.observers import Observers, Progress
 from gpu_platform.scheduling.simulator.records import HeldPeriod, JobOutcome, SimulatedJob, SimulationRun
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
 from gpu_platform.scheduling.simulator.timeline import Timeline
@@ -44,6 +46,7 @@ class _Kind(IntEnum):
     """Nothing happens, but the decision may change because time has passed."""
 
 
+NOBODY = Observers()
 _Event = tuple[float, _Kind, int, object]
 
 
@@ -57,16 +60,16 @@ def simulate(
     until_s: float | None = None,
     checkpoint_s: float | None = None,
     max_restarts: int = 16,
-    clock: Callable[[], float] | None = None,
+    observers: Observers = NOBODY,
 ) -> SimulationRun:
     """Run ``trace`` on ``hosts`` until every job has ended that can end, or until ``until_s``.
 
     ``start``: the cluster at second 0, with the same ``hosts``. Default: empty. ``failures``: in order of time; may be
     endless. ``checkpoint_s``: a stopped job resumes from the last multiple of this time. None: it starts from the
     beginning, unless it says how often it saves. ``max_restarts``: after failures, per job, as
-    ``JobSpec.max_hardware_retries``. ``clock`` (seconds) measures decisions.
+    ``JobSpec.max_hardware_retries``.
     """
-    simulation = _Simulation(trace, hosts, policy, iter(failures), until_s, checkpoint_s, max_restarts, clock)
+    simulation = _Simulation(trace, hosts, policy, iter(failures), until_s, checkpoint_s, max_restarts, observers)
     if start is not None:
         simulation.begin_with(start)
     else:
@@ -84,7 +87,7 @@ class _Simulation:
         until_s: float | None,
         checkpoint_s: float | None,
         max_restarts: int,
-        clock: Callable[[], float] | None,
+        observers: Observers,
     ) -> None:
         self._policy = policy
         self._may_preempt = policy.preemption or policy.defragmentation or policy.recovery
@@ -97,13 +100,18 @@ class _Simulation:
         self._until_s = until_s
         self._checkpoint_s = checkpoint_s
         self._max_restarts = max_restarts
-        self._clock = clock
+        self._clock, self._progress = observers.clock, observers.progress
         self._events: list[_Event] = [
             (job.submit_s, _Kind.ARRIVAL, number, job.id) for number, job in enumerate(trace.jobs)
         ]
         self._numbers = len(self._events)
         self._unfinished = len(trace.jobs)
         """How many jobs still change by themselves: they have not arrived yet, or run with an end."""
+        self._done = 0
+        self._told = ToldDates()
+        self._ask_about = _spread(trace, observers.estimates)
+        self._arrived: list[str] = []
+        """Jobs to ask about after the next decision, if they wait then."""
         self._waiting: dict[str, int] = {}
         """Job -> the number of GPUs that it asks for."""
         self._wanted = 0
@@ -154,6 +162,9 @@ class _Simulation:
                 self._happens(kind, what)
             self._decide()
             self._observe()
+            if self._progress is not None:
+                done, wait = self._done, len(self._waiting)
+                self._progress(Progress(done, len(self._records), wait, self._now - self._begin_s))
         if self._until_s is not None and (self._unfinished or self._waiting):
             self._now = max(self._now, self._until_s)
         for record in self._running.values():
@@ -166,6 +177,7 @@ class _Simulation:
             gpus=self._cluster.gpus,
             failures=self._failed,
             decision_s=self._decision_s,
+            told=self._told,
         )
 
     def _may_change(self) -> bool:
@@ -190,8 +202,10 @@ class _Simulation:
         self._unfinished -= 1
         if self._admission.fits(record.job.gpus):
             self._wait(record, self._now)
+            if record.job.id in self._ask_about:
+                self._arrived.append(record.job.id)
         else:
-            record.outcome = JobOutcome.REFUSED
+            record.outcome, self._done = JobOutcome.REFUSED, self._done + 1
 
     def _wait(self, record: SimulatedJob, enqueued_at: float) -> None:
         record.outcome, record.attempt = JobOutcome.WAITING, record.attempt + 1
@@ -210,6 +224,10 @@ class _Simulation:
             self._decision_s.append(self._clock() - begin)
         for row, placement in decision.placements:
             self._start(self._records[row.job_id], row, placement)
+        self._told.note_promises(self._scheduler, self._now)
+        for job_id in self._arrived:
+            self._told.ask(self._scheduler, job_id, self._now)
+        self._arrived.clear()
         for preemption in decision.preemptions:
             self._preempt(preemption)
         if self._may_preempt and self._waiting:
@@ -218,6 +236,7 @@ class _Simulation:
     def _start(self, record: SimulatedJob, row: PlacementRequest, placement: Placement) -> None:
         self._cluster.take(row.job_id, row.namespace, placement)
         self._scheduler.confirm(row.job_id, row.attempt)
+        self._told.started(row.job_id, self._now)
         if record.first_start_s is None:
             record.first_start_s = self._now
             record.level, record.bandwidth_gb_s = str(placement.level), placement.bandwidth_gb_s
@@ -241,7 +260,7 @@ class _Simulation:
         timed_out = limit_s is not None and record.left_s > limit_s
         self._stop(record)
         record.outcome = JobOutcome.TIMED_OUT if timed_out else JobOutcome.COMPLETED
-        record.end_s = self._now
+        record.end_s, self._done = self._now, self._done + 1
 
     def _preempt(self, preemption: Preemption) -> None:
         """Stop the work of the victims now. They leave after their grace."""
@@ -276,7 +295,7 @@ class _Simulation:
             self._lose_work(record)
             self._stop(record)
             if record.restarts == self._max_restarts:
-                record.outcome, record.end_s = JobOutcome.FAILED, self._now
+                record.outcome, record.end_s, self._done = JobOutcome.FAILED, self._now, self._done + 1
                 continue
             record.restarts += 1
             record.failed_at_s = self._now
@@ -341,6 +360,12 @@ class _Simulation:
             wanted=self._wanted,
             stranded=self._stranded_share.stranded(self._cluster),
         )
+
+
+def _spread(trace: Trace, count: int) -> set[str]:
+    """Return the ids of about ``count`` jobs, spread evenly over the trace."""
+    every = max(1, len(trace.jobs) // count) if count else len(trace.jobs) + 1
+    return {job.id for job in trace.jobs[every - 1 :: every]}
 
 
 def _request(job: TraceJob) -> PlacementRequest:

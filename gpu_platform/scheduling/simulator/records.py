@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.simulator.dates import ToldDates
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.timeline import Timeline
 
@@ -99,3 +100,5 @@ class SimulationRun:
     failures: int
     decision_s: list[float]
     """Wall-clock time of each decision. Empty without a clock."""
+    told: ToldDates = field(default_factory=ToldDates)
+    """Promised and estimated starts."""

@@ -11,7 +11,7 @@ import json
 import secrets
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import select, union_all, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
@@ -19,7 +19,7 @@ from gpu_platform.domain.access.tokens import PREFIX, TokenInfo, TokenRequest
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.store.database import change, read_record, read_records, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event
-from gpu_platform.store.models import ApiTokenRecord, api_token
+from gpu_platform.store.models import ApiTokenRecord, api_token, job, job_token, reservation
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 USED_EVERY = timedelta(minutes=1)
@@ -68,6 +68,16 @@ def find_token(session: Session, token: str) -> TokenInfo | None:
 
 
 @reading
+def valid_hashes(session: Session, now: datetime) -> frozenset[str]:
+    """The hashes of all tokens that may be valid now, also those of jobs, as :func:`hash_of` makes them."""
+    lasts = api_token.c.expires_at.is_(None) | (api_token.c.expires_at > now)
+    of_people = select(api_token.c.hash).where(api_token.c.revoked_at.is_(None), lasts)
+    of_attempt = (reservation.c.job_id == job_token.c.job_id) & (reservation.c.attempt == job_token.c.attempt)
+    of_jobs = select(job_token.c.hash).join(reservation, of_attempt).where(reservation.c.released_at.is_(None))
+    return frozenset(session.scalars(union_all(of_people, of_jobs)))
+
+
+@reading
 def list_tokens(session: Session) -> list[TokenInfo]:
     """All tokens, oldest first, revoked and expired ones too."""
     query = select(ApiTokenRecord).order_by(api_token.c.created_at, api_token.c.id)
@@ -102,6 +112,14 @@ def holders_of(session: Session, role: Role, namespace: str, now: datetime, limi
         if info.is_valid(now) and info.principal().has(role, namespace):
             found.add(info.user)
     return sorted(found)[:limit]
+
+
+@reading
+def namespaces_of(session: Session, user: str) -> set[str]:
+    """The namespaces in which the user is known: by a token, also one that has ended (``*``: the cluster), or a job."""
+    rows = read_records(session, select(ApiTokenRecord).where(api_token.c.user == user))
+    of_jobs = session.scalars(select(job.c.namespace).where(job.c.user == user).distinct())
+    return {namespace for row in rows for namespace in _info(row).roles} | set(of_jobs)
 
 
 def cluster_admin() -> dict[str, Role]:

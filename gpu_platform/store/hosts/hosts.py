@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, select, update
+from sqlalchemy import Row, bindparam, delete, func, literal, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InUse, NotFound
@@ -19,7 +19,7 @@ from gpu_platform.store.hosts import flapping
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.leases import ATTEMPTS_AT_HOST, lose
-from gpu_platform.store.models import HostRecord, allocation, gpu, host, repair
+from gpu_platform.store.models import HostRecord, allocation, gpu, host, machine_identity, repair
 from gpu_platform.store.reservations.releasing import settle_drain
 from gpu_platform.store.reservations.shares import use_of
 
@@ -132,7 +132,7 @@ def set_host_state(
 def remove_host(session: Session, name: str, *, reason: str | None, actor: str, now: datetime) -> None:
     """Remove a host that is LOST or DRAINED, holds nothing and does not report, with its GPUs and old allocations.
 
-    Usage and the audit log stay. If its node worker reports again, it is a new host. Raises :class:`NotFound` and
+    Usage and events stay. If its node worker reports again, it is a new host. Raises :class:`NotFound` and
     :class:`InUse`.
     """
     row = read_record(session, LOCK_HOST, {"host_name": name})
@@ -190,6 +190,7 @@ def _host(row: Row[Any], now: datetime) -> Host:
         gpus_total=row.gpus_total or 0,
         gpus_free=(row.gpus_free or 0) if row.state == HostState.READY else 0,
         reason=row.reason,
+        certificate_ends_at=row.certificate_ends_at,
     )
 
 
@@ -211,8 +212,14 @@ _GPU_COUNTS = (
     .subquery()
 )
 _HOSTS = (
-    select(host, _GPU_COUNTS.c.gpus_total, _GPU_COUNTS.c.gpus_free)
+    select(
+        host,
+        _GPU_COUNTS.c.gpus_total,
+        _GPU_COUNTS.c.gpus_free,
+        machine_identity.c.expires_at.label("certificate_ends_at"),
+    )
     .outerjoin(_GPU_COUNTS, _GPU_COUNTS.c.host == host.c.name)
+    .outerjoin(machine_identity, machine_identity.c.path == literal("node/") + host.c.name)
     .order_by(host.c.name)
 )
 _ROOM = select(host.c.name, host.c.cpus_used, host.c.ram_mib_used).order_by(host.c.name)

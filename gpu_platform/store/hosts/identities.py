@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import Forbidden, NotFound
-from gpu_platform.store.database import change, reading, upsert, writing
+from gpu_platform.store.database import Store, change, reading, upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import join_token, machine_identity
 
@@ -82,11 +83,35 @@ def revoke(session: Session, path: str, actor: str, now: datetime) -> None:
     append_event(session, "identity.revoked", actor, now, host=_host(path), data={"identity": path})
 
 
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """A machine that was revoked, and may have been enrolled again since."""
+
+    revoked_at_s: float
+    """Unix seconds. Certificates that were signed before are not believed."""
+    came_back: bool
+    """It was enrolled again."""
+
+
 @reading
-def revoked(session: Session) -> frozenset[str]:
-    """The names whose certificates are not believed any more."""
-    query = select(machine_identity.c.path).where(machine_identity.c.revoked_at.is_not(None))
-    return frozenset(session.scalars(query))
+def revocations(session: Session) -> dict[str, Revocation]:
+    """Name -> its revocation, of all machines that were ever revoked."""
+    columns = select(machine_identity.c.path, machine_identity.c.revoked_at, machine_identity.c.enrolled_at)
+    rows = session.execute(columns.where(machine_identity.c.revoked_at.is_not(None)))
+    return {row.path: Revocation(row.revoked_at.timestamp(), row.enrolled_at > row.revoked_at) for row in rows}
+
+
+def check_not_revoked(store: Store, path: str) -> None:
+    """Raise :class:`Forbidden` if the machine was revoked and not enrolled again."""
+    found = revocations(store).get(path)
+    if found is not None and not found.came_back:
+        raise Forbidden(was_revoked(path))
+
+
+def was_revoked(path: str) -> str:
+    """The message to a machine that was revoked."""
+    host = _host(path) or path
+    return f"{path} was revoked; if the machine is to come back: `gpu-platform hosts enroll {host}`"
 
 
 @reading
@@ -98,14 +123,19 @@ def address_of(session: Session, path: str) -> str | None:
 @reading
 def certificate_ends(session: Session) -> dict[str, datetime]:
     """Name -> end of its newest certificate, for machines that were enrolled and are not revoked."""
+    is_believed = machine_identity.c.revoked_at.is_(None) | (
+        machine_identity.c.enrolled_at > machine_identity.c.revoked_at
+    )
     query = select(machine_identity.c.path, machine_identity.c.expires_at).where(
-        machine_identity.c.revoked_at.is_(None), machine_identity.c.expires_at.is_not(None)
+        is_believed, machine_identity.c.expires_at.is_not(None)
     )
     return {row.path: row.expires_at for row in session.execute(query)}
 
 
 def _enroll(session: Session, path: str, address: str | None, actor: str, now: datetime) -> None:
-    row = {"path": path, "address": address, "enrolled_at": now, "expires_at": None, "revoked_at": None}
+    # The time of a revocation stays: certificates from before it are not believed again.
+    before = session.scalar(select(machine_identity.c.revoked_at).where(machine_identity.c.path == path))
+    row = {"path": path, "address": address, "enrolled_at": now, "expires_at": None, "revoked_at": before}
     upsert(session, machine_identity, row)
     append_event(
         session, "identity.enrolled", actor, now, host=_host(path), data={"identity": path, "address": address}

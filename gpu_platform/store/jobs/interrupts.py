@@ -1,6 +1,6 @@
 """What users and operators asked jobs to do, written down before the job's workflow hears of it.
 
-So the audit log has it, and control signs a stop only if somebody really asked for it: a signal that only Temporal
+So the event log has it, and control signs a stop only if somebody really asked for it: a signal that only Temporal
 knows stops nothing.
 """
 

@@ -7,7 +7,7 @@ as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). Wha
 from __future__ import annotations
 
 from gpu_platform.store.models.access import ApiTokenRecord, ExecSessionRecord
-from gpu_platform.store.models.audit import AuditRecord
+from gpu_platform.store.models.audit import AuditCutRecord, AuditRecord
 from gpu_platform.store.models.columns import Record as Record
 from gpu_platform.store.models.columns import table_of
 from gpu_platform.store.models.events import EventRecord
@@ -22,6 +22,7 @@ from gpu_platform.store.models.jobs import (
 )
 from gpu_platform.store.models.leadership import LeaderRecord, MembershipRecord
 from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
+from gpu_platform.store.models.secrets import JobTokenRecord, SecretRecord
 
 job = table_of(JobRecord)
 idempotency = table_of(IdempotencyRecord)
@@ -35,6 +36,7 @@ checkpoint = table_of(CheckpointRecord)
 usage = table_of(UsageRecord)
 event = table_of(EventRecord)
 audit = table_of(AuditRecord)
+audit_cut = table_of(AuditCutRecord)
 fault = table_of(FaultRecord)
 repair = table_of(RepairRecord)
 flapping = table_of(FlappingRecord)
@@ -44,3 +46,5 @@ api_token = table_of(ApiTokenRecord)
 exec_session = table_of(ExecSessionRecord)
 machine_identity = table_of(MachineIdentityRecord)
 join_token = table_of(JoinTokenRecord)
+secret = table_of(SecretRecord)
+job_token = table_of(JobTokenRecord)

@@ -16,3 +16,11 @@ class AuditRecord(Record, table=True):
     """Unix seconds of the entry, to search by. The entry's own time is what counts."""
     entry: str = text_column()
     hash: str = text_column()
+
+
+class AuditCutRecord(Record, table=True):
+    """All records of the audit log up to this one are in an archive, and may be deleted. Triggers forbid every
+    change."""
+
+    seq: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+    hash: str = text_column()

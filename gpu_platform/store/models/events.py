@@ -1,4 +1,4 @@
-"""The table of events: audit log and change feed in one."""
+"""The table of events, which is also the change feed."""
 
 from __future__ import annotations
 

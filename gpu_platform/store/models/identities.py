@@ -27,7 +27,7 @@ class MachineIdentityRecord(Record, table=True):
     expires_at: datetime | None = optional_time_column()
     """End of the newest certificate. None: it has got none yet."""
     revoked_at: datetime | None = optional_time_column()
-    """Since then it is not believed, whatever certificate it shows."""
+    """Certificates that were signed before are not believed. It is out until ``enrolled_at`` is later."""
 
 
 class JoinTokenRecord(Record, table=True):

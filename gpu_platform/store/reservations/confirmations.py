@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select
@@ -12,8 +13,9 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store.database import reading
+from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership.leases import host_terms
-from gpu_platform.store.models import allocation, gpu, job, repair
+from gpu_platform.store.models import allocation, gpu, host, job, repair
 from gpu_platform.store.reservations.allocations import is_held
 
 
@@ -33,6 +35,15 @@ class HeldPlace:
     placement: Placement
     terms: dict[str, int]
     """Host -> its fencing token now."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPlace:
+    """Where other hosts' ranks reach a host."""
+
+    address: str
+    isolates_gangs: bool
+    """See :class:`HostInventory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,16 @@ def held_place(session: Session, key: AttemptKey) -> HeldPlace | None:
     placement = Placement.model_validate_json(row.placement)
     terms = host_terms(session, key, placement.hosts)
     return HeldPlace(JobSpec.model_validate_json(row.spec), placement, terms)
+
+
+@reading
+def meeting_places(session: Session, hosts: Sequence[str]) -> dict[str, MeetingPlace]:
+    """Where ranks meet, for each of these hosts that is known."""
+    query = select(host.c.name, host.c.address, host.c.inventory).where(host.c.name.in_(hosts))
+    return {
+        row.name: MeetingPlace(row.address, parse_inventory(row.inventory).isolates_gangs)
+        for row in session.execute(query)
+    }
 
 
 @reading

@@ -1,10 +1,12 @@
 """``gpu-platform keys``: the keys that seal secrets and Temporal's data, and that sign orders to hosts.
 
-They are files of this machine. No service is asked.
+They are files of this machine. No service is asked. Before a key is removed, Temporal is.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,24 +77,46 @@ def rotate(
 
 
 @keys.command()
-def remove(key_id: Annotated[str, typer.Argument(help="An id that `keys list` shows.")], file: Ring = None) -> None:
-    """Remove a key. What it sealed can never be read again."""
+def remove(
+    key_id: Annotated[str, typer.Argument(help="An id that `keys list` shows.")],
+    file: Ring = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if workflows that go on need it: their jobs are lost.")
+    ] = False,
+) -> None:
+    """Remove a key, if nothing that goes on was sealed with it. What it sealed can never be read again."""
+    from gpu_platform.domain.errors import InUse
     from gpu_platform.identity import key_ring
 
-    key_ring.remove(_ring(file, _settings()), key_id)
+    ring = _ring(file, _settings())
+    key_ring.check_removable(ring, key_id)
+    if not force and (uses := _uses(key_id)):
+        raise InUse(
+            f"key {key_id} is still needed, also to go on: {'; '.join(uses)}. Wait until they have ended, which for "
+            "the SchedulerWorkflow is after a day at most, or cancel those jobs. With --force they lose what the key "
+            "sealed, and stand still"
+        )
+    key_ring.remove(ring, key_id)
     session.say(f"removed key {key_id}")
 
 
 @keys.command()
 def export(
     scope: Annotated[str, typer.Argument(help="node-HOST for a node worker, gateway for the node gateway.")],
-    output: Annotated[Path, typer.Argument(help="The file to write (mode 0600).")],
+    output: Annotated[Path, typer.Argument(help="The file to write (mode 0600); -: print it.", allow_dash=True)],
     file: Ring = None,
 ) -> None:
     """Write the keys of one purpose alone into a file, e.g. those of one host: `keys export node-dgx-a dgx-a.json`."""
+    from gpu_platform.domain.errors import InvalidRequest
     from gpu_platform.identity.key_ring import KeyRing
 
-    KeyRing.load(_ring(file, _settings())).scoped(scope).export(output)
+    if scope != "gateway" and not scope.startswith("node-"):
+        raise InvalidRequest(f"there are no keys for {scope!r}: use node-HOST for a node worker, or gateway")
+    keys_of_scope = KeyRing.load(_ring(file, _settings())).scoped(scope)
+    if str(output) == "-":
+        session.write(keys_of_scope.exported().decode())
+        return
+    keys_of_scope.export(output)
     session.say(f"wrote the keys of {scope} to {output}")
 
 
@@ -104,3 +128,19 @@ def _settings() -> Settings:
 
 def _ring(file: Path | None, settings: Settings) -> Path:
     return file or settings.key_ring or settings.state_dir / "keys" / "ring.json"
+
+
+def _uses(key_id: str) -> list[str]:
+    """What still needs the key. Raises :class:`Unavailable` if nobody knows."""
+    from gpu_platform.domain.errors import Unavailable
+
+    # Another program, because processes depend on the command line and never the other way round.
+    asked = subprocess.run(
+        [sys.executable, "-m", "workers.keys_in_use", key_id], capture_output=True, text=True, check=False
+    )
+    if asked.returncode != 0:
+        raise Unavailable(
+            f"{asked.stderr.strip()[-500:]}. The key was not removed: run the command where Temporal can be reached "
+            "(temporal.address), or with --force"
+        )
+    return asked.stdout.splitlines()

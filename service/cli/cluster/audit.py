@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,10 @@ def verify(
         Path | None,
         typer.Option("--head", metavar="FILE", help="What `audit export` or `audit verify` printed before."),
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Verify an exported log instead of the live one.")] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", help="Verify an exported log or archives instead of the live log; may be repeated."),
+    ] = None,
     json: session.Json = False,
 ) -> None:
     """Check that no record was changed, removed or reordered. Prints the head of the log, to keep elsewhere.
@@ -61,8 +65,8 @@ def verify(
     from gpu_platform.domain.audit import ChainCheck
 
     check = ChainCheck(_heads(heads) if heads is not None else [])
-    if file is not None:
-        for record in _records(file):
+    if files:
+        for record in _records(files):
             check.take(record)
     else:
         with session.service() as client:
@@ -71,12 +75,18 @@ def verify(
     problems = check.finish()
     head = check.head.model_dump(mode="json")
     if json:
-        session.print_json({"head": head, "problems": problems})
+        removed = None if check.removed is None else check.removed.model_dump(mode="json")
+        session.print_json({"head": head, "problems": problems, "removed": removed})
     else:
         session.write_json_line(head)
         for problem in problems[:20]:
             session.say(f"Error: {problem}")
-        session.say(f"{check.head.seq} records, {'nothing is wrong' if not problems else f'{len(problems)} problems'}")
+        session.say(f"{check.count} records, {'nothing is wrong' if not problems else f'{len(problems)} problems'}")
+        if check.removed is not None:
+            session.say(
+                f"records 1 to {check.removed.seq} were moved to the archive, as the log itself says; the archive must "
+                f"end with the hash {check.removed.hash}"
+            )
     if problems:
         raise typer.Exit(session.FAILED)
 
@@ -87,16 +97,16 @@ def export(
     """Write all records into a file, and print the head of the log. Verify it with: audit verify --file FILE."""
     from gpu_platform.domain.audit import EMPTY, ChainHead
 
-    head = EMPTY
+    head, count = EMPTY, 0
     try:
         with session.service(60.0) as client, output.open("w", encoding="utf-8") as file:
             for record in client.audit():
                 file.write(record.model_dump_json() + "\n")
-                head = ChainHead(seq=record.seq, hash=record.hash)
+                head, count = ChainHead(seq=record.seq, hash=record.hash), count + 1
     except OSError as error:
         raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
     session.write_json_line(head.model_dump(mode="json"))
-    session.say(f"wrote {output}: {head.seq} records")
+    session.say(f"wrote {output}: {count} records")
 
 
 def _heads(path: Path) -> list[ChainHead]:
@@ -105,10 +115,13 @@ def _heads(path: Path) -> list[ChainHead]:
     return [ChainHead.model_validate_json(line) for line in _lines(path)]
 
 
-def _records(path: Path) -> list[AuditRecord]:
+def _records(paths: list[Path]) -> Iterator[AuditRecord]:
+    """The records of the files. Archives are named by their first record, so their names are in order."""
     from gpu_platform.domain.audit import AuditRecord
 
-    return [AuditRecord.model_validate_json(line) for line in _lines(path)]
+    for path in sorted(paths, key=lambda path: path.name):
+        for line in _lines(path):
+            yield AuditRecord.model_validate_json(line)
 
 
 def _lines(path: Path) -> list[str]:

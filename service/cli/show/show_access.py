@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.access.roles import Role
+from gpu_platform.domain.access.secrets import SecretInfo
 from gpu_platform.domain.access.tokens import TokenInfo, WhoAmI
 
 
@@ -22,6 +23,18 @@ def tokens_table(tokens: Sequence[TokenInfo]) -> Table:
         expires = "ended" if token.revoked_at is not None else _time(token.expires_at, "never")
         scopes = "all" if token.scopes is None else ", ".join(token.scopes)
         cells = (token.id, token.user, _roles(token.roles), scopes, expires, _time(token.last_used_at, "-"), token.note)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def secrets_table(secrets: Sequence[SecretInfo]) -> Table:
+    """One row for each secret."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("NAMESPACE", "NAME", "KIND", "MADE BY", "SET", "SET BY"):
+        table.add_column(title, overflow="fold")
+    for one in secrets:
+        kind = "text" if one.is_text else "binary"
+        cells = (one.namespace, one.name, kind, one.created_by, _time(one.updated_at, "-"), one.updated_by)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -31,6 +32,9 @@ def _facts(host: Host) -> Iterable[tuple[str, RenderableType]]:
     yield "fabric", f"leaf {host.leaf or '-'}, spine {host.spine or '-'}"
     yield "address", host.address
     yield "lease", f"{host.lease_remaining_s:.0f} s left"
+    if host.certificate_ends_at is not None:
+        ends_at = host.certificate_ends_at.astimezone(UTC)
+        yield "certificate", f"{tables.certificate(ends_at, datetime.now(UTC))} ({ends_at:%Y-%m-%d %H:%M} UTC)"
     yield "driver", f"{host.driver_version or '-'}, runs CUDA up to {host.cuda_version or '-'}"
     found = [f"{version} in {directory}" for version, directory in host.cuda_installations.items()]
     yield "CUDA", "\n".join([*found, *(f"{version}: {why}" for version, why in host.unusable_cuda.items())]) or "-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -156,14 +157,17 @@ def _start(reason: Reason, now: datetime) -> str:
     dates = [reason.starts_by, reason.estimated_start]
     if reason.estimate is EstimateBasis.PREEMPTING:
         dates.reverse()
-    at = next((date for date in dates if date is not None), None)
+    at = next((date for date in dates if date is not None and date >= now.timestamp()), None)
     if at is None:
         return "-"
     return f"{_clock(at)} (in {duration(at - now.timestamp())})"
 
 
 def _ends(holder: BlockingJob) -> str:
-    return "no time limit" if holder.ends_by is None else f"ends by {_clock(holder.ends_by)}"
+    if holder.ends_by is None:
+        return "no time limit"
+    over = holder.ends_by < time.time()
+    return f"over its time limit since {_clock(holder.ends_by)}" if over else f"ends by {_clock(holder.ends_by)}"
 
 
 def _clock(at: float) -> str:

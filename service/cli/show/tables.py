@@ -38,6 +38,8 @@ _COLORS = {
 }
 
 _UNAVAILABLE = "unavailable"
+CERTIFICATE_WARNING_S = 4 * 3600.0
+"""A certificate of a day is renewed when 8 hours are left. So the renewal has failed for hours."""
 
 
 def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
@@ -57,8 +59,8 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
     return table
 
 
-def hosts_table(hosts: Iterable[Host]) -> Table:
-    """One row per host."""
+def hosts_table(hosts: Iterable[Host], now: datetime | None = None) -> Table:
+    """One row per host. ``now``: for tests."""
     table = plain_table("HOST", "STATE", "MACHINE", "LEAF", "FREE", "GPUS", "LEASE", "NOTE")
     for host in hosts:
         table.add_row(
@@ -69,9 +71,21 @@ def hosts_table(hosts: Iterable[Host]) -> Table:
             str(host.gpus_free),
             str(host.gpus_total),
             f"{host.lease_remaining_s:.0f} s",
-            host.reason or "",
+            "; ".join(note for note in (host.reason, _certificate_warning(host, now or datetime.now(UTC))) if note),
         )
     return table
+
+
+def certificate(ends_at: datetime, now: datetime) -> str:
+    """How long a certificate is still valid."""
+    left_s = (ends_at - now).total_seconds()
+    return f"ends in {duration(left_s)}" if left_s > 0 else f"ended {duration(-left_s)} ago"
+
+
+def _certificate_warning(host: Host, now: datetime) -> str | None:
+    if host.certificate_ends_at is None or (host.certificate_ends_at - now).total_seconds() > CERTIFICATE_WARNING_S:
+        return None
+    return f"its certificate {certificate(host.certificate_ends_at, now)}"
 
 
 def cluster(

@@ -16,6 +16,7 @@ from service.cli.submitting.submit_options import (
     GpuOptions,
     LimitOptions,
     ProgramOptions,
+    SecretOptions,
     SubmitOptions,
     given,
 )
@@ -41,6 +42,7 @@ def submit(
     *,
     gpus: GpuOptions,
     program: ProgramOptions,
+    secrets: SecretOptions,
     limits: LimitOptions,
     faults: FaultOptions,
     options: SubmitOptions,
@@ -49,7 +51,8 @@ def submit(
 
     For example: gpu-platform submit --gpus 2 --gpu-memory 16GiB --time 2h -- python train.py
     """
-    typed = given(command=command or None) | gpus.fields() | program.fields() | limits.fields() | faults.fields()
+    typed = given(command=command or None) | gpus.fields() | program.fields() | secrets.fields()
+    typed |= limits.fields() | faults.fields()
     spec = job_spec(_with_level(typed), _with_level(_read(options.file) if options.file else {}))
     if options.dry_run:
         _print_dry_run(spec, options.json)

@@ -138,6 +138,38 @@ class ProgramOptions:
 
 
 @dataclass(frozen=True)
+class SecretOptions:
+    """What the ranks get that stands nowhere: secrets of the namespace, and a token of the job itself."""
+
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=VARIABLE]", help="A secret of the namespace as a variable; may be repeated."),
+    ] = None
+    secret_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=FILENAME]", help="The same as a file in $GPU_PLATFORM_SECRETS_DIR; may be repeated."
+        ),
+    ] = None
+    job_token: Annotated[
+        bool,
+        typer.Option("--job-token", help="Let the ranks read this job, and submit jobs as you, while it runs."),
+    ] = False
+
+    def fields(self) -> Fields:
+        """Fields of a job."""
+        uses = [_use(item, "env") for item in self.secret or []] + [
+            _use(item, "file") for item in self.secret_file or []
+        ]
+        return given(secrets=uses or None, job_token=self.job_token or None)
+
+
+def _use(item: str, kind: str) -> Fields:
+    name, _, place = item.partition("=")
+    return {"name": name, kind: place or name}
+
+
+@dataclass(frozen=True)
 class LimitOptions:
     """When the platform warns or ends the job, and how much power its GPUs may draw."""
 

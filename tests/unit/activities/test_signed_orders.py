@@ -74,6 +74,19 @@ async def test_a_signed_order_is_carried_out_and_may_be_tried_again(key: Path) -
         carry_out(key, payload, guard, run="another run")
 
 
+@pytest.mark.parametrize("step", ["reset_gpu", "reset_host", "reboot_host"])
+async def test_a_repair_is_not_repeated_by_the_next_node_worker(key: Path, tmp_path: Path, step: str) -> None:
+    """Its order is good for a day, and nothing else on the host remembers it."""
+    payload, kept = await signed(key, activity_type=step), tmp_path / "used.json"
+    carry_out(key, payload, OrderGuard(required=True, kept=kept), activity_type=step)
+    restarted = OrderGuard(required=True, kept=kept)
+    carry_out(key, payload, restarted, activity_type=step)
+    for guard in (restarted, OrderGuard(required=True, kept=kept)):
+        with pytest.raises(OrderRefused, match="for another activity"):
+            carry_out(key, payload, guard, run="another run", activity_type=step)
+    carry_out(key, await signed(key, activity_type=step), restarted, run="another run", activity_type=step)
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"activity_type": "prepare_host"}, {"workflow_id": "j-2"}, {"host": "b", "activity_task_queue": "node-b"}],

@@ -139,6 +139,7 @@ async def test_version_and_typing_errors() -> None:
     ran = await run("jbos", "list")
     assert (ran.code, ran.out) == (2, "")
     assert "Did you mean 'jobs'?" in ran.err
+    assert "Did you mean 'gpu-platform jobs logs'?" in (await run("logs", "j-1")).err
     assert "No such option: --gpu-memry" in (await run("submit", "--gpu-memry", "3")).err
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
+from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import HostState, JobState
 from service.cli.show import show_job, show_waiting, tables
 from tests.store_cluster import NOW, placement
 from workers.local import demo
@@ -89,3 +90,23 @@ def test_the_demonstration_names_the_attempt_once() -> None:
     event = Event(seq=1, at=NOW, kind="job.resumed", actor="workflow", attempt=2, data={"message": "attempt 2 goes on"})
     assert demo.describe(event) == "attempt 2 goes on"
     assert demo.describe(event.model_copy(update={"data": {"message": "begins"}})) == "attempt 2, begins"
+
+
+def test_a_certificate_that_was_not_renewed_is_in_the_list_of_hosts() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for hours, shown in ((20.0, ""), (3.0, "its certificate ends in 3h"), (-1.0, "its certificate ended 1h")):
+        host = Host(
+            name="a",
+            state=HostState.READY,
+            machine="m",
+            address="x",
+            simulated=False,
+            isolation="fenced",
+            lease_remaining_s=1,
+            gpus_total=0,
+            gpus_free=0,
+            certificate_ends_at=now + timedelta(hours=hours),
+        )
+        [note] = list(tables.hosts_table([host], now).columns[-1].cells)
+        assert str(note).startswith(shown), note
+        assert bool(shown) is bool(str(note))

@@ -16,6 +16,8 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.observers import Progress
+from service.cli.simulating.progress import as_text
 
 PROGRAM = str(Path(sys.executable).with_name("gpu-platform"))
 CLUSTER = "hosts: [{count: 2, machine: dgx-h100}]\n"
@@ -51,6 +53,14 @@ def test_policies_side_by_side_as_a_table_and_a_page(folder: Path) -> None:
     assert (folder / "page.html").read_text().startswith("<!doctype html>")
 
 
+def test_any_settings_are_compared_and_an_order_says_what_it_keeps(folder: Path) -> None:
+    ran = run(folder, "--compare", "fcfs", "--compare", "order=fcfs,backfill=none", "--json")
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert [report["policy"] for report in result["reports"]] == ["default", "fcfs", "order=fcfs,backfill=none"]
+    assert "its backfill is still easy" in result["notes"][-1]
+
+
 def test_json_tells_everything(folder: Path) -> None:
     ran = run(folder, "--set", "order=fcfs", "--until", "2h30m", "--json")
     assert ran.returncode == 0, ran.stderr
@@ -61,6 +71,29 @@ def test_json_tells_everything(folder: Path) -> None:
     assert report["utilisation"] == pytest.approx((16 * 7200 + 8 * 1800) / (16 * 9000))
     assert (report["jobs"]["completed"], report["jobs"]["running"], report["jobs"]["waiting"]) == (1, 1, 1)
     assert report["decision_ms"]["count"] > 0
+
+
+def test_random_limits_a_load_and_a_part_of_the_trace(folder: Path) -> None:
+    ran = run(folder, "--skip", "1", "--limits", "1-5", "--seed", "4", "--load", "0.5", "--json")
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert sum(result["reports"][0]["jobs"].values()) == 2
+    assert "the jobs ask for 50% of the GPU time" in result["notes"][0]
+    assert "1 to 5 times their run time at random (seed 4)" in result["notes"][1]
+
+
+def test_the_mix_of_a_trace_is_a_policy_file_for_simulate(folder: Path) -> None:
+    derived = run(folder, "derive-mix", "jobs.jsonl", cluster=False)
+    assert derived.returncode == 0, derived.stderr
+    assert "- {gpus: 8, weight: 1}" in derived.stdout
+    (folder / "mix.yaml").write_text(derived.stdout)
+    assert run(folder, "--policy", "mix.yaml", "--set", "weights=fragmentation").returncode == 0
+
+
+def test_progress_is_one_line_and_only_for_a_terminal(folder: Path) -> None:
+    assert "jobs done" not in run(folder).stderr  # not a terminal
+    text = as_text("default", Progress(done=1234, jobs=5000, waiting=7, passed_s=7200.0), passed_s=2.0)
+    assert text == "default: 1,234 of 5,000 jobs done, 7 wait; 2 h of virtual time; 617 jobs/s"
 
 
 def test_failures_at_a_rate_strike_all_policies_alike(folder: Path) -> None:
@@ -77,6 +110,9 @@ def test_failures_at_a_rate_strike_all_policies_alike(folder: Path) -> None:
         (["--policy", "none.yaml"], 2, "no file none.yaml"),
         (["--set", "weights.beauty=1"], 2, "no score is called beauty"),
         (["--failures", "none.jsonl"], 3, "no file none.jsonl"),
+        (["--compare", "backfill=slow"], 2, "there is no backfill 'slow'; there are: easy"),
+        (["--limits", "0.5"], 2, "write a number from 1 on"),
+        (["--load", "9"], 2, "cannot ask for 900%"),
         (["--until", "soon"], 2, "is not a time"),
         (["--failures", "jobs.jsonl", "--mtbf", "1d"], 2, "not both"),
         (["--failures", "jobs.jsonl"], 2, "no list of failures"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.isolation.cgroup import Hierarchies
-from gpu_platform.hosts.isolation.cgroup_limits import Limits
-from gpu_platform.hosts.isolation.device_filter import Device
+from gpu_platform.hosts.isolation.cgroups.cgroup import Hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits
+from gpu_platform.hosts.isolation.filters.device_filter import Device
 from gpu_platform.hosts.isolation.orders import (
     BadOrder,
     ExecOrder,

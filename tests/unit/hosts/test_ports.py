@@ -21,7 +21,7 @@ def test_ranges_do_not_overlap() -> None:
 
 
 def test_a_port_of_an_earlier_release_keeps_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_PORTS", range(20_000, 20_032))
+    monkeypatch.setattr(ports, "PORTS", range(20_000, 20_032))
     assert free_ports([20_005]).start == 20_016
 
 
@@ -29,7 +29,7 @@ def test_a_range_with_a_port_in_use_is_not_given(monkeypatch: pytest.MonkeyPatch
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(ports, "_PORTS", range(port, port + PORTS_OF_AN_ATTEMPT))
+        monkeypatch.setattr(ports, "PORTS", range(port, port + PORTS_OF_AN_ATTEMPT))
         with pytest.raises(PreflightFailed, match="other programs hold ports") as error:
             free_ports()
     assert error.value.details["host_full"]

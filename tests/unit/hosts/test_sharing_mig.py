@@ -17,7 +17,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.nvml.opening import has_gpus, open_nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml

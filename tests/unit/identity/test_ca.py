@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,9 @@ from cryptography import x509
 from gpu_platform.domain.errors import CannotStart, InvalidRequest
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority, fingerprint
-from gpu_platform.identity.certificates import Certificate, make_key_and_request
+from gpu_platform.identity.certificates import Certificate, CertificateFiles, make_key_and_request
+from gpu_platform.identity.renewal import from_ca, keep_renewed, renew_now
+from tests.harness import eventually
 
 
 @pytest.fixture
@@ -117,3 +120,20 @@ def test_names_survive_the_way_there_and_back() -> None:
     assert names.path_of("spiffe://other/service", "x.internal") is None
     assert names.path_of("spiffe://x.internal/node/a/b", "x.internal") is None
     assert names.dns_name("node/rack7.box-1", "x.internal") == "rack7.box-1.node.x.internal"
+
+
+async def test_after_a_rotation_the_new_key_signs_the_services_certificate_at_once(
+    ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    """Join tokens hold the fingerprint of the new key: with the old certificate nobody could be enrolled for hours."""
+    own = tmp_path / "service.pem"
+    files = CertificateFiles(certificate=own, key=own, trusted=tmp_path / "ca.pem")
+    obtain = from_ca(ca.directory, "service", [], timedelta(seconds=60))
+    await renew_now(files, obtain)
+    keeping = asyncio.create_task(keep_renewed(files, obtain, "service", ca.directory))
+    ca.rotate("trust")
+    ca.rotate("sign")
+    assert not ca.signed(own.read_bytes())
+    await eventually(lambda: ca.signed(own.read_bytes()), "the new key signs", 20)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

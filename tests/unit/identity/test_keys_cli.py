@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpu_platform.domain.errors import CannotStart
+from gpu_platform.domain.errors import CannotStart, InvalidRequest, Unavailable
+from gpu_platform.identity import key_ring
 from gpu_platform.identity.key_ring import KeyRing
 from service.cli.main import app
 
@@ -33,9 +34,26 @@ def test_keys_are_created_exported_rotated_and_removed(state_dir: Path) -> None:
     keys("export", "node-a", str(ring.with_name("node-a.json")))
     sealed = KeyRing.load(ring).scoped("node-a").seal(b"x")
     assert KeyRing.load(ring.with_name("node-a.json")).open(sealed) == b"x"
+    assert keys("export", "node-a", "-") == ring.with_name("node-a.json").read_text() + "\n"
+    with pytest.raises(InvalidRequest, match="node-HOST"):
+        keys("export", "dgx-a", str(state_dir / "dgx-a.json"))
     keys("rotate", "--after", "1h")
     assert keys("list").split()[0] == first
     with pytest.raises(CannotStart, match="rotate first"):
         keys("remove", first)
     keys("create")
     assert len(keys("list").splitlines()) == 2
+
+
+def test_a_key_is_removed_only_if_temporal_says_that_nothing_needs_it(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PLATFORM_TEMPORAL__ADDRESS", "127.0.0.1:1")
+    keys("create")
+    first = keys("list").split()[0]
+    key_ring.rotate(state_dir / "keys" / "ring.json", after_s=0)
+    with pytest.raises(Unavailable, match="does not say what needs the key"):
+        keys("remove", first)
+    assert keys("list").split()[0] == first
+    keys("remove", first, "--force")
+    assert first not in keys("list")

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.hosts.share import Share
 from gpu_platform.domain.jobs.placement import ReasonCode
-from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import largest_gang
-from gpu_platform.scheduling.placing.candidates import shape_of
 from gpu_platform.topology.description import load_description
 from tests.builders import cluster, job
 
@@ -120,27 +118,3 @@ def test_a_job_that_names_cuda_does_not_get_the_hosts_of_one_that_does_not() -> 
     scheduler.add(job(1).cuda("12.4").row)
     [(_, second)] = scheduler.decide(1.0).placements
     assert second.hosts == ["b"]
-
-
-def test_all_that_a_request_says_of_a_host_makes_its_shape() -> None:
-    """Jobs of one shape share the answers of the filters and scores."""
-    different: dict[str, object] = {
-        "gpus_per_host": 2,
-        "share": Share(percent=50, memory_mib=1024),
-        "cpus_per_host": 3,
-        "ram_mib_per_host": 4,
-        "cuda": "12.4",
-        "isolated": True,
-        "memory_mib": 5,
-        "min_compute_capability": "8.0",
-        "model": "H100",
-        "allow_cross_numa": True,
-        "strategy": Strategy.SPREAD,
-        "required_level": "leaf",
-        "preferred_level": "leaf",
-    }
-    assert set(ResourceRequest.model_fields) - set(different) == {"hosts", "total"}, "neither is of one host"
-    row = job(1).row
-    for name, value in different.items():
-        other = replace(row, resources=row.resources.model_copy(update={name: value}))
-        assert shape_of(other) != shape_of(row), name

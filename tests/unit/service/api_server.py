@@ -34,6 +34,7 @@ from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
+from gpu_platform.private_files import write_file
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
@@ -87,8 +88,8 @@ def temporal_dev_server() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def recording(address: str) -> AsyncIterator[Client]:
-    client = await Client.connect(address, data_converter=pydantic_data_converter)
+async def recording(address: str, namespace: str = "default") -> AsyncIterator[Client]:
+    client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
     worker = Worker(client, task_queue="control", workflows=[RecordingJob], workflow_runner=UnsandboxedWorkflowRunner())
     async with worker:
         yield client
@@ -139,7 +140,7 @@ def keep_token(url: str, token: str = ADMIN) -> None:
     """Let clients of the service at this address find the token, as those of ``gpu-platform up`` do."""
     path = credentials.note_path(url).with_suffix(".token")
     credentials.write_note(url, {"token_file": str(path)})
-    credentials.write_private(path, token)
+    write_file(path, token.encode())
 
 
 @dataclass

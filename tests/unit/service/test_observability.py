@@ -7,6 +7,8 @@ import subprocess
 import sys
 import urllib.request
 
+from prometheus_client import Counter
+
 from gpu_platform.observability import serve_metrics
 
 PROGRAM = """
@@ -41,7 +43,19 @@ def test_every_line_is_json_with_its_context() -> None:
     assert all(line["timestamp"].endswith("Z") for line in lines)
 
 
+def test_no_traceback_shows_local_variables() -> None:
+    """They may be a user's environment or a token. Also true of what people read in a terminal."""
+    local = f'class Environment:\n    def __repr__(self): return "hun" + "ter2"\n{PROGRAM}'.replace(
+        '"hunter2"', "Environment()"
+    )
+    for program in (local, local.replace("json=True", "json=False")):
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert "ValueError: boom" in ran.stderr
+        assert "hunter2" not in ran.stderr
+
+
 def test_metrics_are_served_on_a_free_port() -> None:
+    Counter("tested_here", "A metric of this process.").inc()
     port = serve_metrics(0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        assert b"topology_scheduler_latency_seconds_bucket" in answer.read()
+        assert b"tested_here_total 1.0" in answer.read()

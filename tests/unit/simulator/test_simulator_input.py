@@ -103,6 +103,47 @@ def test_a_cluster_file_names_machines_and_plain_hosts(tmp_path: Path) -> None:
     assert rows[3].inventory.gpus[0].model == "T4"
 
 
+OWN_MACHINE = """\
+id: two-a30
+name: Two A30 with a bridge
+numa_nodes: [{id: 0, socket: 0, cpus: '0-15'}, {id: 1, socket: 1, cpus: '16-31'}]
+gpu: {model: NVIDIA A30, memory_mib: 24576, compute_capability: '8.0', mig_capable: true}
+gpus:
+- {index: 0, pci_bus_id: '0000:17:00.0', numa_node: 0, pcie_switch: null}
+- {index: 1, pci_bus_id: '0000:31:00.0', numa_node: 1, pcie_switch: null}
+nvlink_generation: 3
+nvlink: [[0, 1, 4]]
+sources: [measured]
+"""
+
+
+def test_a_machine_of_ones_own_is_a_file_beside_the_cluster_file(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(OWN_MACHINE)
+    (tmp_path / "c.yaml").write_text("hosts: [{count: 2, machine: my.yaml, cpus: 32}]")
+    first, second = load_cluster(tmp_path / "c.yaml")
+    assert [first.name, second.name] == ["two-a30-0000", "two-a30-0001"]
+    assert [gpu.numa_node for gpu in first.inventory.gpus] == [0, 1]
+    assert (first.inventory.nvlinks[0].links, first.inventory.cpus) == (4, 32)
+    assert first.inventory.gpus[0].uuid != second.inventory.gpus[0].uuid
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("id: x\n", "my.yaml describes no machine: name: Field required"),
+        (OWN_MACHINE.replace("numa_node: 1", "numa_node: 7"), "my.yaml describes no machine: it names 7"),
+        (OWN_MACHINE.replace("[[0, 1, 4]]", "{nvlink: 4}"), "my.yaml describes no machine: it names 'nvswitch'"),
+        (None, "no file .*my.yaml"),
+    ],
+)
+def test_a_wrong_machine_file_is_refused(tmp_path: Path, content: str | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / "my.yaml").write_text(content)
+    (tmp_path / "c.yaml").write_text("hosts: [{count: 2, machine: my.yaml}]")
+    with pytest.raises((InvalidRequest, NotFound), match=says):
+        load_cluster(tmp_path / "c.yaml")
+
+
 def test_openb_nodes_are_a_cluster_too(tmp_path: Path) -> None:
     file = tmp_path / "nodes.csv.gz"
     file.write_bytes(gzip.compress(b"sn,cpu_milli,memory_mib,gpu,model\nn0,1,1,2,P100\nn1,1,1,0,\n"))

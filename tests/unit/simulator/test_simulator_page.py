@@ -10,7 +10,15 @@ import pytest
 
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.reports.page import best_of, html_page, metrics_of
-from gpu_platform.scheduling.simulator.reports.plots import Bars, LineSeries, bars, distribution, duration, over_time
+from gpu_platform.scheduling.simulator.reports.plots import (
+    AxisUnit,
+    Bars,
+    LineSeries,
+    bars,
+    distribution,
+    duration,
+    over_time,
+)
 from gpu_platform.scheduling.simulator.reports.report import SimulationReport, report_on
 from gpu_platform.scheduling.simulator.timeline import Timeline
 from tests.simulations import came, hosts, trace
@@ -64,6 +72,46 @@ def test_every_plot_is_well_formed_and_inside_its_frame() -> None:
             assert float(bar.attrib["height"]) >= 0
 
 
+@pytest.mark.parametrize("highest", [0.0, 0.003, 0.3, 1.0, 1.2, 3.0, 7.0, 49.0, 240.0, 12_345.0])
+def test_an_axis_of_jobs_has_different_whole_numbers_and_says_what_they_are(highest: float) -> None:
+    plot = over_time("t", [LineSeries("a", [0.0, 60.0], [0.0, highest])], AxisUnit("jobs", str, whole=True))
+    texts = ["".join(text.itertext()) for text in ElementTree.fromstring(plot).iter("text")]
+    marks = [float(text) for text in texts if re.fullmatch(r"[\d.]+", text)]
+    assert marks == sorted(set(marks))
+    assert all(mark == int(mark) for mark in marks)
+    assert marks[0] == 0
+    assert marks[-1] >= highest
+    assert 2 <= len(marks) <= 6
+    assert "jobs" in texts
+    assert "virtual time" in texts
+
+
+def test_every_axis_of_the_page_has_a_unit() -> None:
+    """In the texts of its marks, or beside it. No mark is there twice."""
+    page = html_page("t", "c", [], reports())
+    for plot in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        root = ElementTree.fromstring(plot)
+        texts = [(text.attrib.get("text-anchor"), "".join(text.itertext())) for text in root.iter("text")]
+        marks = [text for anchor, text in texts if anchor == "end"][:-1]
+        assert len(set(marks)) == len(marks) > 1
+        assert texts[-1][1]  # what is to the right
+        assert texts[-2][1] or all(re.search(r" (s|min|h|d)$", mark) for mark in marks)
+
+
+def test_promises_and_estimates_are_a_table_by_size_and_namespace() -> None:
+    page = html_page("t", "c", [], reports())
+    assert "Promised and estimated starts" not in page  # nothing has a time limit, so nothing was promised
+    jobs = trace(
+        came("a", at=0, gpus=8, runs=100, limit=200, namespace="vision"),
+        came("b", at=1, gpus=8, runs=10, limit=20, namespace="<i>speech"),
+    ).on(hosts(1))
+    page = html_page("t", "c", [], [report_on(jobs.run(), "priority")])
+    section = page[page.index("Promised and estimated starts") :]
+    for row in ("all jobs", "2-8 GPUs", "vision", "&lt;i&gt;speech"):
+        assert f"<th>{row}</th>" in section
+    assert "<td>1</td><td>100.0%</td>" in section
+
+
 def test_the_better_of_two_policies_is_marked() -> None:
     both = reports()
     figures = {figure.name: figure for figure in metrics_of(both)}
@@ -74,7 +122,7 @@ def test_the_better_of_two_policies_is_marked() -> None:
 
 def test_plots_of_nothing_are_empty_not_broken() -> None:
     for plot in (
-        over_time("t", [LineSeries("a", [0.0], [0.0])], str),
+        over_time("t", [LineSeries("a", [0.0], [0.0])], AxisUnit("x", str)),
         distribution("t", [LineSeries("a", [0.0], [1.0])]),
         bars("t", ["1"], [Bars("a", [0.0])], duration),
     ):

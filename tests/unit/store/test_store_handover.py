@@ -135,12 +135,12 @@ def test_a_parked_gang_whose_gpu_is_out_of_service_has_no_hope(cluster: Cluster)
     check_invariants(store)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_order_of_steps_leaks_or_takes_anything_twice(cluster: Cluster, seed: int) -> None:
     """Steps of attempts, each perhaps late or repeated, with resets and hosts going away between."""
     chance, store = random.Random(seed), cluster.store
     this = cluster.running("j", {"a": [0, 1], "b": [0, 1], "c": [0, 1]})
-    for _ in range(60):
+    for _ in range(40):
         attempt = key("j", chance.randint(max(1, this.attempt - 1), this.attempt + 1))
         uuid = uuid_of(chance.choice("abc"), chance.randint(0, 1))
         keep = {name: [0, 1] for name in chance.sample("abc", chance.randint(1, 3))}

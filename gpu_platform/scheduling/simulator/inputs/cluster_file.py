@@ -8,7 +8,8 @@
       - {count: 64, machine: dgx-h100}
       - {count: 20, gpus: 2, model: T4, memory_mib: 15360, compute_capability: "7.5"}
 
-A group without a ``machine`` is of plain hosts: all GPUs on one NUMA node, no NVLink.
+``machine`` may also be a file with the description of another machine, e.g. ``my-host.yaml``. A group without a
+``machine`` is of plain hosts: all GPUs on one NUMA node, no NVLink.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.domain.states import HostState
-from gpu_platform.topology.description import load_description, simulated_uuid
+from gpu_platform.topology.description import MachineDescription, load_description, simulated_uuid
 
 UNLIMITED = 10**9
 """CPUs and MiB of a host if the file gives none."""
@@ -37,7 +38,8 @@ class HostGroup(BaseModel):
     count: Annotated[int, Field(ge=1, le=100_000)]
     name: str | None = None
     """Default: the name of the machine or of the GPU model."""
-    machine: str | None = None
+    machine: str | MachineDescription | None = None
+    """A known machine type, or a description of another one, as in ``gpu_platform/topology/machines``."""
     gpus: Annotated[int | None, Field(ge=1, le=64)] = None
     model: str = "GPU"
     memory_mib: Annotated[int, Field(ge=1)] = 81_920
@@ -55,7 +57,8 @@ class HostGroup(BaseModel):
     def inventory(self, host: str) -> HostInventory:
         """Return the inventory of a host of this name. Raises NotFound for an unknown machine."""
         if self.machine is not None:
-            found = load_description(self.machine).inventory(host)
+            known = load_description(self.machine) if isinstance(self.machine, str) else self.machine
+            found = known.inventory(host)
             own = {"cpus": self.cpus or found.cpus or UNLIMITED, "ram_mib": self.ram_mib or found.ram_mib or UNLIMITED}
             return found.model_copy(update=own)
         return HostInventory(
@@ -98,7 +101,8 @@ class ClusterFile(BaseModel):
     def _named(self) -> Iterator[tuple[str, HostGroup]]:
         taken: dict[str, int] = {}
         for group in self.hosts:
-            name = group.name or group.machine or group.model.lower().replace(" ", "-")
+            machine = group.machine.id if isinstance(group.machine, MachineDescription) else group.machine
+            name = group.name or machine or group.model.lower().replace(" ", "-")
             for _ in range(group.count):
                 yield f"{name}-{taken.setdefault(name, 0):04d}", group
                 taken[name] += 1

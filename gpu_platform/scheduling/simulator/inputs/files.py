@@ -21,7 +21,10 @@ from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, read_nodes
 from gpu_platform.scheduling.simulator.inputs.failures import Outage, read_failures
 from gpu_platform.scheduling.simulator.inputs.readers import read_trace
+from gpu_platform.scheduling.simulator.inputs.setting_names import refuse_unknown_settings
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
+from gpu_platform.topology.description import MachineDescription
+from gpu_platform.topology.machine import machine_of
 
 
 def load_trace(path: Path, host_size: int = 8) -> Trace:
@@ -37,9 +40,32 @@ def load_cluster(path: Path) -> list[HostRow]:
         if ".csv" in path.suffixes:
             return read_nodes(path.name, file)
         try:
-            return ClusterFile.model_validate(_yaml(path, file)).rows()
+            return ClusterFile.model_validate(_with_machines(_yaml(path, file), path.parent)).rows()
         except ValidationError as error:
             raise InvalidRequest(f"{path.name} is no cluster: {_problems(error)}") from error
+
+
+def _with_machines(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Replace the names of files in ``machine`` by what is in them. They are beside the cluster file."""
+    groups = content.get("hosts")
+    for group in groups if isinstance(groups, list) else ():
+        machine = group.get("machine") if isinstance(group, dict) else None
+        if isinstance(machine, str) and machine.endswith((".yaml", ".yml")):
+            path = folder / machine
+            with _open(path) as file:
+                group["machine"] = _machine(machine, _yaml(path, file))
+    return content
+
+
+def _machine(name: str, content: dict[str, Any]) -> MachineDescription:
+    try:
+        described = MachineDescription.model_validate(content)
+        machine_of(described.inventory(name))
+    except ValidationError as error:
+        raise InvalidRequest(f"{name} describes no machine: {_problems(error)}") from error
+    except (LookupError, ValueError) as error:
+        raise InvalidRequest(f"{name} describes no machine: it names {error}, which is not there") from error
+    return described
 
 
 def load_state(path: Path) -> ClusterState:
@@ -58,12 +84,16 @@ def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:
 
 
 def load_policy(
-    name: str, overrides: Iterable[str] = (), default: Mapping[str, Any] | None = None
+    name: str,
+    overrides: Iterable[str] = (),
+    default: Mapping[str, Any] | None = None,
+    called: str | None = None,
 ) -> tuple[str, Policy]:
     """Return (its name, policy) from a YAML file of :class:`Policy`'s fields, or from the name of a queue order.
 
     ``default``: the fields of the policy with that name; another queue order replaces its order. ``overrides``:
-    ``key=value`` or ``weights.topology=3``, values in YAML. Raises NotFound and InvalidRequest.
+    ``key=value`` or ``weights.topology=3``, values in YAML. ``called``: another name for the result. Raises NotFound
+    and InvalidRequest.
     """
     path = Path(name)
     if path.is_file():
@@ -74,10 +104,12 @@ def load_policy(
         content, label = copy.deepcopy(dict(default or {})) | ({} if name == "default" else {"order": name}), name
     for override in overrides:
         _override(content, override)
+    label = called or label
+    refuse_unknown_settings(content, f"policy {label}")
     try:
         policy = read_policy(content, f"policy {label}")
     except InvalidRequest as error:
-        if path.is_file():
+        if path.is_file() or called:
             raise
         raise InvalidRequest(f"{error.message} (and there is no file {name})") from error
     return label, policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -58,9 +59,9 @@ class Trace:
             raise InvalidRequest(f"{name} has several jobs called {twice[0]}: ids must differ")
         return cls(name, ordered, list(notes))
 
-    def first(self, count: int) -> Trace:
-        """Return the trace with only its first ``count`` jobs."""
-        return Trace(self.name, self.jobs[:count], self.notes)
+    def part(self, skip: int, count: int | None) -> Trace:
+        """Return the trace with only ``count`` jobs, after the first ``skip``. None: all of them."""
+        return Trace(self.name, self.jobs[skip : None if count is None else skip + count], self.notes)
 
     def limited(self, factor: float) -> Trace:
         """Give jobs without a time limit one of ``factor`` times their duration, because users' limits are guesses."""
@@ -71,6 +72,7 @@ class Trace:
         return Trace(self.name, jobs, [*self.notes, f"jobs without a time limit get {factor:g} times their run time"])
 
 
+@cache
 def gang(gpus: int, host_size: int) -> ResourceRequest:
     """Return a request for this many GPUs as a gang: on one host if they fit, else on the fewest hosts with equal
     slices.

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from html import escape
 
 from gpu_platform.scheduling.simulator.records import JobOutcome
+from gpu_platform.scheduling.simulator.reports.dates_section import dates_section
 from gpu_platform.scheduling.simulator.reports.plots import (
     COLORS,
+    AxisUnit,
     Bars,
     LineSeries,
     bars,
@@ -31,6 +33,8 @@ class ReportMetric:
     text: Callable[[float], str]
     better: int = 0
     """1: more is better. -1: less is better. 0: neither."""
+    shown_if: Callable[[SimulationReport], float] = lambda report: 1
+    """The line is left out if this is 0 for all reports."""
 
 
 def _percent(value: float) -> str:
@@ -49,11 +53,22 @@ def _three(value: float) -> str:
     return f"{value:.3f}"
 
 
+def _if_any(
+    name: str,
+    meaning: str,
+    value: Callable[[SimulationReport], float],
+    text: Callable[[float], str],
+    better: int = 0,
+) -> ReportMetric:
+    """Return a line that is shown only if the value is not 0."""
+    return ReportMetric(name, meaning, value, text, better, shown_if=value)
+
+
 REPORT_METRICS = (
     ReportMetric("Jobs completed", "", lambda r: r.jobs[JobOutcome.COMPLETED], _count, 1),
-    ReportMetric("Jobs not finished", "waiting or running at the end", lambda r: r.jobs_left, _count, -1),
-    ReportMetric("Jobs refused", "larger than the cluster", lambda r: r.jobs[JobOutcome.REFUSED], _count),
-    ReportMetric("Jobs failed", "time limit, or too many failures", lambda r: r.jobs_failed, _count, -1),
+    _if_any("Jobs not finished", "waiting or running at the end", lambda r: r.jobs_left, _count, -1),
+    _if_any("Jobs refused", "larger than the cluster", lambda r: r.jobs[JobOutcome.REFUSED], _count),
+    _if_any("Jobs failed", "time limit, or too many failures", lambda r: r.jobs_failed, _count, -1),
     ReportMetric("Makespan", "first submission to last end", lambda r: r.end_s - r.begin_s, duration, -1),
     ReportMetric("Utilisation", "work that was kept, of all GPU time", lambda r: r.utilisation, _percent, 1),
     ReportMetric("Allocation", "GPU time held, of that in working order", lambda r: r.allocation_ratio, _percent, 1),
@@ -70,13 +85,34 @@ REPORT_METRICS = (
     ReportMetric("Completion, 99 %", "", lambda r: r.completion_s.p99, duration, -1),
     ReportMetric("Slowdown", "completion over run time, mean", lambda r: r.slowdown, _figures3, -1),
     ReportMetric("Fairness", "Jain's index over namespaces", lambda r: r.fairness, _three, 1),
-    ReportMetric("Preemptions", "", lambda r: r.preemptions, _count, -1),
-    ReportMetric("Moves", "of jobs, to join free GPUs or after a loss", lambda r: r.moves, _count, -1),
-    ReportMetric("Failures", "of GPUs and hosts", lambda r: r.failures, _count),
-    ReportMetric("Restarts", "of jobs after failures", lambda r: r.restarts, _count, -1),
-    ReportMetric("Recovery, 90 %", "from a failure until the job runs again", lambda r: r.recovery_s.p90, duration, -1),
-    ReportMetric("Work lost", "GPU-hours done twice", lambda r: r.lost_gpu_hours, lambda v: f"{_count(v)} GPU-h", -1),
-)
+    ReportMetric(
+        "Promises", "jobs that were promised a start", lambda r: r.promises.given, _count, 0, lambda r: r.promises.given
+    ),
+    ReportMetric(
+        "Promises broken", "started after the promise", lambda r: r.promises.broken, _count, -1,
+        lambda r: r.promises.given,
+    ),
+    _if_any("Broken by, median", "", lambda r: r.promises.late_s.p50, duration, -1),
+    _if_any("Broken by, longest", "", lambda r: r.promises.late_s.max, duration, -1),
+    ReportMetric(
+        "Estimates", "jobs with an estimated start when they came", lambda r: r.estimates.started, _count, 0,
+        lambda r: r.estimates.asked,
+    ),
+    ReportMetric(
+        "Estimate error, median", "estimated against real start", lambda r: r.estimates.error_s.p50, duration, -1,
+        lambda r: r.estimates.started,
+    ),
+    ReportMetric(
+        "Estimates near", "error within 10 % of the wait", lambda r: r.estimates.near, _percent, 1,
+        lambda r: r.estimates.started,
+    ),
+    _if_any("Preemptions", "", lambda r: r.preemptions, _count, -1),
+    _if_any("Moves", "of jobs, to join free GPUs or after a loss", lambda r: r.moves, _count, -1),
+    _if_any("Failures", "of GPUs and hosts", lambda r: r.failures, _count),
+    _if_any("Restarts", "of jobs after failures", lambda r: r.restarts, _count, -1),
+    _if_any("Recovery, 90 %", "from a failure until the job runs again", lambda r: r.recovery_s.p90, duration, -1),
+    _if_any("Work lost", "GPU-hours done twice", lambda r: r.lost_gpu_hours, lambda v: f"{_count(v)} GPU-h", -1),
+)  # fmt: skip
 """The comparison, top to bottom; the command line shows the same."""
 
 DECISION_METRICS = (
@@ -87,20 +123,10 @@ DECISION_METRICS = (
 )
 
 
-_OPTIONAL = {
-    *("Jobs not finished", "Jobs refused", "Jobs failed"),
-    *("Preemptions", "Moves", "Failures", "Restarts", "Recovery, 90 %", "Work lost"),
-}
-
-
 def metrics_of(reports: Sequence[SimulationReport]) -> list[ReportMetric]:
     """Return the metrics that say something about these reports."""
     timed = DECISION_METRICS if any(report.decision_ms for report in reports) else ()
-    return [
-        metric
-        for metric in (*REPORT_METRICS, *timed)
-        if metric.name not in _OPTIONAL or any(metric.value(report) for report in reports)
-    ]
+    return [metric for metric in (*REPORT_METRICS, *timed) if any(metric.shown_if(report) for report in reports)]
 
 
 def best_of(metric: ReportMetric, reports: Sequence[SimulationReport]) -> set[int]:
@@ -124,6 +150,7 @@ def html_page(trace: str, cluster: str, notes: Iterable[str], reports: Sequence[
         legend=_legend(reports),
         comparison=_comparison(reports),
         charts="".join(_charts(reports)),
+        dates=dates_section(reports),
         namespaces=_namespaces(reports),
     )
 
@@ -148,6 +175,14 @@ def _comparison(reports: Sequence[SimulationReport]) -> str:
     return f"<table><thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
+def _percent0(value: float) -> str:
+    return f"{value * 100:.3g} %"
+
+
+_GPUS, _JOBS = AxisUnit("GPUs", _count, whole=True), AxisUnit("jobs", _count, whole=True)
+_FREE = AxisUnit("of the free GPUs", _percent0)
+
+
 def _charts(reports: Sequence[SimulationReport]) -> Iterable[str]:
     def line(i: int, x: Sequence[float], y: Sequence[float]) -> LineSeries:
         # The first lines are the widest, so that lines at the same place are all seen.
@@ -165,24 +200,29 @@ def _charts(reports: Sequence[SimulationReport]) -> Iterable[str]:
         dashed=True,
     )
     held = [*series(lambda r: r.series.held_gpus), working]
-    yield _chart("GPUs held (dashed: in working order)", lambda t: over_time(t, held, _count, gpus))
+    yield _chart(
+        "GPUs held (dashed: in working order)", lambda t: over_time(t, held, AxisUnit("GPUs", _count, whole=True), gpus)
+    )
     waiting, stranded = series(lambda r: r.series.waiting_jobs), series(lambda r: r.series.stranded)
-    yield _chart("Jobs waiting", lambda t: over_time(t, waiting, _count))
-    for title, pick in (
-        ("Waiting time: part of the jobs that started within", lambda r: r.waiting_quantiles_s),
-        ("Completion time: part of the jobs that ended within", lambda r: r.completion_quantiles_s),
+    yield _chart("Jobs waiting", lambda t: over_time(t, waiting, _JOBS))
+    for title, x_title, pick in (
+        ("Waiting time: part of the jobs that started within", "waiting time", lambda r: r.waiting_quantiles_s),
+        (
+            "Completion time: part of the jobs that ended within",
+            "submission to end",
+            lambda r: r.completion_quantiles_s,
+        ),
     ):
         steps = [line(i, pick(r), [n / 100 for n in range(101)]) for i, r in enumerate(reports) if pick(r)]
         if steps:
-            yield _chart(title, lambda t, steps=steps: distribution(t, steps))
+            yield _chart(title, lambda t, steps=steps, x=x_title: distribution(t, steps, x))
     sizes = [size.gpus for size in reports[0].by_size if size.jobs]
     waits = [Bars(r.policy, [s.waiting_s.mean for s in r.by_size if s.jobs], i) for i, r in enumerate(reports)]
-    yield _chart("Mean waiting time by size of job, GPUs", lambda t: bars(t, sizes, waits, duration))
-    yield _chart("Fragmentation: free GPUs that a job could not use", lambda t: over_time(t, stranded, _percent0, 0.01))
-
-
-def _percent0(value: float) -> str:
-    return f"{value * 100:.3g} %"
+    yield _chart("Mean waiting time by size of job", lambda t: bars(t, sizes, waits, duration, "GPUs of the job"))
+    yield _chart(
+        "Fragmentation: free GPUs that a job could not use",
+        lambda t: over_time(t, stranded, AxisUnit("of the free GPUs", _percent0), 0.01),
+    )
 
 
 def _chart(title: str, draw: Callable[[str], str]) -> str:
@@ -252,6 +292,7 @@ _PAGE = """<!doctype html>
 {legend}
 <div class="charts">{charts}</div>
 <section><h2>Figures</h2><div class="scroll">{comparison}</div></section>
+{dates}
 {namespaces}
 </body></html>
 """

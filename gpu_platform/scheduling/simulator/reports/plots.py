@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 560, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 26, 44
 COLORS = 8
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _TIME_STEPS = (
@@ -43,18 +43,29 @@ class Bars:
     color: int = 0
 
 
-def over_time(title: str, lines: Sequence[LineSeries], number: Callable[[float], str], top: float = 0.0) -> str:
+@dataclass(frozen=True)
+class AxisUnit:
+    """What an axis counts, and how a value is written there."""
+
+    name: str
+    number: Callable[[float], str]
+    whole: bool = False
+    """There are no fractions of it, so marks are whole numbers."""
+
+
+def over_time(title: str, lines: Sequence[LineSeries], unit: AxisUnit, top: float = 0.0) -> str:
     """Draw lines over seconds, from zero up. ``top``: the axis reaches at least this value."""
     begin, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
-    marks = _marks(max(top, *(max(line.y) for line in lines)))
+    marks = _marks(max(top, *(max(line.y) for line in lines)), unit.whole)
     step = next((step for step in _TIME_STEPS if (end - begin) / step <= 7), _TIME_STEPS[-1])
     first = math.ceil(begin / step)
     ticks = [(n * step, duration(n * step)) for n in range(first, math.floor(end / step) + 1)]
     frame = _Frame((begin, max(end, begin + 1e-9)), (0.0, marks[-1]))
-    return frame.draw(title, ticks, [(mark, number(mark)) for mark in marks], "".join(map(frame.line, lines)))
+    axes = _Axes(ticks, [(mark, unit.number(mark)) for mark in marks], "virtual time", unit.name)
+    return frame.draw(title, axes, "".join(map(frame.line, lines)))
 
 
-def distribution(title: str, lines: Sequence[LineSeries]) -> str:
+def distribution(title: str, lines: Sequence[LineSeries], x_title: str = "time") -> str:
     """Draw which fraction of the jobs has at most x seconds. ``line.x`` are quantiles, ``line.y`` is 0 to 1.
     Logarithmic.
     """
@@ -66,11 +77,14 @@ def distribution(title: str, lines: Sequence[LineSeries]) -> str:
         LineSeries(line.label, [math.log10(max(1.0, x)) for x in line.x], line.y, line.color, width=line.width)
         for line in lines
     )
-    marks = [(mark, f"{mark:.0%}") for mark in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    return frame.draw(title, ticks, marks, "".join(map(frame.line, logarithmic)))
+    marks = [(mark, f"{mark * 100:.0f} %") for mark in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    axes = _Axes(ticks, marks, f"{x_title}, logarithmic", "of the jobs")
+    return frame.draw(title, axes, "".join(map(frame.line, logarithmic)))
 
 
-def bars(title: str, groups: Sequence[str], series: Sequence[Bars], number: Callable[[float], str]) -> str:
+def bars(
+    title: str, groups: Sequence[str], series: Sequence[Bars], number: Callable[[float], str], x_title: str = ""
+) -> str:
     """Draw bars side by side for each of ``groups``."""
     highest = max((max(one.values, default=0.0) for one in series), default=0.0)
     marks = _time_marks(highest) if number is duration else _marks(highest)
@@ -86,7 +100,8 @@ def bars(title: str, groups: Sequence[str], series: Sequence[Bars], number: Call
                 f"<title>{escape(one.label)}, {escape(groups[group])}: {escape(number(value))}</title></rect>"
             )
     ticks = [(place + 0.5, name) for place, name in enumerate(groups)]
-    return frame.draw(title, ticks, [(mark, number(mark)) for mark in marks], "".join(shapes), grid=False)
+    axes = _Axes(ticks, [(mark, number(mark)) for mark in marks], x_title, "", grid=False)
+    return frame.draw(title, axes, "".join(shapes))
 
 
 def duration(seconds: float) -> str:
@@ -99,6 +114,20 @@ def duration(seconds: float) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The labels of both axes."""
+
+    ticks: Sequence[tuple[float, str]]
+    """Values and texts of the axis to the right."""
+    marks: Sequence[tuple[float, str]]
+    """Values and texts of the axis up."""
+    x_title: str
+    y_title: str
+    grid: bool = True
+    """Small lines at the ticks."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +154,20 @@ class _Frame:
             f"<title>{escape(line.label)}</title></polyline>"
         )
 
-    def draw(
-        self,
-        title: str,
-        ticks: Sequence[tuple[float, str]],
-        marks: Sequence[tuple[float, str]],
-        shapes: str,
-        grid: bool = True,
-    ) -> str:
+    def draw(self, title: str, labels: _Axes, shapes: str) -> str:
         bottom, axes = HEIGHT - _BOTTOM, []
-        for value, text in marks:
+        for value, text in labels.marks:
             y = self.y(value)
             axes.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             axes.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
-        for value, text in ticks:
+        for value, text in labels.ticks:
             x = self.x(value)
-            if grid:
+            if labels.grid:
                 axes.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
             anchor = "end" if x > WIDTH - 2 * _RIGHT else "middle"
             axes.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{escape(text)}</text>')
+        axes.append(f'<text x="2" y="12">{escape(labels.y_title)}</text>')
+        axes.append(f'<text x="{WIDTH - _RIGHT}" y="{bottom + 36}" text-anchor="end">{escape(labels.x_title)}</text>')
         axis = f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>'
         return (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
@@ -151,12 +175,14 @@ class _Frame:
         )
 
 
-def _marks(highest: float) -> list[float]:
-    """Return round numbers from 0 to at least ``highest``, four to six of them."""
+def _marks(highest: float, whole: bool = False) -> list[float]:
+    """Return round numbers from 0 to at least ``highest``, at most six of them. ``whole``: no fractions."""
     if highest <= 0:
         return [0.0, 1.0]
+    highest = max(highest, 1.0) if whole else highest
     power = 10.0 ** math.floor(math.log10(highest / 4))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if highest / (factor * power) <= 5)
+    steps = (factor * power for factor in (1, 2, 2.5, 5, 10, 20, 25, 50, 100))
+    step = next(step for step in steps if highest / step <= 5 and (not whole or step == int(step)))
     return [number * step for number in range(math.ceil(highest / step - 1e-9) + 1)]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, SimulationRun
+from gpu_platform.scheduling.simulator.reports.distribution import Distribution, ReportData
+from gpu_platform.scheduling.simulator.reports.told import EstimateFigures, PromiseFigures, estimates_of, promises_of
 
 BUCKETS = 240
 SLOWDOWN_BOUND_S = 10.0
@@ -17,39 +19,18 @@ SIZES = ((1, 1), (2, 8), (9, 64), (65, None))
 """Classes of jobs by their number of GPUs."""
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Distribution(_Data):
-    """How values, in seconds or milliseconds, are distributed."""
-
-    count: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Distribution:
-        """Return the distribution of ``values``; zeros if there are none."""
-        if not values:
-            return cls(count=0, mean=0, p50=0, p90=0, p99=0, max=0)
-        p50, p90, p99 = np.percentile(values, (50, 90, 99), method="higher").tolist()
-        return cls(count=len(values), mean=sum(values) / len(values), p50=p50, p90=p90, p99=p99, max=max(values))
-
-
-class SizeClass(_Data):
+class SizeClass(ReportData):
     """Waiting times of the jobs of one size."""
 
     gpus: str
     """The numbers of GPUs, e.g. ``9-64``."""
     jobs: int
     waiting_s: Distribution
+    promises: PromiseFigures = PromiseFigures()
+    estimates: EstimateFigures = EstimateFigures()
 
 
-class NamespaceShare(_Data):
+class NamespaceShare(ReportData):
     """What one namespace got."""
 
     namespace: str
@@ -58,9 +39,11 @@ class NamespaceShare(_Data):
     waiting_s: Distribution
     served: float
     """The fraction of the time between submission and end in which its jobs ran, weighted by GPUs."""
+    promises: PromiseFigures = PromiseFigures()
+    estimates: EstimateFigures = EstimateFigures()
 
 
-class TimeSeries(_Data):
+class TimeSeries(ReportData):
     """The mean of each quantity over equal intervals of the run."""
 
     at_s: list[float]
@@ -72,7 +55,7 @@ class TimeSeries(_Data):
     stranded: list[float]
 
 
-class SimulationReport(_Data):
+class SimulationReport(ReportData):
     """The result of one policy on one trace. Ratios are 0 to 1."""
 
     policy: str
@@ -95,6 +78,10 @@ class SimulationReport(_Data):
     slowdown: float
     """The mean of completion time divided by run time, bounded."""
     by_size: list[SizeClass]
+    promises: PromiseFigures = PromiseFigures()
+    """Promised starts against what happened. The size classes and the namespaces have their own."""
+    estimates: EstimateFigures = EstimateFigures()
+    """Estimated starts against what happened."""
     preemptions: int
     moves: int
     """How often jobs were moved, for defragmentation and recovery."""
@@ -150,6 +137,8 @@ def report_on(run: SimulationRun, policy: str) -> SimulationReport:
         completion_s=Distribution.of(completion),
         slowdown=_mean(max(1.0, _completion_s(r) / max(SLOWDOWN_BOUND_S, r.job.duration_s)) for r in completed),
         by_size=_by_size(run),
+        promises=promises_of(run),
+        estimates=estimates_of(run),
         preemptions=sum(record.preemptions for record in run.records),
         moves=sum(record.moves for record in run.records),
         failures=run.failures,
@@ -197,9 +186,19 @@ def _fragmentation(run: SimulationRun) -> float:
 def _by_size(run: SimulationRun) -> list[SizeClass]:
     classes = []
     for least, most in SIZES:
-        of_size = [r for r in run.records if least <= r.job.gpus.gpus <= (most or r.job.gpus.gpus)]
+        last = math.inf if most is None else most
+        of_size = [r for r in run.records if least <= r.job.gpus.gpus <= last]
         name = f"> {least - 1}" if most is None else str(least) if least == most else f"{least}-{most}"
-        classes.append(SizeClass(gpus=name, jobs=len(of_size), waiting_s=Distribution.of(_waits(run, of_size))))
+        ids = {record.job.id for record in of_size}
+        classes.append(
+            SizeClass(
+                gpus=name,
+                jobs=len(of_size),
+                waiting_s=Distribution.of(_waits(run, of_size)),
+                promises=promises_of(run, ids),
+                estimates=estimates_of(run, ids),
+            )
+        )
     return classes
 
 
@@ -221,6 +220,8 @@ def _namespaces(run: SimulationRun) -> list[NamespaceShare]:
                 gpu_hours=held / 3600,
                 waiting_s=Distribution.of(_waits(run, arrived)),
                 served=_ratio(held, present) if present else 1.0,
+                promises=promises_of(run, {record.job.id for record in own}),
+                estimates=estimates_of(run, {record.job.id for record in own}),
             )
         )
     return shares

@@ -1,0 +1,36 @@
+"""The step on a host that resets a GPU."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.heartbeat import heartbeating
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.hosts.agent import HostAgent
+
+RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
+"""The type of the failure of a reset that can never succeed, however often it is tried."""
+
+
+class ResetActivities:
+    """The host's part: resets its GPUs."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        self._agent = agent
+
+    @activity.defn
+    async def reset_gpu(self, gpu_uuid: str) -> None:
+        """Reset and verify the GPU.
+
+        Fails with ``ResetFailed`` if it does not work afterwards, and with ``ResetNeedsOperator`` if this machine
+        cannot reset it alone.
+        """
+        try:
+            await heartbeating(asyncio.to_thread(self._agent.reset_gpu, gpu_uuid))
+            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
+        except PlatformError as error:
+            kind = RESET_NEEDS_OPERATOR if error.details.get("needs_operator") else "ResetFailed"
+            raise ApplicationError(error.message, type=kind, non_retryable=True) from error

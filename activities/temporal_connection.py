@@ -1,0 +1,96 @@
+"""The connection to Temporal, which is made anew when its certificate was renewed: Temporal's SDK reads it only once.
+
+The client object stays the same, so that whoever has it need not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.service import ServiceClient
+from temporalio.worker import Worker
+
+from activities.temporal_tls import versions_of
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.observability import get_logger
+from gpu_platform.settings import TemporalSettings
+
+CERTIFICATE_LOOK_S = 5.0
+"""How often the files of the certificate are looked at."""
+
+log = get_logger(__name__)
+
+
+class RenewableConnection(ServiceClient):
+    """Passes calls on to the newest connection. Calls that run meanwhile end on the one before."""
+
+    def __init__(self, current: ServiceClient) -> None:
+        super().__init__(current.config)
+        self._current = current
+
+    def replace(self, newer: ServiceClient) -> None:
+        """Use this connection from now on."""
+        self._current = newer
+
+    @property
+    def worker_service_client(self) -> Any:
+        """Where the SDK's workers find their connection."""
+        return self._current.worker_service_client
+
+    def update_rpc_metadata(self, metadata: Mapping[str, str | bytes]) -> None:
+        """See :class:`ServiceClient`."""
+        self._current.update_rpc_metadata(metadata)
+
+    def update_api_key(self, api_key: str | None) -> None:
+        """See :class:`ServiceClient`."""
+        self._current.update_api_key(api_key)
+
+    async def _rpc_call(
+        self,
+        rpc: str,
+        req: Any,
+        resp_type: type[Any],
+        *,
+        service: str,
+        retry: bool,
+        metadata: Mapping[str, str | bytes],
+        timeout: timedelta | None,  # noqa: ASYNC109  # the name that the SDK gives it
+    ) -> Any:
+        return await self._current._rpc_call(
+            rpc, req, resp_type, service=service, retry=retry, metadata=metadata, timeout=timeout
+        )
+
+
+def renewable(client: Client) -> Client:
+    """The client, with a connection that can be replaced."""
+    return Client(**{**client.config(), "service_client": RenewableConnection(client.service_client)})
+
+
+async def keep_connected(
+    temporal: TemporalSettings, client: Client, connect: Callable[[], Awaitable[Client]], workers: Sequence[Worker] = ()
+) -> None:
+    """Connect a :func:`renewable` client anew whenever a file of its certificate has changed, until cancelled.
+
+    ``connect`` makes another client. ``workers``: those that use the client.
+    """
+    connection = client.service_client
+    assert isinstance(connection, RenewableConnection)
+    seen = versions_of(temporal)
+    while temporal.tls:
+        await asyncio.sleep(CERTIFICATE_LOOK_S)
+        found = versions_of(temporal)
+        if found == seen:
+            continue
+        try:
+            connection.replace((await connect()).service_client)
+        except (PlatformError, RuntimeError) as error:  # a file is being replaced, or Temporal is away
+            log.warning("temporal.not_connected_anew", error=str(error))
+            continue
+        for worker in workers:
+            worker.client = client
+        seen = found
+        log.info("temporal.connected_anew", reason="the certificate was renewed")

@@ -1,0 +1,66 @@
+"""Files with keys, certificates and tokens: written whole or not at all, and secret ones for their owner only.
+
+The one way to write a secret file. Every package may import it; it imports nothing of the platform.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+SECRET = 0o600
+PUBLIC = 0o644
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make a directory that only its owner may enter. One that is there is left as it is."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_file(path: Path, content: bytes, mode: int = SECRET) -> None:
+    """Replace ``path`` in one step. A reader sees the old content or the new one, and both are on disk."""
+    draft = _write_draft(path, content, mode)
+    try:
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def write_new_file(path: Path, content: bytes, mode: int = SECRET) -> bool:
+    """Make ``path`` if it is not there. False: it is there already. Two processes may try at the same moment."""
+    draft = _write_draft(path, content, mode)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return True
+
+
+def _write_draft(path: Path, content: bytes, mode: int) -> Path:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return draft
+
+
+def _sync_directory(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,174 @@
+"""Which promises of the last decision still stand, and which dates nobody knows because a job runs over its limit.
+
+Conservative backfill remembers what it promised. The promises are a schedule that can be carried out: no GPU is
+promised twice at one time. A round moves each job forward in this schedule, or leaves it where it is. So the job with
+the earliest promise can start as soon as nothing runs, and the cluster never stands still.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.topology.machine import members
+
+
+@dataclass
+class RememberedPromises:
+    """The promises as of the last decision, and who waited then. Only with conservative backfill."""
+
+    reservations: dict[str, PlannedReservation] = field(default_factory=dict)
+    requests: dict[str, PlacementRequest] = field(default_factory=dict)
+    """What each of these jobs asked for when it got its promise."""
+    waited: frozenset[str] = frozenset()
+    """The jobs that waited at the last decision, with a promise or without. They must not delay a promise."""
+
+
+class EarlierPromises:
+    """The promises of the last decision in a new round. Nobody has to wait for one that cannot be kept.
+
+    A promise ends if the job is gone or asks for something else now, if its hosts or GPUs left service, or if all of
+    its time has passed because other jobs ran over their time limits.
+    """
+
+    def __init__(
+        self,
+        remembered: RememberedPromises,
+        queue: JobQueue,
+        overruns: Overruns,
+        now: float,
+        claimants: frozenset[str] = frozenset(),
+    ) -> None:
+        """``claimants``: jobs for which preemption freed GPUs."""
+        self._remembered, self._queue, self._now, self._claimants = remembered, queue, now, claimants
+        self._snapshot, self._running_jobs = overruns.snapshot, overruns.running_jobs
+        self.standing = {
+            job_id: promise for job_id, promise in remembered.reservations.items() if self._stands(job_id, promise)
+        }
+        """The promises that can still be kept."""
+        self.unrenewed = dict(self.standing)
+        """Those of them whose jobs had no turn yet."""
+
+    def _stands(self, job_id: str, promise: PlannedReservation) -> bool:
+        row, before = self._queue.get(job_id), self._remembered.requests[job_id]
+        if (
+            row is None
+            or (row is not before and what_is_asked(row) != what_is_asked(before))
+            or promise.end <= self._now
+        ):
+            return False
+        snapshot, hosts = self._snapshot, promise.hosts
+        return bool(snapshot.ready[hosts].all() and not (promise.gpus & ~snapshot.working[hosts]).any())
+
+    def to_others(self, row: PlacementRequest) -> list[PlannedReservation]:
+        """Return the promises that ``row`` must not put off. A job that came in since may put all of them off.
+
+        So may a job on GPUs that are claimed for it. Otherwise they would stay empty.
+        """
+        if row.job_id not in self._remembered.waited or row.job_id in self._claimants:
+            return []
+        return [promise for job_id, promise in self.unrenewed.items() if job_id != row.job_id]
+
+    def as_promised(self, row: PlacementRequest) -> PlacementRequest:
+        """Return the job with the time that is left of its promise, if that has begun and other jobs are late.
+
+        It would run longer, but into times that follow from the same delay.
+        """
+        own = self.standing.get(row.job_id)
+        if own is None or own.start >= self._now or row.time_limit_s is None:
+            return row
+        return replace(row, time_limit_s=own.end - self._now)
+
+    def better(
+        self, row: PlacementRequest, planned: PlannedReservation | None, others: list[PlannedReservation]
+    ) -> PlannedReservation | None:
+        """Return the job's promise if a new plan is later, or there is none, although the promise can be kept."""
+        promise = self.standing.get(row.job_id)
+        if promise is None or promise.start < self._now or (planned is not None and planned.start <= promise.start):
+            return None
+        if promise.host_resources is not None and promise.host_resources.any():
+            return None  # whether there will be enough CPUs and memory is known only of a new plan
+        meanwhile = (other for other in others if other.start < promise.end and promise.start < other.end)
+        if any(_overlap(promise, other) for other in meanwhile):
+            return None
+        for host_index, gpus in zip(promise.hosts.tolist(), promise.gpus.tolist(), strict=True):
+            busy = members(gpus & ~self._snapshot.available_on(host_index))
+            uuids = (self._snapshot.uuid(host_index, position) for position in busy)
+            if any(self._running_jobs.free_at(uuid) > promise.start for uuid in uuids):
+                return None
+        return promise
+
+    def _are_put_off(self, planned: list[PlannedReservation]) -> bool:
+        start = {reservation.job_id: reservation.start for reservation in planned}
+        waiting = (promise for job_id, promise in self.standing.items() if job_id in self._queue)
+        return any(start.get(promise.job_id, math.inf) > promise.start for promise in waiting)
+
+    def remember(self, planned: list[PlannedReservation]) -> bool:
+        """Remember what was planned for the next round. Return whether a promise was put off, or is there no more.
+
+        Where nobody knows the date, the old promise stays: it still says who is first, and where.
+        """
+        remembered = self._remembered
+        remembered.reservations = {
+            entry.job_id: self.standing.get(entry.job_id, entry) if entry.overdue else entry for entry in planned
+        }
+        remembered.waited = frozenset(row.job_id for row in self._queue)
+        rows = ((job_id, self._queue.get(job_id)) for job_id in remembered.reservations)
+        remembered.requests = {job_id: row for job_id, row in rows if row is not None}
+        return self._are_put_off(planned)
+
+
+class Overruns:
+    """What jobs hold that have run over their time limits, and what is planned on it. Nobody knows when it is free."""
+
+    def __init__(self, running_jobs: RunningJobs, snapshot: Snapshot) -> None:
+        self.running_jobs, self.snapshot = running_jobs, snapshot
+        self._gpus: GpuSets = np.zeros(len(snapshot), np.uint64)
+        self._host_resources: NDArray[np.bool_] = np.zeros(len(snapshot), bool)
+        self._holders: dict[int, str] = {}
+        for job in running_jobs.overdue.values():
+            for uuid in job.gpu_uuids:
+                place = snapshot.locate(uuid)
+                if place is not None:
+                    self._gpus[place[0]] |= np.uint64(1 << place[1])
+                    self._holders[place[0]] = job.job_id
+            for use in job.host_use:
+                host_index = snapshot.host_index(use.host)
+                if host_index is not None:
+                    self._host_resources[host_index] = True
+                    self._holders[host_index] = job.job_id
+
+    def mark(self, planned: PlannedReservation) -> PlannedReservation:
+        """Return the reservation, marked if its date depends on such a job. What is planned after it depends, too."""
+        if not self._holders:
+            return planned
+        touched = (self._gpus[planned.hosts] & planned.gpus) != 0
+        if planned.host_resources is not None:
+            touched |= self._host_resources[planned.hosts] & planned.host_resources
+        if not touched.any():
+            return planned
+        job_id = self._holders[int(planned.hosts[np.flatnonzero(touched)[0]])]
+        self._gpus[planned.hosts] |= planned.gpus
+        if planned.host_resources is not None:
+            self._host_resources[planned.hosts] |= planned.host_resources
+        for host_index in planned.hosts.tolist():
+            self._holders.setdefault(host_index, job_id)
+        return replace(planned, overdue=job_id)
+
+
+def what_is_asked(row: PlacementRequest) -> tuple[object, ...]:
+    """Return everything of a request that a promise is for."""
+    return row.resources, row.groups, row.time_limit_s, row.excluded_gpus, row.excluded_hosts, row.namespace
+
+
+def _overlap(one: PlannedReservation, other: PlannedReservation) -> bool:
+    _, mine, theirs = np.intersect1d(one.hosts, other.hosts, assume_unique=True, return_indices=True)
+    return bool((one.gpus[mine] & other.gpus[theirs]).any())

@@ -1,0 +1,408 @@
+"""Which waiting requests surely find no place now: one look at all of them at once, before a round looks at each.
+
+A round would examine each request on each host that changed. With thousands of different requests in a full cluster
+nearly all of that finds nothing. So the screen asks a simpler question that is never stricter: are there as many hosts
+with enough free GPUs, CPUs and memory, of a machine that the request accepts? It counts hosts of one kind together.
+A request for which the answer is no has no place. For the others the round looks itself, and tells the screen what it
+found. Then only hosts that changed since count as possible.
+
+The screen also tells for which requests it changes nothing that they wait: see :attr:`Verdicts.settled`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.candidates import Candidates, shape_of
+from gpu_platform.scheduling.placing.domains import is_between_hosts
+from gpu_platform.scheduling.placing.framework import Framework, HostQuery
+
+GroupKey = tuple[str, str, float]
+"""See ``queueing.job_queue.GroupKey``."""
+Flags = NDArray[np.bool_]
+FIRST_GROUPS = 256
+UNUSED_ROUNDS = 64
+"""Requests that no round has seen for so long are forgotten when room is needed."""
+TAKES_GPUS, TAKES_BOTH, TAKES_ROOM = range(3)
+"""What a request takes of hosts: GPUs; GPUs and CPUs or memory; CPUs or memory only."""
+_TAKEN = {TAKES_GPUS: [0], TAKES_BOTH: [0, 1], TAKES_ROOM: [1]}
+"""Row numbers in the arrays of :class:`RoundView`."""
+
+
+@dataclass(frozen=True)
+class ReservedGpus:
+    """A planned reservation, as far as it matters here."""
+
+    start: float
+    is_promised: bool
+    hosts: HostIndices
+    gpus: GpuSets
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """How far a round is. Arrays are [GPUs, CPUs and memory; hosts]."""
+
+    now: float
+    kept: Flags
+    """Hosts that are kept for a job."""
+    kept_from_unlimited: Flags
+    """Hosts that are kept only from jobs without a time limit."""
+    has_reservation: Flags
+    """Hosts that a job with a planned reservation could use."""
+    reservations: Sequence[ReservedGpus]
+    no_more_dates: bool
+    """A job gets no date any more, unless no job ahead has one for hosts that it could use."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the screen found, by index of the group."""
+
+    hopeless: Flags
+    """Too few hosts have enough left, whatever is reserved."""
+    no_place: Flags
+    """The request would find no place. ``hopeless`` is a part of it."""
+    settled: Flags
+    """It changes nothing that the request waits: all hosts that it could use are kept already. Only requests without
+    exclusions are settled."""
+
+
+@dataclass
+class _KnownGroups:
+    """What is known of each group of jobs. Arrays by index of the group."""
+
+    key: list[GroupKey | None]
+    gpus: NDArray[np.int64]
+    hosts: NDArray[np.int64]
+    cpus: NDArray[np.int64]
+    ram_mib: NDArray[np.int64]
+    limit_s: NDArray[np.float64]
+    takes: NDArray[np.int8]
+    shares: Flags
+    excludes: Flags
+    spans: Flags
+    """All its hosts must be in one domain."""
+    answer: NDArray[np.intp]
+    """The number of its answers: see ``RequestScreen._can``."""
+    checked_at: NDArray[np.int64]
+    """The version of the snapshot at which a round looked at all hosts."""
+    fitted: NDArray[np.int64]
+    """On how many hosts it fitted then."""
+    used: NDArray[np.int64]
+    """The last round that asked."""
+
+    @classmethod
+    def of(cls, n: int) -> _KnownGroups:
+        whole = {name: np.zeros(n, np.int64) for name in ("gpus", "hosts", "cpus", "ram_mib", "fitted", "used")}
+        flags = {name: np.zeros(n, bool) for name in ("shares", "excludes", "spans")}
+        return cls(
+            key=[None] * n,
+            limit_s=np.full(n, math.inf),
+            takes=np.zeros(n, np.int8),
+            answer=np.zeros(n, np.intp),
+            checked_at=np.full(n, -1, np.int64),
+            **whole,
+            **flags,
+        )
+
+    def taken(self, indices: NDArray[np.intp], room: int) -> _KnownGroups:
+        """Return these groups, in their order, with room for ``room``."""
+        result = _KnownGroups.of(room)
+        for name, array in vars(self).items():
+            if name == "key":
+                result.key[: len(indices)] = [self.key[index] for index in indices.tolist()]
+            else:
+                getattr(result, name)[: len(indices)] = array[indices]
+        return result
+
+
+class RequestScreen:
+    """Finds requests without a place. Only for equal slices; with filters of other packages it knows nothing."""
+
+    def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
+        self._framework, self._snapshot = framework, snapshot
+        self._classes = _HostClasses(snapshot)
+        self._groups = _KnownGroups.of(FIRST_GROUPS)
+        self._of: dict[GroupKey, int] = {}
+        self._answers: dict[tuple[object, ...], int] = {}
+        self._queries: list[HostQuery] = []
+        self._can: Flags = np.zeros((FIRST_GROUPS, 1), bool)
+        """[answer, class of hosts]: could such a host serve the request if it were empty and in order?"""
+        self._round = 0
+        self._free: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @property
+    def works(self) -> bool:
+        """False if the screen knows nothing, because filters of other packages may ask for anything."""
+        return not self._framework.site_filters
+
+    def index(self, key: GroupKey) -> int:
+        """Return the index of a group, or -1 if it has none."""
+        return self._of.get(key, -1)
+
+    def begin(self, groups: Iterable[tuple[GroupKey, PlacementRequest]]) -> None:
+        """Note which groups wait in this round."""
+        self._round += 1
+        self._classes.update(self)
+        seen, new = [], dict[GroupKey, PlacementRequest]()
+        for key, row in groups:
+            index = self._of.get(key)
+            if index is not None:
+                seen.append(index)
+            elif row.is_plain:
+                new[key] = row
+        self._groups.used[seen] = self._round
+        if len(self._of) + len(new) > len(self._groups.key):
+            self._make_room(len(new))
+        for key, row in new.items():
+            self._add(key, row)
+
+    def looked(self, index: int, candidates: Candidates) -> None:
+        """Note that a round looked at all hosts for the request."""
+        self._groups.checked_at[index] = self._snapshot.version
+        self._groups.fitted[index] = np.count_nonzero(candidates.fits)
+
+    def judge(self, view: RoundView) -> Verdicts:
+        """Return the verdicts on all groups of this round. They stay true for the rest of the round."""
+        n = len(self._groups.key)
+        hopeless, no_place, settled = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n, bool)
+        here = np.flatnonzero(self._groups.used == self._round)
+        for takes, rows in _TAKEN.items():
+            alike = here[self._groups.takes[here] == takes]
+            if not len(alike):
+                continue
+            kept = _any(view.kept[rows])
+            hopeless[alike] = self._too_few(alike, ~kept)
+            settled[alike] = self._changes_nothing(alike, view, rows)
+            maybe = alike[~hopeless[alike]]
+            hopeless[maybe] = self._too_few_since(maybe, ~kept)
+            maybe = maybe[~hopeless[maybe]]
+            for group, closed, reserved in self._by_binding(maybe, view, rows, kept):
+                no_place[group] = self._too_few_left(group, ~closed, reserved)
+        return Verdicts(hopeless, hopeless | no_place, settled)
+
+    # -- the questions -----------------------------------------------------------------------------
+
+    def _too_few(self, indices: NDArray[np.intp], open_hosts: Flags) -> Flags:
+        """Tell for which groups too few hosts have enough free GPUs. Hosts of a class are counted together."""
+        shares = self._groups.shares[indices]
+        result = np.zeros(len(indices), bool)
+        for which, free in ((~shares, self._whole()), (shares, self._with_shared())):
+            if not which.any():
+                continue
+            some = indices[which]
+            width = int(self._snapshot.size.max(initial=0)) + 1
+            counted = np.flatnonzero(open_hosts & (free >= 0))
+            cells = np.bincount(self._classes.of[counted] * width + free[counted], minlength=self._classes.n * width)
+            at_least = cells.reshape(self._classes.n, width)[:, ::-1].cumsum(axis=1)[:, ::-1]
+            gpus = self._groups.gpus[some]
+            there = at_least[:, np.minimum(gpus, width - 1)].T * (gpus < width)[:, None]
+            result[which] = (there * self._can_of(some)).sum(axis=1) < self._groups.hosts[some]
+        return result
+
+    def _too_few_since(self, indices: NDArray[np.intp], open_hosts: Flags) -> Flags:
+        """Do the same host by host, for groups at which a round looked: what fitted then, and what changed since."""
+        result = np.zeros(len(indices), bool)
+        which = np.flatnonzero(self._groups.checked_at[indices] >= 0)
+        known = indices[which]
+        if len(known):
+            changed = self._snapshot.changed_at[ChangeKind.USE]
+            hosts = np.flatnonzero(open_hosts & (changed > self._groups.checked_at[known].min()))
+            new = self._passes(known, hosts, self._whole()[hosts], self._with_shared()[hosts])
+            new &= changed[hosts] > self._groups.checked_at[known, None]
+            result[which] = new.sum(axis=1) + self._groups.fitted[known] < self._groups.hosts[known]
+        return result
+
+    def _too_few_left(self, indices: NDArray[np.intp], open_hosts: Flags, reserved: GpuSets | None) -> Flags:
+        """Do the same host by host, without GPUs that are reserved for others."""
+        snapshot, shared = self._snapshot, self._with_shared()
+        hosts = np.flatnonzero(open_hosts & (shared >= 0))
+        free, either = self._whole()[hosts], shared[hosts]
+        if reserved is not None:
+            left = snapshot.available(hosts) & ~reserved[hosts]
+            free = np.bitwise_count(left).astype(np.int64)
+            either = np.bitwise_count(left | snapshot.shared.partly[hosts] & ~reserved[hosts]).astype(np.int64)
+        least = int(self._groups.gpus[indices].min())
+        some = either >= least
+        return self._passes(indices, hosts[some], free[some], either[some]).sum(axis=1) < self._groups.hosts[indices]
+
+    def _passes(
+        self, indices: NDArray[np.intp], hosts: HostIndices, free: NDArray[np.int64], either: NDArray[np.int64]
+    ) -> Flags:
+        """Return [groups, hosts]: has the host enough of everything?"""
+        asked, snapshot = self._groups, self._snapshot
+        passes = self._can[np.ix_(asked.answer[indices], self._classes.of[hosts])]
+        gpus = asked.gpus[indices, None]
+        shares = asked.shares[indices, None]
+        passes &= gpus <= (np.where(shares, either, free) if shares.any() else free)
+        if asked.takes[indices[0]] != TAKES_GPUS:
+            cpus = snapshot.cpus[hosts] - snapshot.cpus_used[hosts] - snapshot.cpus_held[hosts]
+            ram = snapshot.ram_mib[hosts] - snapshot.ram_mib_used[hosts] - snapshot.ram_mib_held[hosts]
+            passes &= (asked.cpus[indices, None] <= cpus) & (asked.ram_mib[indices, None] <= ram)
+        return passes
+
+    def _by_binding(
+        self, indices: NDArray[np.intp], view: RoundView, rows: list[int], kept: Flags
+    ) -> Iterable[tuple[NDArray[np.intp], Flags, GpuSets | None]]:
+        """Yield the groups for which the same reservations count, together, with the hosts and GPUs that are closed."""
+        limit = self._groups.limit_s[indices]
+        endless = limit == math.inf
+        promised = sorted((one for one in view.reservations if one.is_promised), key=lambda one: one.start)
+        starts = np.array([one.start for one in promised])
+        binding = np.searchsorted(starts, view.now + limit)  # those that start before the job ends
+        reserved: GpuSets | None = None
+        done = 0
+        for count in np.unique(binding[~endless]).tolist():
+            for one in promised[done:count]:
+                reserved = _with(reserved, one, len(kept))
+            done = count
+            yield indices[(binding == count) & ~endless], kept, None if reserved is None else reserved.copy()
+        if endless.any():
+            everything: GpuSets | None = None
+            for one in view.reservations:
+                everything = _with(everything, one, len(kept))
+            yield indices[endless], _any(view.kept[rows] | view.kept_from_unlimited[rows]), everything
+
+    def _changes_nothing(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> Flags:
+        classes, can = self._classes, self._can_of(indices)
+        reserved = _any(view.has_reservation[rows])
+        is_kept = ~(can & classes.among(_any(~view.kept[rows]))).any(axis=1)
+        covered = ~(can & classes.among(_any(~view.kept_from_unlimited[rows]))).any(axis=1)
+        settled = is_kept & (covered | ~(can & classes.among(reserved)).any(axis=1))
+        if view.no_more_dates:
+            snapshot = self._snapshot
+            sound = snapshot.ready & (snapshot.working == snapshot.all_gpus) & (snapshot.hot == 0)
+            # A host behind a reservation must surely be usable. Of a gang inside one domain this is not known.
+            follows = (can & classes.among(reserved & sound)).any(axis=1) & ~self._groups.spans[indices]
+            settled |= follows & covered
+        return settled & ~self._groups.excludes[indices]
+
+    # -- what is remembered ------------------------------------------------------------------------
+
+    def _can_of(self, indices: NDArray[np.intp]) -> Flags:
+        return self._can[self._groups.answer[indices], : self._classes.n]
+
+    def _whole(self) -> NDArray[np.int64]:
+        return self._counts()[1]
+
+    def _with_shared(self) -> NDArray[np.int64]:
+        return self._counts()[2]
+
+    def _counts(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        """Return (version, free GPUs, free or shared GPUs) of each host; -1 for a host that is away."""
+        snapshot = self._snapshot
+        if self._free is None or self._free[0] != snapshot.version:
+            available = snapshot.available()
+            whole = np.bitwise_count(available).astype(np.int64)
+            either = np.bitwise_count(available | snapshot.shared.partly[: len(snapshot)]).astype(np.int64)
+            whole[~snapshot.ready] = either[~snapshot.ready] = -1
+            self._free = snapshot.version, whole, either
+        return self._free
+
+    def _add(self, key: GroupKey, row: PlacementRequest) -> int:
+        known, request, index = self._groups, row.resources, len(self._of)
+        self._of[key] = index
+        known.key[index] = key
+        known.gpus[index], known.hosts[index] = request.gpus_per_host, request.hosts
+        known.cpus[index], known.ram_mib[index] = request.cpus_per_host, request.ram_mib_per_host
+        known.limit_s[index] = math.inf if row.time_limit_s is None else row.time_limit_s
+        known.takes[index] = (TAKES_BOTH if row.gpu_count else TAKES_ROOM) if row.needs_host_resources else TAKES_GPUS
+        known.shares[index], known.excludes[index] = request.share is not None, row.has_exclusions
+        known.spans[index] = request.hosts > 1 and is_between_hosts(request.required_level)
+        known.checked_at[index], known.used[index] = -1, self._round
+        known.answer[index] = self._answer(row)
+        return index
+
+    def _make_room(self, more: int) -> None:
+        """Forget groups that were not seen for long, and get room for ``more``."""
+        indices = np.flatnonzero(self._groups.used[: len(self._of)] >= self._round - UNUSED_ROUNDS)
+        self._groups = self._groups.taken(indices, 2 * (len(indices) + more))
+        self._of = {key: index for index, key in enumerate(self._groups.key[: len(indices)]) if key is not None}
+        kept, answer = np.unique(self._groups.answer[: len(indices)], return_inverse=True)
+        self._groups.answer[: len(indices)] = answer
+        new = {number: place for place, number in enumerate(kept.tolist())}
+        self._answers = {key: new[number] for key, number in self._answers.items() if number in new}
+        self._queries = [self._queries[number] for number in kept.tolist()]
+        can = np.zeros((len(self._groups.key), self._can.shape[1]), bool)
+        can[: len(kept)] = self._can[kept]
+        self._can = can
+
+    def _answer(self, row: PlacementRequest) -> int:
+        shape = shape_of(row)
+        number = self._answers.get(shape)
+        if number is None:
+            number = self._answers[shape] = len(self._queries)
+            self._queries.append(query := HostQuery(row.resources, tenant=row.tenant))
+            self._can[number] = False
+            self._ask(number, query, self._classes.present)
+        return number
+
+    def _ask(self, number: int, query: HostQuery, classes: NDArray[np.intp]) -> None:
+        hosts = self._classes.example[classes]
+        self._can[number, classes] = self._framework.could_serve(query, self._snapshot, hosts, ChangeKind.HEALTH)
+
+    def learn_classes(self, new: NDArray[np.intp], n: int) -> None:
+        """Ask all requests about new classes of hosts. ``n``: how many classes there are."""
+        if n > self._can.shape[1]:
+            wider = np.zeros((len(self._can), 2 * n), bool)
+            wider[:, : self._can.shape[1]] = self._can
+            self._can = wider
+        for number, query in enumerate(self._queries):
+            self._ask(number, query, new)
+
+
+class _HostClasses:
+    """Hosts of one class have the same facts, so they give every request the same answer once they are empty."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._seen = 0
+        self.of: NDArray[np.intp] = np.zeros(0, np.intp)
+        """The class of each host."""
+        self.present: NDArray[np.intp] = np.zeros(0, np.intp)
+        """The classes that have hosts."""
+        self.example: NDArray[np.intp] = np.zeros(0, np.intp)
+        """A host of each class."""
+
+    @property
+    def n(self) -> int:
+        return len(self.example)
+
+    def among(self, hosts: Flags) -> Flags:
+        """Return which classes are among ``hosts``, as long as the answers."""
+        found = np.zeros(self.n, bool)
+        found[self.of[hosts]] = True
+        return found
+
+    def update(self, screen: RequestScreen) -> None:
+        snapshot = self._snapshot
+        if self._seen == snapshot.facts_version and len(self.of) == len(snapshot):
+            return
+        columns = (snapshot.machine, snapshot.cuda, snapshot.isolates, snapshot.mps, snapshot.cpus, snapshot.ram_mib)
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        self.of = np.array([self._numbers.setdefault(one, len(self._numbers)) for one in facts], np.intp)
+        before, (self.present, first) = self.present, np.unique(self.of, return_index=True)
+        self.example = np.zeros(len(self._numbers), np.intp)
+        self.example[self.present] = first
+        screen.learn_classes(np.setdiff1d(self.present, before), self.n)
+        self._seen = snapshot.facts_version
+
+
+def _with(reserved: GpuSets | None, one: ReservedGpus, hosts: int) -> GpuSets:
+    result = np.zeros(hosts, np.uint64) if reserved is None else reserved
+    result[one.hosts] |= one.gpus
+    return result
+
+
+def _any(rows: Flags) -> Flags:
+    """Tell for each host whether any of the rows has it."""
+    return np.asarray(rows.any(axis=0), bool)

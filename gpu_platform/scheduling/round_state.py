@@ -1,0 +1,52 @@
+"""What a round of serving reads, and what it says of a job that waits after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.backfill import Backfill
+from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
+from gpu_platform.scheduling.backfilling.promises import RememberedPromises
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.empty_fits import EmptyFits
+from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.placing.request_screen import RequestScreen
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.queueing.fair_share import FairShare
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
+
+
+@dataclass(frozen=True)
+class SchedulerState:
+    """Everything that a round reads. Only the placements of the round change it."""
+
+    policy: Policy
+    epoch: int
+    snapshot: Snapshot
+    framework: Framework
+    running_jobs: RunningJobs
+    quotas: QuotaUsage
+    shares: FairShare
+    queue: JobQueue
+    candidates: CandidateIndex
+    screen: RequestScreen
+    backfill: Backfill
+    gangs: GangPlacer
+    gang_backfill: GangBackfill
+    remembered: RememberedPromises
+    empty_fits: EmptyFits
+
+
+@dataclass(frozen=True)
+class WaitingEntry:
+    """A job that waits after a round."""
+
+    row: PlacementRequest
+    turn: float
+    denial: QuotaDenial | None = None
+    starts_by: float | None = None

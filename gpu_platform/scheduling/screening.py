@@ -1,0 +1,94 @@
+"""Lets a round skip the requests that surely find no place: see ``placing.request_screen``.
+
+The screen looks at all requests when a round begins, and again when the round has looked at several jobs in vain and
+something changed since. What it found stays true in the round, because within a round GPUs are only taken, and hosts
+are only kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.placing.candidates import Candidates
+from gpu_platform.scheduling.placing.request_screen import RequestScreen, RoundView, Verdicts
+from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
+from gpu_platform.scheduling.queueing.queue_cursor import EveryJobCursor, QueueCursor
+
+FEWEST = 24
+"""With fewer groups the screen would cost more than it saves."""
+FIRST_IN_VAIN, MOST_IN_VAIN = 4, 64
+"""After so many jobs without a place the screen looks again. The number doubles each time."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a job before the round looks at it. All False: nothing."""
+
+    hopeless: bool = False
+    """Even without reservations, no job of its need finds a place that can not start after others."""
+    no_place: bool = False
+    settled: bool = False
+    """It changes nothing that it waits."""
+
+
+NOTHING_KNOWN = Verdict()
+
+
+class Screening:
+    """The screen in one round."""
+
+    def __init__(self, screen: RequestScreen, queue: JobQueue) -> None:
+        self._screen, self._queue = screen, queue
+        self._verdicts: Verdicts | None = None
+        self._in_vain, self._most = 0, FIRST_IN_VAIN
+
+    def begin(
+        self, turns: QueueCursor | EveryJobCursor, view: Callable[[], RoundView], stamp: Callable[[], Hashable]
+    ) -> None:
+        """Look at all requests that wait. ``view`` says how far the round is; ``stamp`` changes with it."""
+        groups = turns.groups() if self._screen.works and len(self._queue) >= FEWEST else []
+        if len(groups) >= FEWEST:
+            self._turns, self._view, self._stamp = turns, view, stamp
+            self._screen.begin(groups)
+            self._look()
+
+    def of(self, row: PlacementRequest) -> Verdict:
+        """Return what is known about a job."""
+        verdicts = self._verdicts
+        index = -1 if verdicts is None else self._screen.index(self._queue.group(row))
+        if verdicts is None or index < 0:
+            return NOTHING_KNOWN
+        return Verdict(bool(verdicts.hopeless[index]), bool(verdicts.no_place[index]), bool(verdicts.settled[index]))
+
+    def looked(self, row: PlacementRequest, candidates: Candidates) -> None:
+        """Note that the round looked at all hosts for a job and found no place."""
+        index = -1 if self._verdicts is None or row.has_exclusions else self._screen.index(self._queue.group(row))
+        if index >= 0:
+            self._screen.looked(index, candidates)
+
+    def waits(self, *, drop: bool) -> None:
+        """Note that the round looked at a job, and the job waits. ``drop``: jobs that would change nothing may lose
+        their turns.
+        """
+        self._in_vain += 1
+        if self._verdicts is None or self._in_vain < self._most:
+            return
+        self._in_vain = 0
+        if self._stamp() != self._seen:
+            self._most = min(2 * self._most, MOST_IN_VAIN)
+            self._look()
+            if drop:
+                self._turns.drop(self._is_settled)
+
+    def _look(self) -> None:
+        self._seen = self._stamp()
+        self._verdicts = self._screen.judge(self._view())
+
+    def _is_settled(self, need: Need, group: GroupKey) -> bool:
+        """Tell whether all jobs of a need would find no place and change nothing, judged by one of its groups."""
+        index = self._screen.index(group)
+        if self._verdicts is None or index < 0 or need.with_exclusions:
+            return False
+        return bool(self._verdicts.hopeless[index] and self._verdicts.settled[index])

@@ -1,0 +1,66 @@
+"""What the scheduler said about starts while jobs waited, to be compared with what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_platform.domain.jobs.placement import EstimateBasis
+from gpu_platform.scheduling.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class PromisedStart:
+    """The promise to one job during one wait. A later decision may promise an earlier start."""
+
+    job_id: str
+    given_at_s: float
+    start_s: float
+    """The earliest start that was promised."""
+    started_at_s: float | None = None
+
+
+@dataclass(slots=True)
+class EstimatedStart:
+    """What one job was told when it had arrived and had to wait."""
+
+    job_id: str
+    asked_at_s: float
+    start_s: float | None
+    """None: the scheduler gave no estimate."""
+    basis: EstimateBasis | None
+    started_at_s: float | None = None
+
+
+@dataclass
+class ToldDates:
+    """All promises and estimates of a simulation."""
+
+    promises: list[PromisedStart] = field(default_factory=list)
+    estimates: list[EstimatedStart] = field(default_factory=list)
+    _promised: dict[str, PromisedStart] = field(default_factory=dict)
+    _estimated: dict[str, EstimatedStart] = field(default_factory=dict)
+
+    def note_promises(self, scheduler: Scheduler, now: float) -> None:
+        """Note the promises after a decision. Nothing else than ``scheduler.promises`` is read for them."""
+        for job_id, start_s in scheduler.promises.items():
+            known = self._promised.get(job_id)
+            if known is None:
+                known = self._promised[job_id] = PromisedStart(job_id, now, start_s)
+                self.promises.append(known)
+            elif start_s < known.start_s:
+                known.start_s = start_s
+
+    def ask(self, scheduler: Scheduler, job_id: str, now: float) -> None:
+        """Ask the scheduler when a waiting job will start, as a user who looks at it now."""
+        reason = scheduler.why(job_id, now)
+        if reason is not None:
+            told = EstimatedStart(job_id, now, reason.estimated_start, reason.estimate)
+            self.estimates.append(told)
+            self._estimated[job_id] = told
+
+    def started(self, job_id: str, now: float) -> None:
+        """Note that a job started."""
+        for open_dates in (self._promised, self._estimated):
+            told = open_dates.pop(job_id, None)
+            if told is not None:
+                told.started_at_s = now

@@ -1,0 +1,77 @@
+"""Promised and estimated starts against what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from gpu_platform.scheduling.simulator.records import SimulationRun
+from gpu_platform.scheduling.simulator.reports.distribution import Distribution, ReportData
+
+EXACT_S = 1.0
+"""A start counts as on time if it differs by less than this."""
+NEAR = 0.1
+"""An estimate is near if its error is at most this part of the wait."""
+
+
+class PromiseFigures(ReportData):
+    """How many promised starts were kept. A job that was promised a start has one promise for each time that it
+    waited: the earliest start that it was told."""
+
+    given: int = 0
+    kept: int = 0
+    broken: int = 0
+    """The job started later, or had not started when the simulation ended after the promised start."""
+    open: int = 0
+    """The simulation ended before the promised start."""
+    late_s: Distribution = Distribution.of([])
+    """How late the jobs with a broken promise started. Those that did not start count up to the end."""
+
+
+class EstimateFigures(ReportData):
+    """How good estimated starts were. Jobs were asked about when they had arrived and had to wait."""
+
+    asked: int = 0
+    without: int = 0
+    """Of these, how many got no estimate."""
+    started: int = 0
+    """How many had an estimate and started. The figures below are about these."""
+    error_s: Distribution = Distribution.of([])
+    """Difference between estimated and real start, in either direction."""
+    near: float = 0.0
+    """The part of the jobs whose error is at most a tenth of their wait."""
+    late: float = 0.0
+    """The part of the jobs that started after the estimate."""
+
+
+def promises_of(run: SimulationRun, jobs: Container[str] | None = None) -> PromiseFigures:
+    """Return the figures of the promises to the jobs with these ids. None: to all jobs."""
+    promises = [one for one in run.told.promises if jobs is None or one.job_id in jobs]
+    open_ = [one for one in promises if one.started_at_s is None and one.start_s >= run.end_s - EXACT_S]
+    ended = [(one.started_at_s if one.started_at_s is not None else run.end_s) - one.start_s for one in promises]
+    late = [seconds for seconds in ended if seconds >= EXACT_S]
+    return PromiseFigures(
+        given=len(promises),
+        kept=len(promises) - len(late) - len(open_),
+        broken=len(late),
+        open=len(open_),
+        late_s=Distribution.of(late),
+    )
+
+
+def estimates_of(run: SimulationRun, jobs: Container[str] | None = None) -> EstimateFigures:
+    """Return the figures of the estimates for the jobs with these ids. None: for all jobs."""
+    asked = [one for one in run.told.estimates if jobs is None or one.job_id in jobs]
+    known = [
+        (one.started_at_s - one.start_s, one.started_at_s - one.asked_at_s)
+        for one in asked
+        if one.start_s is not None and one.started_at_s is not None
+    ]
+    near = sum(abs(error) <= max(EXACT_S, NEAR * wait) for error, wait in known)
+    return EstimateFigures(
+        asked=len(asked),
+        without=sum(one.start_s is None for one in asked),
+        started=len(known),
+        error_s=Distribution.of([abs(error) for error, _ in known]),
+        near=near / len(known) if known else 0.0,
+        late=sum(error >= EXACT_S for error, _ in known) / len(known) if known else 0.0,
+    )

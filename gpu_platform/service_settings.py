@@ -1,0 +1,72 @@
+"""The section ``service`` of the settings: the REST service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class JobDefaults(_Section):
+    """Values for jobs that do not give their own."""
+
+    max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Attempts after a failure of the user's program. None: the platform's own default."""
+    max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Attempts after GPU faults and lost hosts."""
+    checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
+    """The interval at which programs are asked for a checkpoint."""
+    checkpoint_keep: Annotated[int, Field(ge=1)] | None = None
+    """How many of the newest complete checkpoints are kept; older ones are removed, even without a manifest."""
+
+
+class RateLimit(_Section):
+    """A token bucket: ``burst`` requests at once, then ``per_s`` a second."""
+
+    per_s: Annotated[float, Field(ge=0.01)]
+    """Requests a second, on average."""
+    burst: Annotated[int, Field(ge=1)]
+    """Requests at once, after a pause."""
+
+
+class RateLimitSettings(_Section):
+    """How often one caller may ask the service; null: as often as it likes. Each service process counts for itself:
+    with two of them behind a proxy, a caller may send up to twice as much."""
+
+    requests: RateLimit | None = RateLimit(per_s=100.0, burst=1000)
+    """All requests but the reports of hosts. Clients wait as long as the answer 429 says, and try again."""
+    planning: RateLimit | None = RateLimit(per_s=5.0, burst=50)
+    """Dry runs, reasons and snapshots: each costs the service up to a second."""
+    at_once: Annotated[int, Field(ge=1)] | None = 256
+    """Requests that last: streams of events, logs and commands, and those that wait for the end of a job. Each holds a
+    connection."""
+    bad_tokens: RateLimit | None = RateLimit(per_s=5.0, burst=100)
+    """Requests without a valid token, of one address. Valid tokens are not held up, also from the same address."""
+
+
+class ServiceSettings(_Section):
+    """The REST service."""
+
+    host: str = "127.0.0.1"
+    """Address on which the service listens. Tokens travel in clear over plain HTTP: keep it private, or use TLS."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8700
+    """Port of the REST API."""
+    job_defaults: JobDefaults = JobDefaults()
+    """Values for jobs that do not give their own."""
+    insecure_http: bool = False
+    """true: the service may listen outside the loopback without TLS. Only where the network itself is private and
+    encrypted: whoever reads it can act as any user and any host."""
+    allowed_hosts: list[str] = []
+    """More host names under which clients reach the service, besides this machine's own (also in ``/etc/hosts``),
+    ``localhost``, ``service.host``, ``tls.names`` and those in ``api_url`` and ``api_urls``; ``.example.org`` means all
+    names below it. Requests for other names get 421, as they may come from a web page that let its name point here.
+    Addresses are always allowed, and so are machines that show their certificate or node token."""
+    trusted_proxies: list[str] = []
+    """Addresses or networks of reverse proxies whose header ``X-Forwarded-For`` says where a request comes from, for
+    the audit log and the limit of bad tokens. The header of anybody else is ignored."""
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    """How often one caller may ask."""

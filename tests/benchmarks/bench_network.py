@@ -1,0 +1,69 @@
+"""What a network of its own costs the launch of an attempt: ``python -m tests.benchmarks.bench_network``. As root."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
+from gpu_platform.network_settings import NetworkSettings
+from tests.hosts_rig import HostRig
+
+LAUNCHES = 150
+NETWORKS = {
+    "the host's": NetworkSettings(mode="host"),
+    "its own, no way out": NetworkSettings(mode="isolated"),
+    "its own, with an uplink": NetworkSettings(mode="isolated", allow=["192.0.2.0/24:443"]),
+}
+
+
+async def main() -> int:
+    """One after the other in turn, so that a machine that changes its speed changes it for all."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            rigs = {
+                name: HostRig(Path(directory) / str(number), name=f"box{number}", isolation="required", network=network)
+                for number, (name, network) in enumerate(NETWORKS.items())
+            }
+        except HostUnavailable as error:
+            print(f"no jails: {error}")
+            return 0
+        taken: dict[str, list[float]] = {name: [] for name in [*rigs, "with a gang of two hosts"]}
+        try:
+            for _ in range(LAUNCHES + 1):
+                for name, rig in rigs.items():
+                    taken[name].append(await launch(rig, rig.plan("true")))
+                rig = rigs["its own, with an uplink"]
+                plan = rig.plan("true", node_rank=0, world_size=2)
+                meeting = Prepared(host=rig.settings.node.name, address="127.0.0.1", rendezvous_port=29_500)
+                meeting = meeting.model_copy(update={"gang": ["127.0.0.1", "127.0.0.2"]})
+                taken["with a gang of two hosts"].append(await launch(rig, plan, meeting))
+        finally:
+            for rig in rigs.values():
+                await rig.aclose()
+    base = statistics.median(taken["the host's"][1:])
+    for name, values in taken.items():
+        values = sorted(values[1:])  # the first starts the spawner
+        p50, p95 = statistics.median(values), values[round(0.95 * len(values)) - 1]
+        more = f"+{p50 - base:5.2f} ms (budget 10)"
+        print(f"network: {name:<28} launch p50 {p50:6.2f} ms  p95 {p95:6.2f} ms  {more}  n={len(values)}")
+    return 0
+
+
+async def launch(rig: HostRig, plan: HostPlan, rendezvous: Prepared | None = None) -> float:
+    """Milliseconds until the rank executes."""
+    began = time.perf_counter()
+    rig.agent.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
+    taken = (time.perf_counter() - began) * 1e3
+    await rig.watch(plan)
+    await rig.stop(plan.key)
+    return taken
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,268 @@
+"""Random small worlds for what a scheduler promises: jobs arrive, run, end early, overrun and give up; hosts are lost.
+
+``play(Trace.random(seed))`` runs one. After every decision it asks: does something wait that an idle cluster would
+take? Is every promised date still kept, and is no shown date in the past?
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
+from gpu_platform.scheduling.queueing.job_queue import ORDERS
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
+from tests.builders import cluster, job
+
+LENT = Quotas(
+    policy=AllocationPolicy.HYBRID,
+    reserved_ratio=0.0,
+    namespaces=(Namespace(name="a", guaranteed_gpus=6), Namespace(name="b", limit_gpus=12)),
+)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A job, and what really becomes of it."""
+
+    row: PlacementRequest
+    runs_s: float
+    gives_up_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happens in one world."""
+
+    hosts: tuple[HostRow, ...]
+    jobs: tuple[Arrival, ...]
+    policy: Policy
+    outages: tuple[tuple[float, str, int | None, float], ...] = ()
+    """(from, host, GPU or the whole host, until)."""
+    looks: tuple[float, ...] = ()
+    """When the leader decides although nothing happened."""
+
+    @property
+    def keeps_limits(self) -> bool:
+        return all(one.row.time_limit_s is None or one.runs_s <= one.row.time_limit_s for one in self.jobs)
+
+    @property
+    def is_calm(self) -> bool:
+        """Promises stand: limits are kept, hosts stay healthy, and no quota comes in between."""
+        return self.keeps_limits and not self.outages and self.policy.quotas == Quotas()
+
+    @classmethod
+    def random(cls, seed: int, **given: object) -> Trace:
+        """The same world for the same seed. ``given``: fields of the policy."""
+        draw = Random(seed)
+        fields: dict[str, object] = {
+            "order": draw.choice(ORDERS),
+            "backfill": draw.choice(["easy", "conservative", "conservative", "keep", "none"]),
+            "backfill_depth": draw.choice([100, 100, 2]),
+            "quotas": draw.choice([Quotas(), Quotas(), LENT]),
+        }
+        policy = Policy(**{**fields, **given})  # pyright: ignore[reportArgumentType]
+        machines = cluster()
+        for number in range(draw.choice([1, 1, 2, 3])):
+            machines.host(f"h{number}", "dgx-h100", leaf=draw.choice("lm"), cpus=16, ram_mib=65536)
+        hosts = tuple(machines.host_rows.values())
+        kind = draw.choice(["calm", "calm", "overruns", "outages", "gives up"])
+        plain = draw.random() < 0.5
+        jobs = tuple(
+            _arrival(draw, number, list(machines.host_rows), kind, plain) for number in range(draw.randint(4, 14))
+        )
+        outages = (
+            tuple(_outage(draw, list(machines.host_rows)) for _ in range(draw.randint(1, 3)))
+            if kind == "outages"
+            else ()
+        )
+        looks = tuple(float(draw.randint(0, 200)) + 0.5 for _ in range(4))
+        return cls(hosts, jobs, policy, outages, looks)
+
+
+def _arrival(draw: Random, number: int, hosts: list[str], kind: str, plain: bool) -> Arrival:
+    limit = draw.choice([5.0, 10.0, 20.0, 60.0] if plain else [None, 5.0, 10.0, 20.0, 30.0, 60.0, 100.0])
+    runs = draw.choice([0.1, 0.5, 1.0, 1.0]) * (limit or draw.choice([10.0, 40.0, 100.0]))
+    if kind == "overruns" and draw.random() < 0.3:
+        runs *= 1.5
+    made = job(draw.choice([1, 2, 3, 4, 6, 8, 8]), hosts=draw.choice([1, 1, 1, len(hosts)]), name=f"j{number:02d}")
+    if not plain:
+        shape = draw.random()
+        if shape < 0.1:
+            made = job(name=f"j{number:02d}").total(draw.choice([5, 8, 12]))
+        elif shape < 0.25:
+            made = job(name=f"j{number:02d}").groups(
+                a=job(draw.choice([2, 4, 8])), b=job(draw.choice([1, 2, 4, 8]), hosts=draw.choice([1, len(hosts)]))
+            )
+        elif shape < 0.4:
+            made = made.on_host(cpus=draw.choice([4, 8, 16]))
+        elif shape < 0.5:
+            made = job(1, name=f"j{number:02d}").share(draw.choice([30, 50, 90]))
+        elif shape < 0.6:
+            made = made.requires("leaf")
+        if draw.random() < 0.2:
+            made = made.avoiding(hosts=[draw.choice(hosts)])
+    at = float(draw.choice([0, 0, 0, 5, 10, 10, 20, 30, 50, 80]))
+    made = made.priority(draw.choice([0, 0, 1, 5])).of(draw.choice("ab"), draw.choice(["anna", "ben"])).arrived(at)
+    row = (made if limit is None else made.lasting(limit)).row
+    gives_up = at + draw.choice([3.0, 12.0, 40.0]) if kind == "gives up" and draw.random() < 0.3 else None
+    return Arrival(row, runs, gives_up)
+
+
+def _outage(draw: Random, hosts: list[str]) -> tuple[float, str, int | None, float]:
+    begin = float(draw.randint(1, 60))
+    return begin, draw.choice(hosts), draw.choice([None, 0, 3]), begin + draw.choice([5.0, 30.0, 1000.0])
+
+
+class Violation(AssertionError):
+    """Something that must never happen in a world."""
+
+
+@dataclass
+class World:
+    """One run of a trace: a store that accepts everything, and a clock that jumps."""
+
+    trace: Trace
+    make: Callable[[Policy], Scheduler] = Scheduler
+    now: float = 0.0
+    promised: dict[str, float] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
+    running: dict[str, PlacementRequest] = field(default_factory=dict)
+    lost_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self.scheduler = self.make(self.trace.policy)
+        self.machines = SimulatedCluster(self.trace.hosts, self.scheduler)
+        self.machines.report_all()
+        self.events: list[tuple[float, int, str, object]] = []
+        self.arrivals = {one.row.job_id: one for one in self.trace.jobs}
+        for one in self.trace.jobs:
+            self.at(one.row.enqueued_at, "arrives", one.row)
+            if one.gives_up_at is not None:
+                self.at(one.gives_up_at, "gives up", one.row.job_id)
+        for begin, host, gpu, end in self.trace.outages:
+            self.at(begin, "fails", (host, gpu))
+            self.at(end, "repaired", (host, gpu))
+        for look in self.trace.looks:
+            self.at(look, "look", None)
+
+    def at(self, when: float, what: str, whom: object) -> None:
+        heapq.heappush(self.events, (when, len(self.events) + 1000 * len(self.started), what, whom))
+
+    def play(self) -> World:
+        while self.events:
+            self.now = self.events[0][0]
+            while self.events and self.events[0][0] <= self.now:
+                _, _, what, whom = heapq.heappop(self.events)
+                self.happens(what, whom)
+            self.decide()
+        return self
+
+    def happens(self, what: str, whom: object) -> None:
+        if what == "arrives":
+            assert isinstance(whom, PlacementRequest)
+            self.comes_in(whom)
+            self.scheduler.add(whom)
+        elif what == "ends":
+            assert isinstance(whom, tuple)
+            if self.running.get(whom[0]) is whom[1]:
+                self.leaves(whom[0])
+        elif what == "gives up":
+            self.promised.pop(str(whom), None)
+            self.scheduler.remove(str(whom))
+        elif what == "fails":
+            assert isinstance(whom, tuple)
+            self.lost_at = self.now
+            for name in sorted(self.machines.fail(*whom)):
+                row = self.running[name]
+                self.leaves(name)
+                again = replace(row, attempt=row.attempt + 1)
+                self.comes_in(again)
+                self.scheduler.add(again)
+            self.at(self.now + GATHER_S + 1.0, "look", None)
+        elif what == "repaired":
+            assert isinstance(whom, tuple)
+            self.machines.repair(*whom)
+
+    def comes_in(self, row: PlacementRequest) -> None:
+        """Forget the promises that the job may put off, because it comes in ahead."""
+        queue = self.scheduler.queue
+        ahead = self.trace.policy.order == "fair_share" or self.trace.policy.quotas.policy is AllocationPolicy.HYBRID
+        for name in list(self.promised):
+            other = queue.get(name)
+            if other is None or ahead or queue.order(row) < queue.order(other):
+                del self.promised[name]
+
+    def leaves(self, name: str) -> None:
+        row = self.running.pop(name)
+        self.machines.give_back(name)
+        self.scheduler.ended(name, row.attempt)
+
+    def decide(self) -> None:
+        for number in range(50):  # as the leader, which decides again while reasons are to be published
+            decision = self.scheduler.decide(self.now)
+            for row, placement in decision.placements:
+                self.starts(row, placement)
+            if number == 0 and not decision.placements and not self.running:
+                self.check_idle()
+            if not self.scheduler.unexplained:
+                break
+        self.check_dates()
+
+    def starts(self, row: PlacementRequest, placement: Placement) -> None:
+        self.machines.take(row.job_id, row.namespace, placement)
+        self.scheduler.confirm(row.job_id, row.attempt)
+        self.started[row.job_id], self.running[row.job_id] = self.now, row
+        self.at(self.now + self.arrivals[row.job_id].runs_s, "ends", (row.job_id, row))
+        promised = self.promised.pop(row.job_id, math.inf)
+        if self.now > promised:
+            raise Violation(f"{row.job_id} was promised {promised} and starts at {self.now}")
+
+    def check_dates(self) -> None:
+        scheduler, trace = self.scheduler, self.trace
+        dates = scheduler.promises
+        for name, date in dates.items():
+            if date < self.now:
+                raise Violation(f"{name} is promised {date} at {self.now}")
+        for reason in scheduler.reasons.values():
+            for date in (reason.starts_by, reason.estimated_start):
+                if date is not None and date < self.now:
+                    raise Violation(f"{reason.first_job} is shown {date} at {self.now}: {reason}")
+            if "None" in f"{reason.message} {reason.next_step}":
+                raise Violation(f"no words: {reason.message}; {reason.next_step}")
+        firm = trace.policy.backfill == "conservative" or trace.policy.order != "fair_share"
+        if not trace.is_calm or not firm:
+            return
+        for name, before in self.promised.items():
+            if name in self.scheduler.queue and dates.get(name, math.inf) > before:
+                raise Violation(f"{name} was promised {before}, and at {self.now} it is {dates.get(name)}")
+        self.promised.update(dates)
+
+    def check_idle(self) -> None:
+        if self.now - self.lost_at <= GATHER_S:
+            return
+        for row in self.scheduler.queue:
+            alone = Scheduler(self.trace.policy, explains=False)
+            for host in self.machines._hosts.values():
+                alone.upsert_host(host)
+            self.machines._scheduler = alone
+            self.machines._report(list(self.machines._gpus))
+            self.machines._scheduler = self.scheduler
+            alone.add(row)
+            if alone.decide(self.now).placements:
+                reason = self.scheduler.why(row.job_id, self.now)
+                raise Violation(f"nothing runs at {self.now}, and {row.job_id} waits: {reason}")
+
+
+def play(trace: Trace, make: Callable[[Policy], Scheduler] = Scheduler) -> World:
+    """Run one world to its end."""
+    return World(trace, make).play()

@@ -1,0 +1,127 @@
+"""Whatever happens in a small world: nothing waits for nobody, and promises are kept. See ``tests/promise_worlds.py``.
+
+``WORLDS=5000 pytest tests/property/test_scheduling_promises.py`` looks at more of them.
+"""
+
+from __future__ import annotations
+
+import os
+from unittest.mock import patch
+
+import pytest
+
+from gpu_platform.scheduling.backfilling.promises import EarlierPromises
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.placing.empty_fits import EmptyFits
+from gpu_platform.scheduling.policy import Policy
+from tests.builders import cluster, job
+from tests.promise_worlds import Trace, Violation, play
+from tests.virtual_time import VirtualTime
+
+WORLDS = int(os.environ.get("WORLDS", "16"))
+FIRST = int(os.environ.get("FIRST_WORLD", "0"))
+
+STALLED = (5, 18, 59, 69, 73, 101, 114, 128)
+"""Worlds in which an idle cluster once took nobody: gangs that could not start, and promises of others, kept it."""
+PUT_OFF = (109, 125, 161, 215)
+"""Worlds in which a promise was once put off: for another job's CPUs, or because too many jobs were ahead."""
+
+
+@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *STALLED, *PUT_OFF])
+def test_nobody_waits_for_nobody_and_promises_are_kept(seed: int) -> None:
+    play(Trace.random(seed))
+
+
+@pytest.mark.parametrize("seed", [109, 141, 574, 656])
+def test_conservative_backfill_keeps_every_promise(seed: int) -> None:
+    play(Trace.random(seed, backfill="conservative"))
+
+
+FAULTS = {
+    "promises bind nobody": (patch.object(EarlierPromises, "to_others", lambda self, row: []), 24, "was promised"),
+    "gangs that cannot start keep hosts": (patch.object(EmptyFits, "fits", lambda self, row: True), 18, "nothing runs"),
+    "nobody sees overruns": (patch.object(RunningJobs, "pass_time", lambda self, now: []), 45, "is shown"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    """Else the worlds would prove nothing."""
+    planted, seed, words = FAULTS[fault]
+    given = {"backfill": "conservative"} if "promises" in fault else {}
+    with planted, pytest.raises(Violation, match=words):
+        play(Trace.random(seed, **given))
+
+
+def test_a_date_that_has_passed_is_taken_back_with_the_reason_and_given_again() -> None:
+    """A job runs over its time limit, and no event says so."""
+    machines = cluster().hosts(1)
+    play = VirtualTime(machines, machines.scheduler(), lambda row: 150.0 if row.job_id == "long" else 10.0)
+    play.submit(job(8, name="long").lasting(100).row)
+    play.submit(job(8, name="next").lasting(50).row)
+    assert play.scheduler.promises == {"next": 100.0}
+    play.now = 100.0
+    play.decide()
+    assert play.scheduler.promises == {"next": 100.0}, "it may still end in time"
+    play.now = 101.0
+    play.decide()
+    assert play.scheduler.promises == {}
+    reason = play.scheduler.why("next", 101.0)
+    assert reason is not None
+    assert (reason.starts_by, reason.estimated_start) == (None, None)
+    assert reason.next_step == "long has run over its time limit: a start is promised again once it has ended"
+    [published] = play.scheduler.reasons.values()
+    assert (published.starts_by, published.estimated_start) == (None, None)
+    play.step()
+    assert play.started["next"] == 150.0
+
+
+def test_who_is_promised_what_a_late_job_holds_stays_first() -> None:
+    """A job that comes in while another one is late does not pass it."""
+    machines = cluster().hosts(2)
+    policy = Policy(backfill="conservative", order="fcfs")
+    play = VirtualTime(machines, machines.scheduler(policy), lambda row: 101.0 if row.job_id == "late" else 500.0)
+    play.submit(job(8, name="late").lasting(100).row, job(8, name="other").lasting(500).row)
+    play.submit(job(8, hosts=2, name="gang").lasting(10).row)
+    play.submit(job(8, name="small").lasting(50).row)
+    assert play.scheduler.promises == {"gang": 500.0, "small": 100.0}
+    play.now = 100.5
+    play.decide()
+    assert play.scheduler.promises == {}, "nobody knows when the late job ends"
+    play.submit(job(8, name="newcomer").lasting(20).row)
+    play.step()
+    assert play.started["small"] == 101.0
+
+
+def test_a_cancelled_job_keeps_nothing_from_others() -> None:
+    """Its promise ends with it, in the same decision."""
+    machines = cluster().hosts(1)
+    play = VirtualTime(machines, machines.scheduler(Policy(backfill="conservative", order="fcfs")), lambda row: 50.0)
+    play.submit(job(8, name="runs").lasting(50).row)
+    play.submit(job(8, name="gone").lasting(100).row, job(4, name="long").lasting(200).row)
+    assert play.scheduler.promises == {"gone": 50.0, "long": 150.0}
+    play.scheduler.remove("gone")
+    play.step()
+    assert play.started["long"] == 50.0
+
+
+def test_a_gang_that_cannot_start_any_more_keeps_no_host() -> None:
+    """Both groups would fit the host that is left, but not together."""
+    machines = cluster().hosts(2)
+    scheduler = machines.scheduler(Policy(order="fcfs"))
+    machines.lost("dgx-h100-1")
+    machines.tell(scheduler)
+    scheduler.add(job(name="gang").groups(a=job(8), b=job(4)).row)
+    scheduler.add(job(2, name="small").row)
+    placed = [row.job_id for row, _ in scheduler.decide(10.0).placements]
+    assert placed == ["small"]
+
+
+def test_a_total_is_named_without_a_group() -> None:
+    machines = cluster().hosts(2)
+    scheduler = machines.scheduler(Policy(order="fcfs", backfill="none"))
+    scheduler.add(job(8, hosts=2, name="runs").row)
+    scheduler.decide(0.0)
+    scheduler.add(job(8, name="first").row)
+    scheduler.add(job(name="total").total(5).row)
+    assert not [reason for reason in scheduler.decide(1.0).reasons.values() if "None" in reason.message]

@@ -1,0 +1,78 @@
+"""Who writes into Temporal does not choose where the ranks of a gang meet: control asks the database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.payloads.orders import Asked
+from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
+from gpu_platform.store import Store
+from gpu_platform.store.reservations import confirmations
+from tests.store_cluster import Cluster, inventory, key
+from workers.order_checks import OrderChecks
+from workflows.attempts.host_plans import plan_hosts
+
+GANG = {"a": [0], "b": [0]}
+ADDRESSES = ["10.0.0.1", "10.0.0.2"]
+THIEF = "10.0.0.66"
+
+
+def cluster_of(store: Store, *, isolates: bool = True) -> Cluster:
+    cluster = Cluster(store)
+    for name, address in zip("ab", ADDRESSES, strict=True):
+        listed = inventory(name, 1).model_copy(update={"isolates_gangs": isolates})
+        cluster.host(name, 1, address=address, inventory=listed)
+    cluster.queued("j-1", hosts=2)
+    cluster.reserve("j-1", GANG)
+    return cluster
+
+
+def refusal(store: Store, asked: str = "b", **wrong: Any) -> str | None:
+    """Why control does not sign the launch on a host."""
+    place = confirmations.held_place(store, key("j-1"))
+    assert place is not None
+    plans = {plan.host: plan for plan in plan_hosts(place.spec, key("j-1"), place.placement, place.terms)}
+    right = {"host": "a", "address": ADDRESSES[0], "rendezvous_port": 29_500, "isolates_gangs": True, "gang": ADDRESSES}
+    meeting = None if wrong.pop("alone", False) else Prepared(**{**right, **wrong})
+    argument = LaunchRequest(plan=plans[asked], rendezvous=meeting).model_dump_json().encode()
+    return OrderChecks(store).refusal(Asked("launch_ranks", asked, "j-1", "JobWorkflow", argument))
+
+
+def test_a_gang_meets_where_its_hosts_are(sqlite_store: Store) -> None:
+    cluster_of(sqlite_store)
+    assert refusal(sqlite_store, "a") is None
+    assert refusal(sqlite_store, "b") is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gang": [ADDRESSES[0], THIEF]},
+        {"gang": [*ADDRESSES, THIEF]},
+        {"gang": [ADDRESSES[1], ADDRESSES[0]]},
+        {"gang": ADDRESSES[:1]},
+        {"gang": []},
+        {"address": THIEF},
+        {"host": "b"},
+        {"alone": True},
+    ],
+    ids=str,
+)
+def test_another_network_is_not_signed(sqlite_store: Store, wrong: dict[str, Any]) -> None:
+    cluster_of(sqlite_store)
+    for host in "ab":
+        assert refusal(sqlite_store, host, **wrong), wrong
+
+
+def test_hosts_that_cannot_isolate_a_gang_share_their_own_network(sqlite_store: Store) -> None:
+    cluster_of(sqlite_store, isolates=False)
+    assert refusal(sqlite_store, gang=[]) is None
+    assert refusal(sqlite_store, gang=[], address=THIEF)
+
+
+def test_a_host_that_moved_is_not_believed_to_be_where_it_was(sqlite_store: Store) -> None:
+    cluster = cluster_of(sqlite_store)
+    cluster.report("b", 1, address=THIEF, inventory=inventory("b", 1), seq=2)
+    assert refusal(sqlite_store)

@@ -1,0 +1,89 @@
+"""Nothing in the decision loop takes long at a time: searches go on in the next decision; start-up costs are paid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gpu_platform.topology.subsets as subsets
+from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.scheduling.policy import MoveBudget, Policy
+from gpu_platform.scheduling.preempting import defragmentation
+from gpu_platform.scheduling.preempting.moves import MovePlanner
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.topology.description import simulated_uuid
+from tests.builders import cluster, job
+
+NOW = 10_000.0
+
+
+def gangs_that_one_move_does_not_help(every_s: float) -> Scheduler:
+    """Three gangs wait for two empty hosts. One job runs on each of four hosts, and only one job may be moved."""
+    policy = Policy(
+        defragmentation=True, defragment_every_s=every_s, defragmentation_budget=MoveBudget(jobs=1, lost_gpu_s=1e9)
+    )
+    machines = cluster().hosts(4, "dgx-h100")
+    for number in range(4):
+        machines.busy(f"dgx-h100-{number}", 0, 1, 2)
+    scheduler = machines.scheduler(policy)
+    for number in range(4):
+        uuids = tuple(simulated_uuid(f"dgx-h100-{number}", index) for index in range(3))
+        asked = job(3, name=f"runs-{number}").row
+        holder = RunningRow.of(asked, gpu_uuids=uuids, started_at=0.0)
+        scheduler.started(RunningRow(**{**_fields(holder), "checkpoints": True}))
+    for number in range(3):
+        scheduler.add(job(8, hosts=2, name=f"gang-{number}").needs(memory_gib=number).arrived(float(number)).row)
+    return scheduler
+
+
+def _fields(row: RunningRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The jobs for which moves were searched, in order."""
+    looked: list[str] = []
+    search = MovePlanner.smallest_plan
+
+    def noted(self: MovePlanner, row: Any, *others: Any) -> Any:
+        looked.append(row.job_id)
+        return search(self, row, *others)
+
+    monkeypatch.setattr(MovePlanner, "smallest_plan", noted)
+    return looked
+
+
+def test_defragmentation_goes_on_with_the_next_gang_when_its_time_is_up(
+    looked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defragmentation, "LOOK_LIMIT", 1e-12)
+    scheduler = gangs_that_one_move_does_not_help(every_s=60.0)
+    seen = []
+    for step in range(5):
+        scheduler.decide(NOW + 5.0 * step)
+        seen.append(list(looked))
+        looked.clear()
+    assert seen == [["gang-0"], ["gang-1"], ["gang-2"], [], []], "each in its turn, then the pause of the policy"
+    scheduler.decide(NOW + 5.0 * 2 + 60.0)
+    assert looked == ["gang-0"]
+
+
+def test_defragmentation_looks_at_all_gangs_at_once_when_that_is_quick(looked: list[str]) -> None:
+    gangs_that_one_move_does_not_help(every_s=60.0).decide(NOW)
+    assert looked == ["gang-0", "gang-1", "gang-2"]
+
+
+def test_a_prepared_scheduler_rates_no_sets_of_gpus_in_its_first_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subsets, "_choosers", {})
+    scheduler = cluster().hosts(2, "dgx-h100").busy("dgx-h100-0", 1, 6).scheduler()
+    scheduler.prepare()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the ratings were computed in a decision")
+
+    monkeypatch.setattr(subsets, "_Ratings", refuse)
+    for size in (1, 3, 5, 8):
+        scheduler.add(job(size).across_sockets().row)
+    assert len(scheduler.decide(NOW).placements) >= 3

@@ -1,0 +1,62 @@
+"""Secret files have one writer: whole, on disk, for their owner only."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpu_platform import private_files
+from gpu_platform.client import credentials
+from gpu_platform.private_files import write_file, write_new_file
+
+PACKAGES = [
+    Path(__file__).parents[2] / name for name in ("gpu_platform", "activities", "workflows", "service", "workers")
+]
+_MAKES_A_SECRET_FILE = re.compile(r"O_EXCL|chmod\(0o600\)")
+_CHANGES_THE_MODE_ONLY = {"workers/local/token.py"}
+_WRITES_TO_MEMORY = {"gpu_platform/hosts/isolation/secret_files.py"}
+"""For the account of a job, on a file system that has no disk."""
+
+
+def test_a_secret_file_is_its_owners_and_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def count(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(private_files.os, "fsync", count)
+    path = tmp_path / "token"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_file(path, b"new")
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [Path(name).name.startswith(".token.") for name in synced] == [True, False], "the file, then its folder"
+    assert os.listdir(tmp_path) == ["token"]
+    assert not write_new_file(path, b"newer")
+    assert path.read_text() == "new"
+
+
+def test_clients_keep_tokens_by_the_same_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    credentials.write_note("https://gpu.example:8700", {"access_token": "secret"})
+    path = credentials.note_path("https://gpu.example:8700")
+    assert credentials.read_note("https://gpu.example:8700") == {"access_token": "secret"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_there_is_no_second_writer() -> None:
+    found = [
+        file.relative_to(package.parent).as_posix()
+        for package in PACKAGES
+        for file in package.rglob("*.py")
+        if _MAKES_A_SECRET_FILE.search(file.read_text())
+    ]
+    assert set(found) - _CHANGES_THE_MODE_ONLY - _WRITES_TO_MEMORY == {"gpu_platform/private_files.py"}
