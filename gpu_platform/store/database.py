@@ -29,6 +29,7 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
+    event,
     extract,
     func,
     insert,
@@ -41,6 +42,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.store import models
@@ -77,6 +79,9 @@ class Store:
             self._engine = self._write_engine = postgresql_engine(self.url)
             self._turn = nullcontext()
             self._group_commit = None
+        self._closed = False
+        for engine in {self._engine, self._write_engine}:
+            event.listen(engine, "checkin", self._close_late_connection)
         self._token = _ChangeToken(self)
         self.memo: dict[str, Any] = {}
         """Derived values that functions keep between calls, each with the version it was derived from."""
@@ -96,7 +101,11 @@ class Store:
             self._group_commit.wait()
 
     def close(self) -> None:
-        """Close all connections. The store cannot be used afterwards."""
+        """Close all connections. The store cannot be used afterwards.
+
+        A connection that a thread uses at this moment is closed when its transaction ends.
+        """
+        self._closed = True
         self._token.close()
         if self._group_commit is not None:
             self._group_commit.close()
@@ -131,6 +140,11 @@ class Store:
             synced = synced or bool(session.info.get("synced"))
         if synced and self._group_commit is not None:
             self._group_commit.wait()  # nobody waits for the lock meanwhile
+
+    def _close_late_connection(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        # The pool of this connection may be gone already: nobody else would close it.
+        if self._closed:
+            record.close()
 
     def change_token(self) -> int:
         """See :func:`gpu_platform.store.events.change_token`."""
