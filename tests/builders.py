@@ -158,6 +158,14 @@ class job:
             given["min_compute_capability"] = capability
         return self._ask(**given)
 
+    def without_models(self, models: str) -> job:
+        """It takes no GPU of these models."""
+        return self._ask(exclude_model=models)
+
+    def min_bandwidth(self, gb_s: float) -> job:
+        """Its GPUs need this bandwidth between them."""
+        return self._ask(min_bandwidth_gb_s=gb_s)
+
     def cuda(self, version: str) -> job:
         """It needs this CUDA version."""
         return self._ask(cuda=version)

@@ -15,10 +15,6 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from gpu_platform.domain.jobs.placement import TopologyLevel
 
-NETWORK_GB_S = 12.0
-"""The bandwidth from one rank to another host, GB/s: NCCL's default for a 100 Gbit/s port (``NET_BW`` in
-``src/graph/topo.h``). Hosts do not report how fast their NICs are, so this is assumed, the same at every level."""
-
 FABRIC_LEVELS = (TopologyLevel.NVLINK_DOMAIN, TopologyLevel.LEAF, TopologyLevel.SPINE, TopologyLevel.ANY)
 """Levels between hosts that a placement names, best first."""
 

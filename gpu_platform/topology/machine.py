@@ -7,6 +7,8 @@ Bandwidths are GB/s in one direction between two GPUs:
 
 - NVLink: links times the rate of one link. NVIDIA V100, A100, H100 and Blackwell architecture
   white papers: 6, 12, 18 and 18 links for 150, 300, 450 and 900 GB/s each way; P100: 4 links for 80.
+  GPUs of compute capability 8.6 (GA102: RTX A6000, A5000, A40, GeForce RTX 3090) have a slower NVLink 3: the Ampere
+  GA102 architecture white paper gives 4 links 56.25 GB/s each way.
 - Everything else as NCCL's model has it (``src/graph/topo.h``): 12 for PCIe (``PCI_BW``, Gen3 x16)
   and 10 between sockets (``SKL_QPI_BW``). Inventories do not have the PCIe generation, so for
   machines without NVLink these numbers give an order, not a prediction.
@@ -24,6 +26,8 @@ from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.placing.capacity import socket_of
 
 NVLINK_GB_S_PER_LINK = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+GA102_GB_S_PER_LINK = 14.0625
+GA102_COMPUTE_CAPABILITY = "8.6"
 PCIE_GB_S = 12.0
 CROSS_SOCKET_GB_S = 10.0
 
@@ -93,7 +97,8 @@ def _build(gpus: tuple[GpuInfo, ...], link_list: Sequence[tuple[int, int, int]],
             links[position[a], position[b]] = links[position[b], position[a]] = count
     # A generation that is not in the table is at least as fast as the slowest in it.
     link_gb_s = NVLINK_GB_S_PER_LINK.get(generation or 0, min(NVLINK_GB_S_PER_LINK.values()))
-    nvlink = np.array(links * link_gb_s, np.float64)
+    of_gpu = [GA102_GB_S_PER_LINK if gpu.compute_capability == GA102_COMPUTE_CAPABILITY else link_gb_s for gpu in gpus]
+    nvlink = np.array(links * np.minimum.outer(of_gpu, of_gpu), np.float64)
     socket_names = [socket_of(gpu) for gpu in gpus]
     one_socket = np.array([[a == b for b in socket_names] for a in socket_names], bool).reshape(n, n)
     pcie = np.where(one_socket, PCIE_GB_S, CROSS_SOCKET_GB_S)

@@ -1,7 +1,8 @@
 """Which GPUs of a host to take: the best-connected set of a size among the free ones.
 
-Better means, in this order: a better level; a faster ring; fewer PCIe switches; more whole NUMA nodes, sockets and
-islands among the GPUs that are left; lower positions. Every set of a machine is rated once, and answers are
+Better means, in this order: a better level; a faster ring; fewer PCIe switches; among the GPUs that are left, more
+whole NVLink islands (bridged pairs are not broken), then more whole sockets (GPUs come from the fullest socket), then
+NUMA nodes, then PCIe switches; lower positions. Every set of a machine is rated once, and answers are
 remembered per free set. So a choice is a look-up.
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import TopologyLevel
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.rings import greedy_ring_bandwidth, ring_bandwidths
 
@@ -54,17 +56,31 @@ def best_subset(
     allow_cross_numa: bool,
     required: str | None = None,
     preferred: str | None = None,
+    min_bandwidth_gb_s: float = 0.0,
 ) -> Subset | None:
     """The best ``size`` GPUs out of ``free``. None: there is no such set.
 
     Without ``allow_cross_numa`` the set must be one NVLink ring or be on one socket. It must also have the level
     ``required``, and has ``preferred`` if any set has it: ``nvlink`` is a ring of NVLinks, ``numa`` and ``socket`` mean
-    one of these. Other levels do not matter inside one host.
+    one of these. Other levels do not matter inside one host. The ring of several GPUs has ``min_bandwidth_gb_s``.
     """
     chooser = _choosers.get(machine)
     if chooser is None:
         chooser = _choosers[machine] = _Chooser(machine)
-    return chooser.best(free, size, allow_cross_numa, required, preferred)
+    return chooser.best(free, size, allow_cross_numa, required, preferred, min_bandwidth_gb_s if size > 1 else 0.0)
+
+
+def best_subset_for(request: ResourceRequest, machine: Machine, free: int) -> Subset | None:
+    """The best GPUs out of ``free`` for one host's slice of a request. None: there is no such set."""
+    return best_subset(
+        machine,
+        free,
+        request.gpus_per_host,
+        request.allow_cross_numa,
+        request.required_level,
+        request.preferred_level,
+        request.min_bandwidth_gb_s,
+    )
 
 
 class _Chooser:
@@ -83,20 +99,28 @@ class _Chooser:
             return answer
 
     def _find(
-        self, free: int, size: int, allow_cross_numa: bool, required: str | None, preferred: str | None
+        self,
+        free: int,
+        size: int,
+        allow_cross_numa: bool,
+        required: str | None,
+        preferred: str | None,
+        min_bandwidth_gb_s: float,
     ) -> Subset | None:
         machine = self._machine
         free &= machine.all_gpus
         if not 0 < size <= free.bit_count():
             return None
         if machine.size > ENUMERABLE:
-            return self._find_along_groups(free, size, allow_cross_numa, required, preferred)
+            return self._find_along_groups(free, size, allow_cross_numa, required, preferred, min_bandwidth_gb_s)
         sets, classes = self._ranking(size)
         possible = np.flatnonzero(sets & ~free == 0)
         if required in _MEETS:
             possible = possible[_MEETS[required](self._ratings)[sets[possible]]]
-            if not len(possible):
-                return None
+        if min_bandwidth_gb_s:
+            possible = possible[self._ratings.bandwidth[sets[possible]] >= min_bandwidth_gb_s]
+        if not len(possible):
+            return None
         if preferred in _MEETS:
             better = possible[_MEETS[preferred](self._ratings)[sets[possible]]]
             possible = better if len(better) else possible
@@ -126,13 +150,17 @@ class _Chooser:
         return _Ratings(self._machine)
 
     def _whole(self, rest: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rate how whole the groups of the machine are in what is left. Large groups count more than the groups
-        inside them.
+        """Rate how whole the groups of the machine are in what is left: islands, then sockets, NUMA nodes, switches.
+
+        The sum of the squares is largest if the GPUs that are left are together in few groups.
         """
         machine = self._machine
+        most = machine.size**2 + 1
         worth = np.zeros(len(rest), np.int64)
-        for group in (*machine.switches, *machine.numa_nodes, *machine.sockets, *machine.islands):
-            worth += np.bitwise_count(rest & group).astype(np.int64) ** 2
+        for groups in (machine.islands, machine.sockets, machine.numa_nodes, machine.switches):
+            worth *= most
+            for group in groups:
+                worth += np.bitwise_count(rest & group).astype(np.int64) ** 2
         return worth
 
     def _subset(self, gpus: int, free: int, level: int, bandwidth: float) -> Subset:
@@ -141,7 +169,13 @@ class _Chooser:
         return Subset(gpus, HOST_LEVELS[level], bandwidth, stranded)
 
     def _find_along_groups(
-        self, free: int, size: int, allow_cross_numa: bool, required: str | None, preferred: str | None
+        self,
+        free: int,
+        size: int,
+        allow_cross_numa: bool,
+        required: str | None,
+        preferred: str | None,
+        min_bandwidth_gb_s: float,
     ) -> Subset | None:
         machine = self._machine
         groups = (*machine.numa_nodes, *machine.islands, *machine.sockets, machine.all_gpus)
@@ -154,7 +188,9 @@ class _Chooser:
                 continue
             gpus = sum(1 << gpu for gpu in inside[:size])
             level, bandwidth = _rate(machine, gpus)
-            if (level != _HOST or allow_cross_numa) and _has(machine, gpus, level, required):
+            if bandwidth < min_bandwidth_gb_s or (level == _HOST and not allow_cross_numa):
+                continue
+            if _has(machine, gpus, level, required):
                 found.append((not _has(machine, gpus, level, preferred), level, -bandwidth, len(inside), gpus))
         if not found:
             return None
@@ -162,7 +198,7 @@ class _Chooser:
         return self._subset(gpus, free, level, -bandwidth)
 
 
-_Question = tuple[int, int, bool, str | None, str | None]
+_Question = tuple[int, int, bool, str | None, str | None, float]
 _choosers: dict[Machine, _Chooser] = {}
 
 

@@ -16,6 +16,7 @@ _MIB = 2**20
 _PART = r"(?:(\d+(?:\.\d+)?){})?"
 _UNITS = re.compile("".join(_PART.format(unit) for unit in ("d", "h", "m(?!s)", "s", "ms")), re.IGNORECASE | re.ASCII)
 _UNIT_S = (86400, 3600, 60, 1, 0.001)
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB/s|GBps|Gb/s|Gbps|Gbit/s)?", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2})", re.ASCII)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{2}))?", re.ASCII)
@@ -33,6 +34,15 @@ def memory_mib(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not a size: write a number with its unit, like 16GiB or 16384MiB")
     factors = _DECIMAL if unit.endswith("b") and "i" not in unit else _BINARY
     return math.ceil(float(match.group(1)) * factors[unit[0]] / _MIB)
+
+
+def bandwidth_gb_s(text: str) -> float:
+    """Read a bandwidth in GB/s: ``100GB/s``, ``12.5``, ``400Gb/s`` (bits: 50)."""
+    match = _BANDWIDTH.fullmatch(str(text).strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a bandwidth: write it like 100GB/s (bytes) or 400Gb/s (bits)")
+    in_bits = (match.group(2) or "").startswith("Gb")
+    return float(match.group(1)) / (8.0 if in_bits else 1.0)
 
 
 def duration_s(text: str) -> float:

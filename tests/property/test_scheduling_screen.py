@@ -71,7 +71,8 @@ class Twins:
         wanted = job(rng.choice([1, 1, 2, 3, 4, 8]), hosts=rng.choice([1, 1, 1, 2, 3]), name=f"j{self.jobs:04}")
         wanted = wanted.arrived(self.now).priority(rng.choice([0, 0, 5]))
         wanted = wanted.needs(
-            memory_gib=rng.choice([None, 8, 16, 30, 60]), model=rng.choice([None, None, "H100", "A100", "4090"])
+            memory_gib=rng.choice([None, 8, 16, 30, 60]),
+            model=rng.choice([None, None, "H100", "A100", "4090", "4090|A100"]),
         )
         variants = (
             (0.6, lambda: wanted.lasting(rng.choice([10.0, 100.0, 1000.0, 5000.0]))),
@@ -79,6 +80,11 @@ class Twins:
             (0.1, lambda: wanted.share(rng.choice([30, 60]))),
             (0.2, lambda: wanted.across_sockets()),
             (0.1, lambda: wanted.requires("leaf")),
+            (0.1, lambda: wanted.without_models("A100")),
+            (
+                0.1,
+                lambda: wanted.min_bandwidth(rng.choice([11.0, 12.0, 100.0])) if wanted.row.gpu_count > 1 else wanted,
+            ),
             (0.1, lambda: wanted.avoiding(hosts=[f"h{rng.randrange(self.hosts)}"])),
             (0.3, lambda: wanted.of(rng.choice("ab"), rng.choice("xy"))),
             (0.05, lambda: wanted.total(rng.randint(2, 12))),

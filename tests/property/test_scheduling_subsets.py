@@ -58,6 +58,12 @@ def slowest_hop_of_best_ring(machine: Machine, gpus: tuple[int, ...], nvlink_onl
     )
 
 
+def left_whole(machine: Machine, rest: int) -> tuple[int, ...]:
+    """What is left of islands, sockets, NUMA nodes and switches, negated: less is better."""
+    groups = (machine.islands, machine.sockets, machine.numa_nodes, machine.switches)
+    return tuple(-sum((rest & group).bit_count() ** 2 for group in kind) for kind in groups)
+
+
 def worth(machine: Machine, gpus: tuple[int, ...]) -> tuple[int, float, int]:
     """(level, -bandwidth, PCIe switches): less is better."""
     infos = [machine.gpus[gpu] for gpu in gpus]
@@ -89,6 +95,9 @@ def test_the_best_subset_is_the_best_of_all(inventory: HostInventory, free: int,
     assert len(chosen) == size
     assert worth(machine, chosen) == min(allowed)
     assert (HOST_LEVELS.index(best.level), -best.bandwidth_gb_s) == min(allowed)[:2]
+    equals = [gpus for gpus in combinations(members(free), size) if worth(machine, gpus) == min(allowed)]
+    sets = [sum(1 << gpu for gpu in gpus) for gpus in equals]
+    assert best.gpus == min(sets, key=lambda gpus: (left_whole(machine, free & ~gpus), gpus))
 
 
 def meets(machine: Machine, gpus: tuple[int, ...], level: str | None) -> bool:
@@ -111,19 +120,28 @@ levels = st.sampled_from([None, "nvlink", "numa", "socket", "host", "leaf"])
     cross=st.booleans(),
     required=levels,
     preferred=levels,
+    least=st.sampled_from([0.0, 11.0, 12.0, 25.0, 40.0, 100.0]),
 )
-@settings(max_examples=300, deadline=None)
-def test_a_required_level_is_never_broken_and_a_preferred_one_kept_if_possible(
-    inventory: HostInventory, free: int, size: int, cross: bool, required: str | None, preferred: str | None
+@settings(max_examples=500, deadline=None)
+def test_a_required_level_or_bandwidth_is_never_broken_and_a_preferred_level_kept_if_possible(
+    inventory: HostInventory,
+    free: int,
+    size: int,
+    cross: bool,
+    required: str | None,
+    preferred: str | None,
+    least: float,
 ) -> None:
     machine = machine_of(inventory)
     free &= machine.all_gpus
     allowed = [
         gpus
         for gpus in combinations(members(free), size)
-        if meets(machine, gpus, required) and (cross or HOST_LEVELS[worth(machine, gpus)[0]] is not TopologyLevel.HOST)
+        if meets(machine, gpus, required)
+        and (size == 1 or -worth(machine, gpus)[1] >= least)
+        and (cross or HOST_LEVELS[worth(machine, gpus)[0]] is not TopologyLevel.HOST)
     ]
-    best = best_subset(machine, free, size, cross, required, preferred)
+    best = best_subset(machine, free, size, cross, required, preferred, least)
     if best is None:
         assert not allowed
         return

@@ -17,6 +17,9 @@ DEFAULT_GPUS = 0
 LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
 INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
 """Topology levels that no gang of several hosts can have."""
+NETWORK_GB_S = 12.0
+"""The bandwidth from one rank to another host, GB/s: NCCL's default for a 100 Gbit/s port (``NET_BW`` in
+``src/graph/topo.h``). Hosts do not report how fast their NICs are, so this is assumed, the same at every level."""
 
 
 class Strategy(StrEnum):
@@ -37,9 +40,24 @@ class RankPer(StrEnum):
     """One process per GPU; LOCAL_RANK selects the device, as torchrun does."""
 
 
-def _is_default(value: bool) -> bool:
+def _is_default(value: bool | float | str | None) -> bool:
     """Leave a new field out where it says nothing: earlier releases refuse fields that they do not know."""
     return not value
+
+
+def models_of(pattern: str) -> tuple[str, ...]:
+    """Return the parts of model names in ``H100|A100``, in lower case."""
+    return tuple(part.strip().casefold() for part in pattern.split("|"))
+
+
+def _check_models(pattern: str) -> str:
+    if "|" in pattern and not all(models_of(pattern)):
+        raise ValueError(f"{pattern!r} has an empty name: write the models with one | between them, e.g. H100|A100")
+    return pattern
+
+
+Models = Annotated[str, Field(max_length=128), AfterValidator(_check_models)]
+"""Parts of model names with ``|`` between them."""
 
 
 class ResourceRequest(BaseModel):
@@ -85,9 +103,31 @@ class ResourceRequest(BaseModel):
     min_compute_capability: Annotated[
         str | None, Field(pattern=r"^\d{1,2}\.\d$", description="e.g. 8.0", examples=["8.0"])
     ] = None
-    model: Annotated[str | None, Field(max_length=128, description="Part of the model's name, any case, e.g. H100")] = (
-        None
-    )
+    model: Annotated[
+        Models | None,
+        Field(
+            description="Part of the model's name, any case, e.g. H100; several with | between them: H100|A100",
+            examples=["H100|A100"],
+        ),
+    ] = None
+    exclude_model: Annotated[
+        Models | None,
+        Field(
+            exclude_if=_is_default,
+            description="GPUs of these models are not taken: as model, e.g. T4|P100",
+        ),
+    ] = None
+    min_bandwidth_gb_s: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=10_000,
+            allow_inf_nan=False,
+            exclude_if=_is_default,
+            description="Least bandwidth between the GPUs of a gang in one direction, GB/s (of a rank group, if the "
+            "gang has several)",
+        ),
+    ] = 0.0
     allow_cross_numa: Annotated[
         bool, Field(description="May the GPUs of one host be on different sockets without NVLink?")
     ] = False
@@ -125,8 +165,10 @@ class ResourceRequest(BaseModel):
         level = self.required_level if self.required_level in INSIDE_ONE_HOST | {"nvlink"} else None
         described = {
             "model": self.model,
+            "exclude_model": self.exclude_model,
             "memory_mib": self.memory_mib,
             "min_compute_capability": self.min_compute_capability,
+            "min_bandwidth_gb_s": self.min_bandwidth_gb_s,
             f"required_level {level}": level,
         }
         if said := [name for name, value in described.items() if value]:
@@ -151,6 +193,23 @@ class ResourceRequest(BaseModel):
         if self.total is not None and self.share is not None:
             raise ValueError("total counts whole GPUs: for shares say hosts and gpus_per_host")
         return self
+
+    @model_validator(mode="after")
+    def _bandwidth_is_between_gpus(self) -> Self:
+        if self.min_bandwidth_gb_s and self.gpus == 1:
+            raise ValueError(
+                "min_bandwidth_gb_s is between the GPUs of a gang, but one GPU was asked for: leave it out"
+            )
+        return self
+
+    @property
+    def gang_level(self) -> str | None:
+        """The level whose domain a gang of several hosts must not leave: ``required_level``, or ``nvlink`` if only
+        NVLink is as fast as the gang requires.
+        """
+        if self.min_bandwidth_gb_s > NETWORK_GB_S and (self.hosts > 1 or self.total is not None):
+            return self.required_level if self.required_level in INSIDE_ONE_HOST else "nvlink"
+        return self.required_level
 
     @property
     def gpus(self) -> int:

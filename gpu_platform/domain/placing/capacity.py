@@ -15,7 +15,7 @@ from gpu_platform.domain.hosts.cuda import accepts_cuda, cuda_pair, newest_cuda
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.share import Share, ShareMode
 from gpu_platform.domain.jobs.placement import ReasonCode
-from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, RankPer, ResourceRequest
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, RankPer, ResourceRequest, models_of
 
 
 class Capacity(BaseModel):
@@ -139,7 +139,10 @@ def _without_gpus(inventories: Sequence[HostInventory], request: ResourceRequest
 
 def mismatch(gpu: GpuInfo, request: ResourceRequest) -> ReasonCode | None:
     """The requirement that this GPU can never meet. None if it meets all."""
-    if request.model is not None and request.model.casefold() not in gpu.model.casefold():
+    name = gpu.model.casefold()
+    if request.model is not None and not any(part in name for part in models_of(request.model)):
+        return ReasonCode.OTHER_MODEL
+    if request.exclude_model and any(part in name for part in models_of(request.exclude_model)):
         return ReasonCode.OTHER_MODEL
     if gpu.memory_mib < request.memory_mib:
         return ReasonCode.TOO_LITTLE_MEMORY
@@ -178,8 +181,10 @@ def describe(request: ResourceRequest) -> str:
         shape = f"{describe_share(request.share)} of {shape}"
     details = [
         *([request.model] if request.model else []),
+        *([f"not {request.exclude_model}"] if request.exclude_model else []),
         *([f">= {request.memory_mib} MiB"] if request.memory_mib else []),
         *([f"compute capability >= {request.min_compute_capability}"] if request.min_compute_capability else []),
+        *([f">= {request.min_bandwidth_gb_s:g} GB/s between GPUs"] if request.min_bandwidth_gb_s else []),
         *([f"CUDA {request.cuda}"] if request.cuda else []),
         *(["isolated"] if request.isolated else []),
         *([f"{request.cpus_per_host} CPUs a host"] if request.cpus_per_host else []),

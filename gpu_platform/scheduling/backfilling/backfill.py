@@ -33,7 +33,7 @@ from gpu_platform.scheduling.placing.candidates import Candidates, host_query, s
 from gpu_platform.scheduling.placing.domains import domains_of, is_between_hosts
 from gpu_platform.scheduling.placing.framework import CODES, Framework
 from gpu_platform.topology.machine import members
-from gpu_platform.topology.subsets import best_subset
+from gpu_platform.topology.subsets import best_subset_for
 
 BACKFILLS = ("easy", "conservative", "keep", "none")
 REMEMBERED_BYTES = 32 << 20
@@ -168,7 +168,7 @@ class Backfill:
 
     def _earliest(self, request: ResourceRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
         """Return the hosts of the domain that is the first to have enough of them."""
-        if request.hosts == 1 and len(ready_at) and not is_between_hosts(request.required_level):
+        if request.hosts == 1 and len(ready_at) and not is_between_hosts(request.gang_level):
             best = int(np.argmin(ready_at))
             return None if ready_at[best] == math.inf else np.array([best], np.intp)
         hosts = np.flatnonzero(ready_at < math.inf)
@@ -244,14 +244,7 @@ class Backfill:
                     left &= ~gpus
             if left.bit_count() < request.gpus_per_host:
                 continue
-            best = best_subset(
-                machine,
-                left,
-                request.gpus_per_host,
-                request.allow_cross_numa,
-                request.required_level,
-                request.preferred_level,
-            )
+            best = best_subset_for(request, machine, left)
             if best is not None:
                 return start, best.gpus
         return math.inf, 0

@@ -20,7 +20,7 @@ from gpu_platform.scheduling.placing.candidates import host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
 from gpu_platform.topology.machine import Machine, members
-from gpu_platform.topology.subsets import best_subset
+from gpu_platform.topology.subsets import best_subset_for
 
 Times = NDArray[np.float64]
 REMEMBERED_BYTES = 32 << 20
@@ -316,12 +316,5 @@ def earliest_hosts(request: ResourceRequest, snapshot: Snapshot, at: Times) -> H
 
 
 def _best(machine: Machine, free: int, request: ResourceRequest) -> int:
-    best = best_subset(
-        machine,
-        free,
-        request.gpus_per_host,
-        request.allow_cross_numa,
-        request.required_level,
-        request.preferred_level,
-    )
+    best = best_subset_for(request, machine, free)
     return 0 if best is None else best.gpus

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.jobs.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
-from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, NETWORK_GB_S, ResourceRequest
 from gpu_platform.domain.placing.capacity import (
     capability,
     describe,
@@ -26,6 +26,7 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts, together
 from gpu_platform.scheduling.placing.framework import CODES, FITS, NamedFilter
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
+from gpu_platform.topology.subsets import best_subset_for
 
 NAMED = 3
 """How many GPUs a reason names if there are several."""
@@ -171,7 +172,7 @@ def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candid
     """Say what must happen, if the machines themselves would be enough."""
     if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
         if int(candidates.fits.sum()) >= request.hosts:
-            if request.required_level is None:
+            if request.gang_level is None:
                 return "the hosts that fit are reserved for jobs ahead, which start before this one would end"
             return f"running jobs must free hosts {_within(request)}"
         missing = request.hosts - int(candidates.fits.sum())
@@ -226,7 +227,7 @@ def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidate
     capacity = snapshot.largest_gang(request)
     if not capacity.fits:
         return capacity.message
-    count, level = int(able.sum()), request.required_level
+    count, level = int(able.sum()), request.gang_level
     asked = f"asked for {describe(request)}"
     refused = _counts_of_site_filters(candidates, ~able)
     if refused:
@@ -237,12 +238,17 @@ def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidate
     if count >= request.hosts and level is not None:
         most = int(np.bincount(snapshot.domains[level][able]).max(initial=0))
         near = "NVLink domain" if level == "nvlink" else level
+        else_ = f"require no {level}" if level == request.required_level else _slower(NETWORK_GB_S)
         return (
             f"{asked} {_within(request)}; of {_plural(count, 'such host')}, at most {most} "
             f"{'is' if most == 1 else 'are'} in one {near}: "
-            f"ask for at most {_plural(most, 'host')}, or require no {level}"
+            f"ask for at most {_plural(most, 'host')}, or {else_}"
         )
     there = f"only {_plural(count, 'host')} can" if count else "no host can"
+    fastest = fastest_gb_s(request, snapshot)
+    if request.gpus_per_host > 1 and fastest < request.min_bandwidth_gb_s:
+        most_at_once = f"{_gpus(request.gpus_per_host)} of one host have at most {fastest:g} GB/s between them"
+        return f"{asked}; {most_at_once}: ask for fewer GPUs per host, or {_slower(fastest)}"
     if level in _INSIDE:
         return f"{asked}{_INSIDE[level]}; {there} give that: ask for fewer GPUs per host, or require no {level}"
     if not request.allow_cross_numa:
@@ -258,13 +264,30 @@ def _needs(request: ResourceRequest) -> str:
     if request.gpus_per_host > 1:
         anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
         place = _INSIDE.get(request.required_level or "", anywhere)
-    if request.hosts > 1 and is_between_hosts(request.required_level):
+    if request.hosts > 1 and is_between_hosts(request.gang_level):
         place += f" {_within(request)}"
     return describe(request) + place
 
 
 def _within(request: ResourceRequest) -> str:
-    return "of one NVLink domain" if request.required_level == "nvlink" else f"under one {request.required_level}"
+    return "of one NVLink domain" if request.gang_level == "nvlink" else f"under one {request.gang_level}"
+
+
+def fastest_gb_s(request: ResourceRequest, snapshot: Snapshot) -> float:
+    """Return the bandwidth of the fastest ring that one host has for the request, in GB/s. 0: no host has a ring."""
+    any_speed = request.model_copy(update={"min_bandwidth_gb_s": 0.0})
+    machines = [snapshot.machines[number] for number in set(snapshot.machine[: len(snapshot)].tolist())]
+    rings = (best_subset_for(any_speed, machine, machine.all_gpus) for machine in machines)
+    return max((ring.bandwidth_gb_s for ring in rings if ring is not None), default=0.0)
+
+
+def _slower(gb_s: float) -> str:
+    return f"for at most {gb_s:g} GB/s (min_bandwidth_gb_s, --min-bandwidth)"
+
+
+def _models(request: ResourceRequest) -> str:
+    excluded = f"not {request.exclude_model}" if request.exclude_model else ""
+    return ", ".join(filter(None, (request.model, excluded))) or "any model"
 
 
 def _gpus(count: int) -> str:
@@ -328,7 +351,7 @@ _REMEDIES = {
 _ASKED: dict[ReasonCode, Callable[[ResourceRequest], str]] = {
     ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
     ReasonCode.EXCLUDED: lambda request: f"{_asked(request)} without an earlier failure",
-    ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",
+    ReasonCode.OTHER_MODEL: lambda request: _models(request),
     ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
     ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
     ReasonCode.NO_CUDA: lambda request: f"CUDA {request.cuda}",

@@ -97,7 +97,7 @@ def _less(request: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str
     asked = f"asked for {describe(request)}{_where(request)}; "
     if unknown := unknown_level(request, snapshot):
         return asked + unknown
-    level = request.required_level
+    level = request.gang_level
     if level in INSIDE_ONE_HOST:
         most = int(able.max(initial=0))
     elif level is not None and is_between_hosts(level):
@@ -105,11 +105,12 @@ def _less(request: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str
     else:
         most = int(able.sum())
         return f"{asked}all hosts together could give {most}: ask for at most {most} GPUs"
-    return f"{asked}at most {most} are to be had so: ask for at most {most} GPUs, or require no {level}"
+    else_ = f"require no {level}" if level == request.required_level else "for less bandwidth (--min-bandwidth)"
+    return f"{asked}at most {most} are to be had so: ask for at most {most} GPUs, or {else_}"
 
 
 def _where(request: ResourceRequest) -> str:
-    level = request.required_level
+    level = request.gang_level
     if level in INSIDE_ONE_HOST:
         return f" of one {level}"
     return f" under one {level}" if is_between_hosts(level) else ""

@@ -73,6 +73,8 @@ def shape_of(row: PlacementRequest) -> tuple[object, ...]:
         request.ram_mib_per_host,
         request.gpus_per_host,
         request.model,
+        request.exclude_model,
+        request.min_bandwidth_gb_s,
         request.memory_mib,
         request.min_compute_capability,
         request.cuda,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, NETWORK_GB_S, ResourceRequest
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 
 
@@ -28,9 +28,15 @@ def is_between_hosts(level: str | None) -> bool:
 
 def domains_of(request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
     """Return, for each host, the number of the domain that the gang must not leave."""
-    level = request.required_level
+    level = request.gang_level
     if level is None or not is_between_hosts(level):
         return np.zeros(len(hosts), np.intp)
     if level not in snapshot.domains:  # nobody has a domain of an unknown level
         return np.arange(len(hosts))
-    return snapshot.domains[level][hosts]
+    domains = snapshot.domains[level][hosts]
+    if request.min_bandwidth_gb_s <= NETWORK_GB_S:
+        return domains
+    ports = np.array([machine.port_gb_s for machine in snapshot.machines])[snapshot.machine[hosts]]
+    slow = ports < request.min_bandwidth_gb_s
+    alone = int(domains.max(initial=0)) + 1 + np.arange(len(hosts))
+    return np.where(slow, alone, domains)

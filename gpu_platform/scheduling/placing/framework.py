@@ -23,8 +23,7 @@ from gpu_platform.domain.jobs.placement import ReasonCode, TopologyLevel
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
-from gpu_platform.topology.machine import Machine
-from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
+from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset_for
 
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
@@ -287,7 +286,7 @@ class Framework:
         machines, free = snapshot.machine[hosts[fitting]], gpus[fitting]
         if len(fitting) <= FEW_HOSTS:
             for i, machine, left in zip(fitting.tolist(), machines.tolist(), free.tolist(), strict=True):
-                _offer(offers, i, _best(request, snapshot.machines[machine], left), left)
+                _offer(offers, i, best_subset_for(request, snapshot.machines[machine], left), left)
             return
         # Equal machines with the same GPUs left offer the same.
         order = np.lexsort((free, machines))
@@ -296,7 +295,7 @@ class Framework:
         for i, (machine, left) in enumerate(
             zip(machines[order][first].tolist(), free[order][first].tolist(), strict=True)
         ):
-            _offer(kinds, i, _best(request, snapshot.machines[machine], left), left)
+            _offer(kinds, i, best_subset_for(request, snapshot.machines[machine], left), left)
         kind = np.repeat(np.arange(len(first)), np.diff(first, append=len(order)))
         offers.put(fitting[order], kinds.of(kind))
 
@@ -326,18 +325,8 @@ class Framework:
         )
         for i, number, mine, opened in zip(fitting.tolist(), machines, able.tolist(), partly, strict=True):
             machine = snapshot.machines[number]
-            _offer(offers, i, _best(request, machine, opened) or _best(request, machine, mine), mine)
-
-
-def _best(request: ResourceRequest, machine: Machine, free: int) -> Subset | None:
-    return best_subset(
-        machine,
-        free,
-        request.gpus_per_host,
-        request.allow_cross_numa,
-        request.required_level,
-        request.preferred_level,
-    )
+            best = best_subset_for(request, machine, opened) or best_subset_for(request, machine, mine)
+            _offer(offers, i, best, mine)
 
 
 def _offer(offers: Offers, i: int, best: Subset | None, free: int) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from gpu_platform.domain.hosts.share import Share, ShareGrant, ShareMode
 from gpu_platform.domain.jobs.placement import HostSlice, Placement, ScoreTable, TopologyLevel
-from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.jobs.resources import NETWORK_GB_S, ResourceRequest, Strategy
 from gpu_platform.domain.placing.capacity import describe_host_resources, describe_share
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
-from gpu_platform.topology.fabric import NETWORK_GB_S
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.mig import mig_model
 from gpu_platform.topology.subsets import HOST_LEVELS

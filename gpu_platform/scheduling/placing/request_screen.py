@@ -316,7 +316,7 @@ class RequestScreen:
         known.limit_s[index] = math.inf if row.time_limit_s is None else row.time_limit_s
         known.takes[index] = (TAKES_BOTH if row.gpu_count else TAKES_ROOM) if row.needs_host_resources else TAKES_GPUS
         known.shares[index], known.excludes[index] = request.share is not None, row.has_exclusions
-        known.spans[index] = request.hosts > 1 and is_between_hosts(request.required_level)
+        known.spans[index] = request.hosts > 1 and is_between_hosts(request.gang_level)
         known.checked_at[index], known.used[index] = -1, self._round
         known.answer[index] = self._answer(row)
         return index

@@ -32,7 +32,7 @@ class GpuFactFilter:
         def accepts(gpu: GpuInfo) -> bool:
             return mismatch(gpu, only) is None
 
-        question = (only.model, only.memory_mib, only.min_compute_capability)
+        question = (only.model, only.exclude_model, only.memory_mib, only.min_compute_capability)
         return snapshot.matching(question, accepts)[snapshot.machine[hosts]]
 
 
@@ -83,12 +83,14 @@ class GpuCountFilter:
 
 
 _ASKED = {
-    ReasonCode.OTHER_MODEL: lambda asked: asked.model is not None,
+    ReasonCode.OTHER_MODEL: lambda asked: asked.model is not None or asked.exclude_model,
     ReasonCode.TOO_LITTLE_MEMORY: lambda asked: asked.memory_mib,
     ReasonCode.COMPUTE_CAPABILITY: lambda asked: asked.min_compute_capability is not None,
 }
 _ONLY = {
-    ReasonCode.OTHER_MODEL: lambda asked: ResourceRequest(gpus_per_host=1, model=asked.model),
+    ReasonCode.OTHER_MODEL: lambda asked: ResourceRequest(
+        gpus_per_host=1, model=asked.model, exclude_model=asked.exclude_model
+    ),
     ReasonCode.TOO_LITTLE_MEMORY: lambda asked: ResourceRequest(gpus_per_host=1, memory_mib=asked.memory_mib),
     ReasonCode.COMPUTE_CAPABILITY: lambda asked: ResourceRequest(
         gpus_per_host=1, min_compute_capability=asked.min_compute_capability

@@ -17,7 +17,7 @@ from gpu_platform.scheduling.placing.candidates import host_query
 from gpu_platform.scheduling.placing.domains import domains_of, together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.topology.subsets import best_subset
+from gpu_platform.topology.subsets import best_subset_for
 
 EXACT_UP_TO = 12
 """With at most this many possible victims, every set of them is tried (4,096 sets)."""
@@ -131,8 +131,7 @@ class SliceVictimTrial:
         free = self._free[host_index] | freed
         if free.bit_count() < request.gpus_per_host:
             return False
-        cross, required = request.allow_cross_numa, request.required_level
-        return best_subset(machine, free, request.gpus_per_host, cross, required) is not None
+        return best_subset_for(request, machine, free) is not None
 
 
 class GangVictimTrial:

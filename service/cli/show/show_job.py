@@ -142,11 +142,13 @@ def _request_line(gpus: ResourceRequest) -> list[str]:
         share = gpus.share
         wants.append(f"of each {share.mig_profile or f'{share.percent} % and {share.memory_mib} MiB'}")
     wants += [gpus.model] if gpus.model else []
+    wants += [f"not {gpus.exclude_model}"] if gpus.exclude_model else []
     wants += [f">= {gpus.memory_mib} MiB"] if gpus.memory_mib else []
     wants += [f"compute capability >= {gpus.min_compute_capability}"] if gpus.min_compute_capability else []
     wants += [f"CUDA {gpus.cuda}"] if gpus.cuda else []
     wants += [f"{counted(gpus.cpus_per_host, 'CPU')} a host"] if gpus.cpus_per_host else []
     wants += [f"{gpus.ram_mib_per_host} MiB a host"] if gpus.ram_mib_per_host else []
+    wants += [f">= {gpus.min_bandwidth_gb_s:g} GB/s"] if gpus.min_bandwidth_gb_s else []
     wants += [f"in one {gpus.required_level}"] if gpus.required_level else []
     wants += [f"best in one {gpus.preferred_level}"] if gpus.preferred_level else []
     return wants + (["cross-NUMA allowed"] if gpus.allow_cross_numa else [])

@@ -37,7 +37,16 @@ class GpuOptions:
         typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Least memory of each GPU: 16GiB, 16g, 16384MiB."),
     ] = None
     min_compute_capability: Annotated[str | None, typer.Option(metavar="X.Y", help="For example 8.0.")] = None
-    gpu_model: Annotated[str | None, typer.Option(help="Part of the model's name, for example H100.")] = None
+    gpu_model: Annotated[
+        str | None, typer.Option(metavar="MODEL[|MODEL]", help="Part of the model's name: H100, or 'H100|A100'.")
+    ] = None
+    exclude_gpu_model: Annotated[
+        str | None, typer.Option(metavar="MODEL[|MODEL]", help="Models that are not taken, as with --gpu-model.")
+    ] = None
+    min_bandwidth: Annotated[
+        float | None,
+        typer.Option(parser=parsing.bandwidth_gb_s, metavar="RATE", help="Least bandwidth between GPUs: 100GB/s."),
+    ] = None
     cuda: Annotated[
         str | None, typer.Option(metavar="X[.Y]", help="A CUDA installation of the hosts: 12, 12.4, >=12.4.")
     ] = None
@@ -81,6 +90,8 @@ class GpuOptions:
             memory_mib=self.gpu_memory,
             min_compute_capability=self.min_compute_capability,
             model=self.gpu_model,
+            exclude_model=self.exclude_gpu_model,
+            min_bandwidth_gb_s=self.min_bandwidth,
             cuda=self.cuda,
             allow_cross_numa=self.allow_cross_numa,
             strategy=self.strategy,

@@ -10,7 +10,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.parsing import duration_s, environment, gang_shape, limit_s, memory_mib, whole_s
+from service.cli.parsing import bandwidth_gb_s, duration_s, environment, gang_shape, limit_s, memory_mib, whole_s
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,20 @@ from service.cli.parsing import duration_s, environment, gang_shape, limit_s, me
 )
 def test_sizes(text: str, mib: int) -> None:
     assert memory_mib(text) == mib
+
+
+@pytest.mark.parametrize(
+    ("text", "gb_s"),
+    [("100GB/s", 100), ("100", 100), ("12.5 GB/s", 12.5), ("400Gb/s", 50), ("200Gbit/s", 25), ("100Gbps", 12.5)],
+)
+def test_bandwidths(text: str, gb_s: float) -> None:
+    assert bandwidth_gb_s(text) == gb_s
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1GB/s", "100MB/s", "100gb", "nan", "1e3GB/s"])
+def test_no_bandwidths(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="like 100GB/s"):
+        bandwidth_gb_s(text)
 
 
 @pytest.mark.parametrize("text", ["", "16", "16b", "-1g", "g", "16xb", "1e3g", "16 gigs", "\u0661\u0666g", "nan g"])

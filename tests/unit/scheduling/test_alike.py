@@ -28,6 +28,8 @@ DIFFERENT: dict[str, object] = {
     "memory_mib": 5,
     "min_compute_capability": "8.0",
     "model": "H100",
+    "exclude_model": "T4",
+    "min_bandwidth_gb_s": 100.0,
     "allow_cross_numa": True,
     "strategy": Strategy.SPREAD,
     "required_level": "leaf",

@@ -54,6 +54,29 @@ def test_more_than_any_host_has_never_fits_and_says_what_would() -> None:
     assert "ask for at most 8 GPUs per host" in reason.next_step
 
 
+def test_too_much_bandwidth_never_fits_and_says_how_much_there_is() -> None:
+    reason = why(cluster().hosts(2, "dgx-1v").scheduler(), job(4).min_bandwidth(100))
+    assert reason.code == "never_fits"
+    assert reason.next_step == (
+        "asked for 4 GPUs (>= 100 GB/s between GPUs); 4 GPUs of one host have at most 25 GB/s between them: "
+        "ask for fewer GPUs per host, or for at most 25 GB/s (min_bandwidth_gb_s, --min-bandwidth)"
+    )
+    reason = why(cluster().hosts(3).scheduler(), job(8, hosts=2).min_bandwidth(100))
+    assert reason.code == "never_fits"
+    assert reason.next_step.endswith(
+        "of one NVLink domain; of 3 such hosts, at most 1 is in one NVLink domain: "
+        "ask for at most 1 host, or for at most 12 GB/s (min_bandwidth_gb_s, --min-bandwidth)"
+    )
+    reason = why(cluster().hosts(3).scheduler(), job().total(16).min_bandwidth(100))
+    assert reason.code == "never_fits"
+    assert "--min-bandwidth" in reason.next_step
+
+
+def test_models_that_are_asked_for_and_not_wanted_are_told() -> None:
+    reason = why(cluster().host("a").host("b", "dgx-1v").scheduler(), job(1).needs(model="A100|T4").without_models("V"))
+    assert counts(reason)[ReasonCode.OTHER_MODEL][:2] == (2, "A100|T4, not V")
+
+
 def test_no_ring_and_no_socket_never_fits_without_crossing() -> None:
     reason = why(cluster().hosts(1, "rtx4090-8x-all-sys").scheduler(), job(8))
     assert reason.code == "never_fits"

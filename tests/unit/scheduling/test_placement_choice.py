@@ -43,6 +43,42 @@ def test_model_memory_and_capability_are_respected() -> None:
     assert place(machines.scheduler(), job().needs(capability="10.0")) is None
 
 
+def test_one_of_several_models_is_enough_and_excluded_models_are_not_taken() -> None:
+    machines = cluster().host("hopper", "dgx-h100").host("volta", "dgx-1v").host("ada", "l40s-4x-dual-socket")
+    assert hosts_of(machines.scheduler(), job().needs(model="A100 | V100")) == ["volta"]
+    assert place(machines.scheduler(), job().needs(model="A100|T4")) is None
+    assert hosts_of(machines.scheduler(), job(8).without_models("h100")) == ["volta"]
+    assert hosts_of(machines.scheduler(), job().without_models("H100|V100")) == ["ada"]
+    assert place(machines.scheduler(), job().needs(model="H100").without_models("SXM|L40S|HBM3")) is None
+
+
+def test_a_gang_gets_the_bandwidth_that_it_requires_or_nothing() -> None:
+    machines = cluster().host("ada", "l40s-4x-dual-socket").host("volta", "dgx-1v").host("hopper", "dgx-h100")
+    assert hosts_of(machines.scheduler(), job(2).min_bandwidth(100.0)) == ["hopper"]
+    machines.busy("hopper")
+    placement = place(machines.scheduler(), job(2).min_bandwidth(13.0))
+    assert placement is not None
+    assert placement.hosts == ["volta"]
+    assert placement.bandwidth_gb_s == 50.0, "two links join these two"
+    assert place(machines.scheduler(), job(2).min_bandwidth(51.0)) is None
+    assert hosts_of(machines.busy("volta").scheduler(), job(2).min_bandwidth(12.0)) == ["ada"]
+
+
+def test_only_an_nvlink_domain_has_more_bandwidth_between_hosts_than_the_network() -> None:
+    plain = cluster().hosts(4)
+    assert place(plain.scheduler(), job(8, hosts=2).min_bandwidth(12.0)) is not None
+    assert place(plain.scheduler(), job(8, hosts=2).min_bandwidth(13.0)) is None
+    assert place(plain.scheduler(), job().total(16).min_bandwidth(13.0)) is None
+    assert place(plain.scheduler(), job().total(8).min_bandwidth(13.0)) is not None
+    rack = cluster().rack("r1").rack("r2")
+    for wanted in (job(4, hosts=3), job().total(12)):
+        placement = place(rack.scheduler(), wanted.min_bandwidth(900.0))
+        assert placement is not None
+        assert (placement.level, placement.bandwidth_gb_s) == (TopologyLevel.NVLINK_DOMAIN, 900.0)
+    assert place(rack.scheduler(), job(4, hosts=3).min_bandwidth(901.0)) is None
+    assert place(rack.scheduler(), job(4, hosts=19).min_bandwidth(13.0)) is None, "a rack has 18 trays"
+
+
 def test_nvlink_goes_before_a_tighter_host_without() -> None:
     machines = cluster().host("ada", "l40s-4x-dual-socket").host("hopper", "dgx-h100")
     assert hosts_of(machines.scheduler(), job(gpus=2)) == ["hopper"]
