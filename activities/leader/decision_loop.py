@@ -203,7 +203,7 @@ class DecisionLoop:
     # -- (2) what changed ----------------------------------------------------------------------
 
     def _load(self) -> None:
-        fair = self._policy.order == "fair_share"
+        fair = self._policy.uses_shares
         since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
         current = state.read_state(self._store, utc_now(), since)
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)

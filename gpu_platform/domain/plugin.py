@@ -1,4 +1,4 @@
-"""Filters and scores of other packages: how the platform reports one that fails."""
+"""Filters, scores and order factors of other packages: how the platform reports one that fails."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+PluginKind = Literal["filter", "score", "order"]
 _LONGEST = 200
 """Characters of an exception's text that are kept."""
 
 
 class PluginFault(BaseModel):
-    """A filter or score that the policy names and that is switched off because it failed."""
+    """A filter, score or order factor that the policy names and that is switched off because it failed."""
 
     model_config = ConfigDict(frozen=True)
 
-    kind: Literal["filter", "score"]
+    kind: PluginKind
     name: str
     error: str
     installed: bool = True
     """False: no installed package has it."""
 
     @classmethod
-    def raised(cls, kind: Literal["filter", "score"], name: str, error: Exception) -> PluginFault:
+    def raised(cls, kind: PluginKind, name: str, error: Exception) -> PluginFault:
         """The fault of a plugin that raised ``error``."""
         return cls(kind=kind, name=name, error=f"{type(error).__name__}: {error}"[:_LONGEST])
 

@@ -1,4 +1,4 @@
-"""Filters and scores of other packages, found by entry point; see ``examples/plugin-quiet-hosts`` and
+"""Filters, scores and order factors of other packages, found by entry point; see ``examples/plugin-quiet-hosts`` and
 ``examples/plugin-whole-hosts``.
 
 Any exception of such a plugin, when it is loaded or called, becomes a :class:`PluginFault` that names it. The
@@ -7,10 +7,11 @@ scheduler goes on without the plugin and reports it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 from gpu_platform.domain.errors import PluginFailed
 from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.plugin import PluginFault
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.plugin import PluginFault, PluginKind
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import FilterText, HostQuery, Offers, Score
+from gpu_platform.scheduling.queueing.queue_order import OrderFactor
 
 SCORES = "gpu_platform.plugins"
 FILTERS = "gpu_platform.filters"
+ORDER_FACTORS = "gpu_platform.orders"
 _T = TypeVar("_T")
 
 
@@ -49,6 +53,7 @@ class SiteFilter:
     """A filter of another package. Raises PluginFailed for any error in it."""
 
     code = ReasonCode.FILTER
+    is_screened = False
 
     def __init__(self, name: str, plugin: FilterPlugin) -> None:
         """Raises TypeError if ``plugin`` is no filter."""
@@ -86,6 +91,22 @@ class SiteScore:
             return values
 
 
+class SiteOrderFactor:
+    """An order factor of another package. Raises PluginFailed for any error in it."""
+
+    def __init__(self, name: str, plugin: OrderFactor) -> None:
+        self.name = name
+        self._plugin = plugin
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return how much the job goes ahead of its arrival."""
+        with _named("order", self.name):
+            value = float(self._plugin(row))
+            if not math.isfinite(value):
+                raise ValueError("an order factor returns a finite number")
+            return value
+
+
 def load_plugins() -> dict[str, Score]:
     """Return name -> score for all installed packages that announce one under ``gpu_platform.plugins``.
 
@@ -114,8 +135,13 @@ def load_filters(names: Collection[str]) -> tuple[dict[str, SiteFilter], list[Pl
     return {name: found[name] for name in names if name in found}, faults
 
 
+def load_order_factors(names: Collection[str]) -> tuple[dict[str, SiteOrderFactor], list[PluginFault]]:
+    """Return the order factors ``names`` of installed packages, and the faults of those that cannot be loaded."""
+    return _load("order", ORDER_FACTORS, names, SiteOrderFactor)
+
+
 def _load(
-    kind: Literal["filter", "score"], group: str, names: Collection[str], wrap: Callable[[str, Any], _T]
+    kind: PluginKind, group: str, names: Collection[str], wrap: Callable[[str, Any], _T]
 ) -> tuple[dict[str, _T], list[PluginFault]]:
     found: dict[str, _T] = {}
     faults: list[PluginFault] = []
@@ -137,7 +163,7 @@ def _made(entry: EntryPoint) -> Any:
 
 
 @contextmanager
-def _named(kind: Literal["filter", "score"], name: str) -> Iterator[None]:
+def _named(kind: PluginKind, name: str) -> Iterator[None]:
     """Raise PluginFailed instead of any exception that is raised inside the block."""
     try:
         yield

@@ -35,6 +35,14 @@ from gpu_platform.scheduling.plugins.sharing import (
 )
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.plugins.strategy import ResourcesScore, StrategyScore
+from gpu_platform.scheduling.queueing.queue_order import (
+    AGE,
+    SHARE,
+    OrderFactor,
+    QueueOrder,
+    queue_order,
+    shipped_factors,
+)
 from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
@@ -51,8 +59,9 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
 """Weights to start from, for ``Policy.weights``."""
 
 
-NOT_WRITTEN = ("plugins", "site_filters", "plugin_faults")
-"""Fields of :class:`Policy` that a policy file does not have, because they follow from ``weights`` and ``filters``."""
+NOT_WRITTEN = ("plugins", "site_filters", "order_plugins", "plugin_faults")
+"""Fields of :class:`Policy` that a policy file does not have, because they follow from ``weights``, ``filters`` and
+``order_weights``."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,16 @@ class Policy:
     """All settings of the scheduler. Policy files name these fields."""
 
     order: str = "priority"
-    """``priority`` (then first come, first served), ``fcfs``, or ``fair_share`` (then priority)."""
+    """``priority`` (then first come, first served), ``fcfs``, ``fair_share`` (then priority), ``shortest`` and
+    ``size_classes`` (priority, then a head start for short or small jobs), or ``multifactor`` (only head starts)."""
+    order_weights: Mapping[str, float] = field(default_factory=dict)
+    """How many hours of waiting 1 of each order factor is worth: ``priority``, ``size`` (doublings of the GPUs),
+    ``shortest`` (minus the doublings of the expected run time), ``least_work`` (the same of the expected GPU time),
+    ``size_class`` (minus the class of the expected GPU time), ``namespace`` (its ``order``), ``fair_share`` (1: nothing
+    used), ``age`` (divides all others), and factors of other packages (entry points ``gpu_platform.orders``). A factor
+    that is not named has its weight from ``order``, else 0."""
+    size_classes_gpu_h: tuple[float, ...] = (1.0, 8.0, 64.0, 512.0)
+    """Where the classes of ``size_class`` begin, in GPU-hours. Smaller jobs are in the first class, 0."""
     ageing_per_hour: float = 0.0
     """Priority that a job gains with each hour of waiting; above 0 no job starves."""
     half_life_s: float = 7 * 24 * 3600.0
@@ -111,6 +129,8 @@ class Policy:
     """Scores of other packages, by name: see ``plugin_loading.load_plugins``."""
     site_filters: Annotated[Sequence[NamedFilter], PlainValidator(tuple)] = ()
     """Filters of other packages: see ``plugin_loading.load_filters``."""
+    order_plugins: Annotated[Mapping[str, OrderFactor], PlainValidator(dict)] = field(default_factory=dict)
+    """Order factors of other packages, by name: see ``plugin_loading.load_order_factors``."""
     plugin_faults: tuple[PluginFault, ...] = ()
     """Plugins that the policy names and that are switched off because they failed."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
@@ -133,6 +153,11 @@ class Policy:
         return bool(self.weights.get("history") or self.domain_weights.history)
 
     @property
+    def uses_shares(self) -> bool:
+        """True if the order uses how much namespaces and users have used."""
+        return build_order(self).uses_shares
+
+    @property
     def stops_jobs(self) -> bool:
         """True if running jobs may be stopped or moved for waiting jobs."""
         return self.preemption or self.defragmentation or self.recovery
@@ -145,14 +170,37 @@ class Policy:
             self,
             plugins={name: one for name, one in self.plugins.items() if (fault.kind, fault.name) != ("score", name)},
             site_filters=tuple(one for one in self.site_filters if (fault.kind, fault.name) != ("filter", one.name)),
+            order_plugins={
+                name: one for name, one in self.order_plugins.items() if (fault.kind, fault.name) != ("order", name)
+            },
             plugin_faults=(*self.plugin_faults, fault),
         )
 
 
 def unknown_scores(policy: Policy) -> set[str]:
     """Return the names in ``weights`` that no score has. Scores that are switched off count as known."""
-    off = {fault.name for fault in policy.plugin_faults if fault.kind == "score"}
-    return set(policy.weights) - set(_scores(policy)) - off
+    return set(policy.weights) - set(_scores(policy)) - _switched_off(policy, "score")
+
+
+def unknown_factors(policy: Policy) -> set[str]:
+    """Return the names in ``order_weights`` that no order factor has. Factors that are switched off count as known."""
+    known = {*_factors(policy), AGE, SHARE}
+    return set(policy.order_weights) - known - _switched_off(policy, "order")
+
+
+def build_order(policy: Policy) -> QueueOrder:
+    """Return the order of the queue. Raises ValueError for an order, or a weight of a factor, that does not exist."""
+    off = _switched_off(policy, "order")
+    weights = {name: weight for name, weight in policy.order_weights.items() if name not in off}
+    return queue_order(policy.order, weights, policy.ageing_per_hour, _factors(policy))
+
+
+def _factors(policy: Policy) -> dict[str, OrderFactor]:
+    return {**shipped_factors(policy.quotas, policy.size_classes_gpu_h), **policy.order_plugins}
+
+
+def _switched_off(policy: Policy, kind: str) -> set[str]:
+    return {fault.name for fault in policy.plugin_faults if fault.kind == kind}
 
 
 def build_framework(policy: Policy) -> Framework:

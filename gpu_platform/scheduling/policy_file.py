@@ -9,12 +9,20 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.plugin import PluginFault
+from gpu_platform.domain.plugin import PluginFault, PluginKind
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.placing.framework import NamedFilter
-from gpu_platform.scheduling.plugin_loading import load_filters, load_scores
-from gpu_platform.scheduling.policy import NOT_WRITTEN, WEIGHTS, Policy, build_framework, unknown_scores
-from gpu_platform.scheduling.queueing.job_queue import ORDERS
+from gpu_platform.scheduling.plugin_loading import load_filters, load_order_factors, load_scores
+from gpu_platform.scheduling.policy import (
+    NOT_WRITTEN,
+    WEIGHTS,
+    Policy,
+    build_framework,
+    build_order,
+    unknown_factors,
+    unknown_scores,
+)
+from gpu_platform.scheduling.queueing.queue_order import OrderFactor
 
 _POLICY = TypeAdapter(Policy)
 
@@ -31,8 +39,8 @@ def read_policy(
     *,
     do_without: Callable[[PluginFault], bool] = lambda fault: False,
 ) -> Policy:
-    """Read a policy. ``weights`` may also be the name of a set of weights. ``weights`` and ``filters`` may name
-    plugins.
+    """Read a policy. ``weights`` may also be the name of a set of weights. ``weights``, ``filters`` and
+    ``order_weights`` may name plugins.
 
     ``do_without``: may a plugin with that fault be switched off? Raises InvalidRequest, which says what is allowed.
     """
@@ -48,23 +56,39 @@ def read_policy(
     try:
         if isinstance(weights, Mapping):
             given["plugins"], given["plugin_faults"] = load_scores(weights)
-        policy = _with_filters(_POLICY.validate_python(given))
-        for name in sorted(unknown_scores(policy)):
-            missing = PluginFault(kind="score", name=name, error="not installed", installed=False)
-            policy = policy.without(missing) if do_without(missing) else policy
+        policy = _without_missing(_with_order_factors(_with_filters(_POLICY.validate_python(given))), do_without)
         for fault in policy.plugin_faults:
             if not do_without(fault):
                 raise InvalidRequest(f"{what}: the {fault.kind} plugin {fault.name} does not work: {fault.error}")
         build_framework(policy)  # raises an error that lists the known scores
+        build_order(policy)  # the same for orders and their factors
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
         raise InvalidRequest(f"{what}: {'; '.join(problems)}") from error
     except ValueError as error:
         raise InvalidRequest(f"{what}: {error}") from error
-    for name, value, allowed in (("queue order", policy.order, ORDERS), ("backfill", policy.backfill, BACKFILLS)):
-        if value not in allowed:
-            raise InvalidRequest(f"{what}: there is no {name} {value!r}; there are: {', '.join(allowed)}")
+    if policy.backfill not in BACKFILLS:
+        raise InvalidRequest(f"{what}: there is no backfill {policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
     return policy
+
+
+def _without_missing(policy: Policy, do_without: Callable[[PluginFault], bool]) -> Policy:
+    """Return the policy without the scores and order factors that are not installed, where ``do_without`` allows."""
+    unknown: tuple[tuple[PluginKind, set[str]], ...] = (
+        ("score", unknown_scores(policy)),
+        ("order", unknown_factors(policy)),
+    )
+    for kind, names in unknown:
+        for name in sorted(names):
+            missing = PluginFault(kind=kind, name=name, error="not installed", installed=False)
+            policy = policy.without(missing) if do_without(missing) else policy
+    return policy
+
+
+def _with_order_factors(policy: Policy) -> Policy:
+    found, faults = load_order_factors(unknown_factors(policy))
+    factors: dict[str, OrderFactor] = dict(found)
+    return replace(policy, order_plugins=factors, plugin_faults=(*policy.plugin_faults, *faults))
 
 
 def _with_filters(policy: Policy) -> Policy:

@@ -18,6 +18,7 @@ from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.queueing.queue_order import QueueOrder
 from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
 
 
@@ -32,6 +33,7 @@ class SchedulerState:
     running_jobs: RunningJobs
     quotas: QuotaUsage
     shares: FairShare
+    order: QueueOrder
     queue: JobQueue
     candidates: CandidateIndex
     screen: RequestScreen

@@ -93,7 +93,7 @@ class SchedulingRound:
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
         self._screening = Screening(self.state.screen, self.state.queue)
-        self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
+        self._shares_decide = self.state.order.uses_shares or self.state.quotas.lends
 
     def serve(self) -> None:
         """Give a turn to each group of jobs for which it could change anything."""
@@ -171,7 +171,8 @@ class SchedulingRound:
     def _share(self, row: PlacementRequest) -> FairShareKey:
         """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
         state = self.state
-        fair = state.shares.order(row.namespace, row.user, self.now) if state.policy.order == "fair_share" else ()
+        gpus = int(state.snapshot.size.sum())
+        fair = state.order.share_key(row, state.queue.order(row), state.shares, gpus, self.now)
         if not state.quotas.lends:
             return fair
         return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)

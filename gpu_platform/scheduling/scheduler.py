@@ -28,7 +28,7 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
-from gpu_platform.scheduling.policy import Policy, build_framework
+from gpu_platform.scheduling.policy import Policy, build_framework, build_order
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
@@ -75,9 +75,10 @@ class Scheduler:
         self.running_jobs = RunningJobs()
         self.quotas = QuotaUsage(self.policy.quotas)
         self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
-        self._fair = self.policy.order == "fair_share"
+        order = build_order(self.policy)
+        self._fair = order.uses_shares
         by_user, by_namespace = self._fair or self.quotas.by_user, not self.quotas.idle
-        self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, by_user, by_namespace)
+        self.queue = JobQueue(order, by_user, by_namespace)
         self.candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
         self._settled = (-1, -1, 0.0, -math.inf)
@@ -94,6 +95,7 @@ class Scheduler:
             running_jobs=self.running_jobs,
             quotas=self.quotas,
             shares=self.shares,
+            order=order,
             queue=self.queue,
             candidates=self.candidates,
             screen=RequestScreen(self.framework, self.snapshot),
@@ -178,7 +180,7 @@ class Scheduler:
             self._release(job_id, attempt)
 
     def record_past_use(self, row: PastUseRow, now: float) -> None:
-        """Note what a user held before, for ``fair_share``."""
+        """Note what a user held before, for fair shares."""
         if self._fair:
             self.shares.remember(row, now)
 

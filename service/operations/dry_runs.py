@@ -72,7 +72,7 @@ def snapshot(store: Store) -> ClusterState:
     """The live state and the current policy, without anything secret."""
     written = leader.current_policy(store)
     policy = usable_policy(written, [])
-    remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.order == "fair_share" else None
+    remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.uses_shares else None
     found = state.read_state(store, now(), remembered)
     return found.without_tokens().model_copy(update={"policy": written})
 

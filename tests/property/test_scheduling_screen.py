@@ -38,7 +38,7 @@ class Twins:
             self.machines.host(f"h{n}", rng.choice(MACHINES), leaf=f"l{n // 3}", cpus=32, ram_mib=100_000, mps=mps)
         self.policy = Policy(
             backfill=rng.choice(["easy", "easy", "conservative", "keep", "none"]),
-            order=rng.choice(["priority", "fcfs", "priority", "fair_share"]),
+            order=rng.choice(["priority", "fcfs", "shortest", "multifactor", "size_classes", "fair_share"]),
             backfill_depth=rng.choice([2, 5, 100]),
             preemption=rng.random() < 0.3,
         )

@@ -29,6 +29,9 @@ class Namespace(BaseModel):
     parent: str | None = None
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Its share among its siblings, for ``fair_share``."""
+    order: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """The value of the order factor ``namespace`` for its jobs: see ``order_weights``. Namespaces below it have their
+    own."""
     guaranteed_gpus: Annotated[int, Field(ge=0)] = 0
     limit_gpus: Annotated[int, Field(ge=0)] | None = None
     max_gpus_per_user: Annotated[int, Field(ge=0)] | None = None

@@ -131,6 +131,12 @@ class Filter(Protocol):
         """The kind of change after which the filter may let more GPUs through."""
         ...
 
+    @property
+    def is_screened(self) -> bool:
+        """True if ``request_screen`` knows all of a host that the filter looks at. With another filter in the pipeline
+        the screen is off, because it might skip requests that have a place, or the other way round."""
+        ...
+
     def applies_to(self, query: HostQuery) -> bool:
         """False: the filter would let everything through for this request, so it is not called."""
         ...

@@ -125,7 +125,7 @@ class _KnownGroups:
 
 
 class RequestScreen:
-    """Finds requests without a place. Only for equal slices; with filters of other packages it knows nothing."""
+    """Finds requests without a place. Only for equal slices; with a filter that it does not know it is off."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
         self._framework, self._snapshot = framework, snapshot
@@ -141,8 +141,8 @@ class RequestScreen:
 
     @property
     def works(self) -> bool:
-        """False if the screen knows nothing, because filters of other packages may ask for anything."""
-        return not self._framework.site_filters
+        """False if there is a filter that may look at more than the screen knows: see ``Filter.is_screened``."""
+        return all(step.is_screened for step in self._framework.filters)
 
     def index(self, key: GroupKey) -> int:
         """Return the index of a group, or -1 if it has none."""

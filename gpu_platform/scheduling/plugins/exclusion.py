@@ -13,6 +13,7 @@ class ExclusionFilter:
     """Removes the GPUs that the job must not get."""
 
     code = ReasonCode.EXCLUDED
+    is_screened = True
     can_change_by = ChangeKind.HEALTH
     """HEALTH, not FACTS: an exclusion ends after a while. It never means that a job is too large for the cluster."""
 

@@ -17,6 +17,7 @@ class GpuFactFilter:
     machine type, not per host."""
 
     can_change_by = ChangeKind.FACTS
+    is_screened = True
 
     def __init__(self, code: ReasonCode) -> None:
         self.code = code
@@ -41,6 +42,7 @@ class CudaFilter:
 
     code = ReasonCode.NO_CUDA
     can_change_by = ChangeKind.FACTS
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only if the request names a CUDA version."""
@@ -57,6 +59,7 @@ class IsolationFilter:
 
     code = ReasonCode.NOT_ISOLATED
     can_change_by = ChangeKind.FACTS
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to jobs that require isolation."""
@@ -72,6 +75,7 @@ class GpuCountFilter:
 
     code = ReasonCode.TOO_FEW_GPUS
     can_change_by = ChangeKind.FACTS
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to requests with GPUs."""

@@ -68,6 +68,7 @@ class TemperatureFilter:
 
     code = ReasonCode.TOO_HOT
     can_change_by = ChangeKind.HEALTH
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to requests with GPUs."""

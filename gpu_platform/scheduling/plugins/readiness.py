@@ -14,6 +14,7 @@ class HostReadyFilter:
 
     code = ReasonCode.HOST_NOT_READY
     can_change_by = ChangeKind.HEALTH
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies always."""
@@ -29,6 +30,7 @@ class HealthyGpuFilter:
 
     code = ReasonCode.UNHEALTHY
     can_change_by = ChangeKind.HEALTH
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to requests with GPUs."""
@@ -44,6 +46,7 @@ class FreeGpuFilter:
 
     code = ReasonCode.BUSY
     can_change_by = ChangeKind.USE
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to requests with GPUs."""

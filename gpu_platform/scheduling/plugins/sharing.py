@@ -25,6 +25,7 @@ class SharingSupportedFilter:
 
     code = ReasonCode.SHARING_UNSUPPORTED
     can_change_by = ChangeKind.FACTS
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to shares."""
@@ -45,6 +46,7 @@ class SameTenantFilter:
 
     code = ReasonCode.SHARED_BY_ANOTHER
     can_change_by = ChangeKind.USE
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to shares."""
@@ -66,6 +68,7 @@ class ShareCapacityFilter:
 
     code = ReasonCode.TOO_LITTLE_SHARE
     can_change_by = ChangeKind.USE
+    is_screened = True
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to shares."""
@@ -86,6 +89,8 @@ class HostCapacityFilter:
     ``can_change_by`` FACTS: it counts all that the host has. USE: it counts what no job holds.
     """
 
+    is_screened = True
+
     def __init__(self, code: ReasonCode, can_change_by: ChangeKind, reserve: int = 0) -> None:
         """``reserve``: CPUs or MiB that no job gets."""
         self.code, self.can_change_by, self._reserve = code, can_change_by, reserve
@@ -97,12 +102,11 @@ class HostCapacityFilter:
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        if self._of_memory:
-            has, used, held = snapshot.ram_mib, snapshot.ram_mib_used, snapshot.ram_mib_held
-        else:
-            has, used, held = snapshot.cpus, snapshot.cpus_used, snapshot.cpus_held
-        left = has[hosts] - self._reserve
+        of_memory = self._of_memory
+        left = (snapshot.ram_mib if of_memory else snapshot.cpus)[hosts] - self._reserve
         if self.can_change_by is ChangeKind.USE:
+            used = snapshot.ram_mib_used if of_memory else snapshot.cpus_used
+            held = snapshot.ram_mib_held if of_memory else snapshot.cpus_held
             left = left - used[hosts] - held[hosts]
         return np.where(left >= self._asked(query), query.all_gpus(snapshot, hosts), np.uint64(0))
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.queueing.queue_order import QueueOrder, QueueSortKey
 
-QueueSortKey = tuple[float, float, str]
-"""(urgency, time of arrival, job id). Smaller goes first."""
 GroupKey = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
 NeedKey = tuple[ResourceRequest, tuple[tuple[str, ResourceRequest], ...], str, str]
 """(request, requests of the rank groups, tenant, namespace or nothing)."""
-ORDERS = ("priority", "fcfs", "fair_share")
 
 
 @dataclass
@@ -32,29 +30,20 @@ class Need:
 class JobQueue:
     """Waiting jobs in groups. One look answers for all jobs of a group.
 
-    The order inside a group, and between groups unless fair share decides, is: priority (``fcfs`` ignores it), then
-    time of arrival, then id. With ageing, every hour of waiting counts as some priority. All jobs age alike, so the
-    order of two jobs never changes, and nothing is sorted again.
+    The order inside a group, and between groups unless fair share decides, is that of ``queue_order``. All jobs age
+    alike, so the order of two jobs never changes, and nothing is sorted again.
 
     Jobs of a group ask for the same, with the same time limit. If the first cannot be placed, none can. So a decision
     looks at the first job of each group, never at every job.
     """
 
-    def __init__(
-        self,
-        order: str = "priority",
-        ageing_per_hour: float = 0.0,
-        by_user: bool = False,
-        by_namespace: bool = False,
-    ) -> None:
-        """``by_user`` and ``by_namespace``: jobs of different users or namespaces are in different groups. Raises
-        ValueError for an unknown order.
+    def __init__(self, order: QueueOrder | None = None, by_user: bool = False, by_namespace: bool = False) -> None:
+        """``by_user`` and ``by_namespace``: jobs of different users or namespaces are in different groups. The default
+        order is priority, then arrival.
         """
-        if order not in ORDERS:
-            raise ValueError(f"there is no queue order {order!r}; there are: {', '.join(ORDERS)}")
-        self._by_priority = order != "fcfs"
+        self._order = order or QueueOrder()
         self._by_user, self._by_namespace = by_user, by_namespace
-        self._ageing_per_s = ageing_per_hour / 3600.0
+        self._keys: dict[str, QueueSortKey] = {}
         self._jobs: dict[str, PlacementRequest] = {}
         self._groups: dict[GroupKey, list[QueueSortKey]] = {}
         self._classes: dict[str, dict[GroupKey, None]] = {}
@@ -75,9 +64,8 @@ class JobQueue:
         return iter(self._jobs.values())
 
     def order(self, row: PlacementRequest) -> QueueSortKey:
-        """Return the job's sort key. Smaller goes first."""
-        urgency = row.priority - self._ageing_per_s * row.enqueued_at
-        return (-urgency if self._by_priority else 0.0, row.enqueued_at, row.job_id)
+        """Return the job's sort key. Smaller goes first. That of a waiting job was computed when it was added."""
+        return self._keys[row.job_id] if self._jobs.get(row.job_id) is row else self._order.sort_key(row)
 
     def group(self, row: PlacementRequest) -> GroupKey:
         """Return the key of the job's group."""
@@ -93,10 +81,11 @@ class JobQueue:
             row = row.with_class_key()
         if self._jobs.get(row.job_id) == row:
             return
+        order = self._order.sort_key(row)
         self.remove(row.job_id)
-        self._jobs[row.job_id] = row
+        self._jobs[row.job_id], self._keys[row.job_id] = row, order
         self.endless += row.time_limit_s is None
-        group, order = self.group(row), self.order(row)
+        group = self.group(row)
         members = self._groups.get(group)
         if members is None:
             self._groups[group] = [order]
@@ -119,7 +108,7 @@ class JobQueue:
         if row is None:
             return None
         self.endless -= row.time_limit_s is None
-        group, order = self.group(row), self.order(row)
+        group, order = self.group(row), self._keys.pop(row.job_id)
         members = self._groups[group]
         first = members[0]
         del members[bisect_left(members, order)]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
-from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need, QueueSortKey
+from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
+from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
 
 ServiceSortKey = tuple[FairShareKey, QueueSortKey]
 """(fair share, queue order). Smaller is served first."""

@@ -1,0 +1,216 @@
+"""The order of waiting jobs, and what moves a job forward or back in it.
+
+A job's place follows from its arrival and its **head start**: the sum of *factors* times their weights, in hours.
+With a head start of 2 it goes ahead of all jobs that came at most 2 hours before it and have none. A negative one puts
+it back. All jobs age alike: an hour of waiting counts as an hour. So the order of two jobs never changes, and only jobs
+that come within a bounded time after a job can pass it: nobody starves.
+
+This is the sum of Slurm's plugin ``priority/multifactor``, with the age as the unit of all weights. Orders that go by
+priority, by shares, or both do so first, and by the sum after it. ``ageing_per_hour`` lets waiting raise the priority.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.quota import Quotas
+from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
+
+QueueSortKey = tuple[float, float, str]
+"""(urgency, place by arrival and head start, job id). Smaller goes first."""
+AGE, SHARE = "age", "fair_share"
+"""Names in the weights that are no factors: what an hour of waiting counts, and the fair share of the job's user."""
+UNKNOWN_RUN_S = 24 * 3600.0
+"""Assumed run time of a job without a time limit, if nothing is known of earlier ones."""
+
+
+class OrderFactor(Protocol):
+    """Says how much a job goes ahead of its arrival.
+
+    A factor of another package is announced under ``gpu_platform.orders``: a class without required arguments.
+    """
+
+    name: str
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return a finite number. Larger goes earlier. It may depend only on ``row``: no clock, no I/O."""
+        ...
+
+
+@dataclass(frozen=True)
+class OrderRule:
+    """What an order of the policy goes by."""
+
+    by_priority: bool
+    by_share: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The weights of factors that ``Policy.order_weights`` does not name."""
+
+
+ORDERS: Mapping[str, OrderRule] = {
+    "priority": OrderRule(by_priority=True),
+    "fcfs": OrderRule(by_priority=False),
+    "fair_share": OrderRule(by_priority=True, by_share=True),
+    "shortest": OrderRule(by_priority=True, weights={"shortest": 1.0}),
+    "size_classes": OrderRule(by_priority=True, weights={"size_class": 4.0}),
+    "multifactor": OrderRule(by_priority=False, weights={"priority": 0.1, "shortest": 1.0, SHARE: 4.0}),
+}
+"""The orders of ``Policy.order``."""
+
+
+def expected_run_s(row: PlacementRequest) -> float:
+    """Return how long the job will probably run, in seconds: its time limit, if nothing better is known."""
+    return UNKNOWN_RUN_S if row.time_limit_s is None else row.time_limit_s
+
+
+class PriorityFactor:
+    """The job's priority."""
+
+    name = "priority"
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return the priority."""
+        return float(row.priority)
+
+
+class SizeFactor:
+    """The size of the job: each doubling of its GPUs counts 1. With a negative weight small jobs go first."""
+
+    name = "size"
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return log2 of the number of GPUs; 0 without GPUs."""
+        return math.log2(max(1, row.gpu_count))
+
+
+class ShortestFactor:
+    """The expected run time: each doubling beyond a minute puts the job back by 1."""
+
+    name = "shortest"
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return minus log2 of 1 + minutes."""
+        return -math.log2(1.0 + expected_run_s(row) / 60.0)
+
+
+class LeastWorkFactor:
+    """The expected GPU time: each doubling beyond a GPU-minute puts the job back by 1. A job without GPUs counts as one
+    with one GPU."""
+
+    name = "least_work"
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return minus log2 of 1 + GPU-minutes."""
+        return -math.log2(1.0 + _gpu_s(row) / 60.0)
+
+
+class SizeClassFactor:
+    """The class of the expected GPU time: each class above the first puts the job back by 1."""
+
+    name = "size_class"
+
+    def __init__(self, bounds_gpu_h: Sequence[float]) -> None:
+        """``bounds_gpu_h``: where the next class begins, in GPU-hours."""
+        self._bounds_s = [bound * 3600.0 for bound in bounds_gpu_h]
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return minus the number of the class, from 0."""
+        return -float(sum(_gpu_s(row) >= bound for bound in self._bounds_s))
+
+
+class NamespaceFactor:
+    """The value ``order`` of the job's namespace in the quotas; 0 for a namespace that they do not name."""
+
+    name = "namespace"
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._value = {one.name: one.order for one in quotas.namespaces}
+
+    def __call__(self, row: PlacementRequest) -> float:
+        """Return the value of the namespace."""
+        return self._value.get(row.namespace, 0.0)
+
+
+@dataclass(frozen=True)
+class QueueOrder:
+    """Gives waiting jobs their sort keys."""
+
+    by_priority: bool = True
+    by_share: bool = False
+    ageing_per_hour: float = 0.0
+    factors: Sequence[tuple[OrderFactor, float]] = ()
+    """With the head start that 1 is worth, in seconds."""
+    share_s: float = 0.0
+    """What a whole unused share is worth, in seconds: see :meth:`FairShare.factor`."""
+
+    @property
+    def uses_shares(self) -> bool:
+        """True if the order of two jobs changes with the use of their namespaces and users."""
+        return self.by_share or self.share_s != 0.0
+
+    def sort_key(self, row: PlacementRequest) -> QueueSortKey:
+        """Return the sort key of a job, fair shares aside."""
+        place = row.enqueued_at - sum(weight * factor(row) for factor, weight in self.factors)
+        if not self.by_priority:
+            return 0.0, place, row.job_id
+        return self.ageing_per_hour / 3600.0 * place - row.priority, place, row.job_id
+
+    def share_key(
+        self, row: PlacementRequest, key: QueueSortKey, shares: FairShare, gpus: int, now: float
+    ) -> FairShareKey:
+        """Return what comes before the sort key ``key`` where shares matter. ``gpus``: those of the cluster."""
+        strict = shares.order(row.namespace, row.user, now) if self.by_share else ()
+        if not self.share_s:
+            return strict
+        urgency, place, _ = key
+        ahead = self.share_s * shares.factor(row.namespace, row.user, gpus, now)
+        return *strict, (urgency - self.ageing_per_hour / 3600.0 * ahead * self.by_priority, ""), (place - ahead, "")
+
+
+def queue_order(
+    order: str,
+    weights: Mapping[str, float],
+    ageing_per_hour: float,
+    factors: Mapping[str, OrderFactor],
+) -> QueueOrder:
+    """Return an order of :data:`ORDERS` with these weights, in hours. Raises ValueError for a name that is unknown."""
+    if order not in ORDERS:
+        raise ValueError(f"there is no queue order {order!r}; there are: {', '.join(ORDERS)}")
+    rule = ORDERS[order]
+    given = {AGE: 1.0, **rule.weights, **weights}
+    known = {*factors, AGE, SHARE}
+    if unknown := sorted(set(given) - known):
+        raise ValueError(
+            f"order_weights: no factor is called {', '.join(unknown)}; there are: {', '.join(sorted(known))}"
+        )
+    if not all(map(math.isfinite, given.values())) or given[AGE] <= 0:
+        raise ValueError("order_weights are finite, and age is above 0: else a job could wait for ever")
+    hour_s = 3600.0 / given[AGE]
+    return QueueOrder(
+        by_priority=rule.by_priority,
+        by_share=rule.by_share,
+        ageing_per_hour=ageing_per_hour,
+        factors=[(factor, given[name] * hour_s) for name, factor in factors.items() if given.get(name)],
+        share_s=given.get(SHARE, 0.0) * hour_s,
+    )
+
+
+def shipped_factors(quotas: Quotas, class_bounds_gpu_h: Sequence[float]) -> dict[str, OrderFactor]:
+    """Return name -> factor for the factors that the platform has."""
+    shipped: tuple[OrderFactor, ...] = (
+        PriorityFactor(),
+        SizeFactor(),
+        ShortestFactor(),
+        LeastWorkFactor(),
+        SizeClassFactor(class_bounds_gpu_h),
+        NamespaceFactor(quotas),
+    )
+    return {factor.name: factor for factor in shipped}
+
+
+def _gpu_s(row: PlacementRequest) -> float:
+    return expected_run_s(row) * max(1, row.gpu_count)
