@@ -15,8 +15,11 @@ PUBLIC = 0o644
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make a directory that only its owner may enter. One that is there is left as it is."""
+    """Make a directory that only its owner may enter, on disk when this returns. One that is there is left as it is."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in made:
+        _sync_directory(path.parent)
 
 
 def write_file(path: Path, content: bytes, mode: int = SECRET) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.private_files import make_private_directory
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,7 @@ def keep_private(state_dir: Path, *, make: bool = False) -> None:
     """
     os.umask(PRIVATE_UMASK)
     if make:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_private_directory(state_dir)
     try:
         found = os.stat(state_dir)
     except (FileNotFoundError, NotADirectoryError):

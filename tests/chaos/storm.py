@@ -13,7 +13,6 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store
 from tests.chaos.arena import Arena
 from tests.chaos.audit import Audit
 from tests.chaos.checks import Facts, Kind, Violation, find_violations, holds_of
@@ -97,10 +96,14 @@ async def _arena(
     async with contextlib.AsyncExitStack() as stack:
         network = stack.enter_context(running_network())
         lay(network, cluster)
-        power = _protected(cluster, directory) if powered else None
+        power = PowerCut(cluster.config.state_dir, directory / "disk") if powered else None
         clocks = {} if powered else hand_out(cluster, directory)
         host = None if powered else stack.enter_context(small_disk(cluster))
-        await stack.enter_async_context(cluster)
+        if power is None:
+            await stack.enter_async_context(cluster)
+        else:
+            await power.start_cluster(cluster)
+            stack.push_async_exit(cluster)
         client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=600))
         audit = Audit.of(cluster)
         stack.callback(audit.close)
@@ -108,18 +111,6 @@ async def _arena(
         yield Arena(
             cluster, client, audit, feed, directory, database, network, clocks=clocks, power=power, small_disk=host
         )
-
-
-def _protected(cluster: LocalCluster, directory: Path) -> PowerCut:
-    """The tables are on the disk before the power can be cut."""
-    cluster.config.state_dir.mkdir(parents=True)
-    store = Store(cluster.database_url)
-    store.migrate()
-    store.close()
-    power = PowerCut(cluster.config.state_dir, directory / "disk")
-    power.keep_everything()
-    power.protect(cluster)
-    return power
 
 
 async def settle(arena: Arena) -> list[Violation]:

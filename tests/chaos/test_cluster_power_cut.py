@@ -54,9 +54,7 @@ async def test_what_was_acknowledged_survives_power_cuts(tmp_path: Path, seed: i
 
 async def started(power: PowerCut, state: Path) -> LocalCluster:
     cluster = LocalCluster(ClusterConfig(state, nodes=(NodeSpec("a", "dgx-h100"),), ui=False, schedulers=1))
-    power.protect(cluster)
-    await cluster.__aenter__()
-    await asyncio.to_thread(power.keep_everything)  # this process, which migrated, is not protected
+    await power.start_cluster(cluster)
     return cluster
 
 

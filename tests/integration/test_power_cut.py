@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.store import Store
+from gpu_platform.store.access import tokens
 from gpu_platform.store.jobs import jobs
 from tests.power_cut import PowerCut, why_not
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no power cuts here: {why_not()}")
 
@@ -83,6 +86,25 @@ def test_without_the_sync_they_are_lost(database: PowerCut) -> None:
     """Otherwise the test above would prove nothing."""
     acknowledged = submit_until_the_cut(database, "unsynced", chance=None)
     assert len(lost(database, acknowledged)) >= AT_LEAST
+
+
+def test_keys_and_tokens_of_a_new_cluster_survive(power: PowerCut) -> None:
+    cluster = LocalCluster(ClusterConfig(power.root, nodes=(NodeSpec("a"),), tls=True, gateway=True))
+    power.prepare(cluster)
+    before = secret_files(power.root)
+    assert {path.name for path in before} > {"token", "ring.json", "orders.key", "orders.pub", "node-a.json", "ca.pem"}
+    power.freeze()
+    power.cut()
+    assert secret_files(power.root) == before
+    store = Store(cluster.database_url)
+    found = tokens.find_token(store, cluster.headers["Authorization"].removeprefix("Bearer "))
+    store.close()
+    assert found is not None
+    assert found.principal().has(Role.ADMIN, CLUSTER)
+
+
+def secret_files(state: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and ".db" not in path.name}
 
 
 def submit_until_the_cut(power: PowerCut, mode: str, chance: random.Random | None) -> set[str]:

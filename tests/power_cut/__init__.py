@@ -10,20 +10,23 @@
     power.cut(random.Random(seed))     # ``root`` is now what the disk would have after the cut
     process = subprocess.Popen(power.argv([…]))                                    # power is back
 
-For a :class:`LocalCluster`: ``power.protect(cluster)`` before it starts, and ``await power.cut_cluster(cluster, rng)``.
+For a :class:`LocalCluster`: ``await power.start_cluster(cluster)``, and ``await power.cut_cluster(cluster, rng)``.
 How it sees syncs: ``keep_synced.c``. Directories are taken as durable; SQLite's ``-shm`` files never are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import pickle
 import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from workers.local.cluster import LocalCluster
@@ -62,9 +65,17 @@ class PowerCut:
         """The command line that runs ``argv`` on the disk, with all its descendants."""
         return [str(self._tool), str(self.root), str(self.disk), *argv]
 
-    def protect(self, cluster: LocalCluster) -> None:
+    def prepare(self, cluster: LocalCluster) -> None:
+        """Prepare it in a process of :meth:`argv`: what that does not sync is gone after a cut."""
+        argv = self.argv([sys.executable, "-m", "tests.power_cut.preparer"])
+        subprocess.run(argv, input=pickle.dumps(cluster), check=True)
+
+    async def start_cluster(self, cluster: LocalCluster) -> None:
+        """Prepare and start it. Everything that writes below ``root`` is a process of :meth:`argv`."""
+        await asyncio.to_thread(self.prepare, cluster)
         for child in cluster.children:
             child.argv = self.argv(child.argv)
+        await cluster.start()
 
     def freeze(self) -> None:
         """No fsync that is under way, or comes, returns any more."""
@@ -136,14 +147,19 @@ class PowerCut:
         return [int(line) for line in (self.disk / "pids").read_text().split() if _state(int(line)) not in "ZX"]
 
     def _kill_ranks(self) -> None:
-        """Everything that keeps a file under ``root`` open or works for it: supervisors, spawners, ranks."""
+        """Everything that has a file under ``root`` open, or has its name: supervisors, spawners, ranks."""
         deadline = time.monotonic() + 20
-        mark = f"={self.root}".encode()
-        while pids := [pid for pid in _others() if mark in _environ(pid)]:
+        while pids := [pid for pid in _others() if self._works_here(pid)]:
             assert time.monotonic() < deadline, f"{pids} do not die"
             for pid in pids:
                 _signal(pid, signal.SIGKILL)
             time.sleep(0.02)
+
+    def _works_here(self, pid: int) -> bool:
+        """Ranks name ``root`` in their environment; spawners and supervisors have none, but keep files open."""
+        if f"={self.root}".encode() in _environ(pid):
+            return True
+        return any(Path(target).is_relative_to(self.root) for target in _open_files(pid))
 
     def _durable_names(self) -> dict[Path, str]:
         """Path -> key of the inode that it names on the disk."""
@@ -195,6 +211,12 @@ def _environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # it is gone, or closed the file meanwhile
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            yield os.readlink(f"/proc/{pid}/fd/{number}")
 
 
 def _state(pid: int) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_platform import private_files
 from gpu_platform.client import credentials
-from gpu_platform.private_files import write_file, write_new_file
+from gpu_platform.private_files import make_private_directory, write_file, write_new_file
 
 PACKAGES = [
     Path(__file__).parents[2] / name for name in ("gpu_platform", "activities", "workflows", "service", "workers")
@@ -22,15 +22,32 @@ _WRITES_TO_MEMORY = {"gpu_platform/hosts/isolation/secret_files.py"}
 """For the account of a job, on a file system that has no disk."""
 
 
-def test_a_secret_file_is_its_owners_and_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and directories that were synced, in order."""
+    paths: list[str] = []
     sync = os.fsync
 
     def count(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         sync(descriptor)
 
     monkeypatch.setattr(private_files.os, "fsync", count)
+    return paths
+
+
+def test_a_private_directory_is_its_owners_and_on_disk(tmp_path: Path, synced: list[str]) -> None:
+    directory = tmp_path / "state" / "keys"
+    make_private_directory(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert set(synced) == {str(tmp_path), str(tmp_path / "state")}, "each holds the name of a directory that is new"
+    directory.chmod(0o750)
+    make_private_directory(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+    assert len(synced) == 2, "nothing was made, so nothing is synced"
+
+
+def test_a_secret_file_is_its_owners_and_on_disk(tmp_path: Path, synced: list[str]) -> None:
     path = tmp_path / "token"
     path.write_text("old")
     path.chmod(0o644)

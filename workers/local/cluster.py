@@ -18,6 +18,7 @@ import httpx
 import structlog
 
 from activities.search_attributes import ALL as SEARCH_ATTRIBUTES
+from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.hosts.system.ports import free_port
@@ -26,7 +27,7 @@ from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.enrolment import JoinToken
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.node_tokens import NodeTokens
-from gpu_platform.private_files import PUBLIC, write_file
+from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
@@ -98,7 +99,6 @@ class LocalCluster:
         self.config = config
         self._choose_ports()
         state = config.state_dir
-        self._token: str | None = None
         self.env = {
             "GPU_PLATFORM_STATE_DIR": str(state),
             "GPU_PLATFORM_API_URL": self.api_url,
@@ -132,8 +132,8 @@ class LocalCluster:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers with which a request may do everything."""
-        return {"Authorization": f"Bearer {self._token}"}
+        """The headers with which a request may do everything. The token is in the state directory."""
+        return {"Authorization": f"Bearer {(self.config.state_dir / TOKEN_FILE).read_text().strip()}"}
 
     @property
     def temporal_address(self) -> str:
@@ -177,25 +177,39 @@ class LocalCluster:
         ]
 
     async def __aenter__(self) -> LocalCluster:
-        self.config.state_dir.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self.prepare)
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def prepare(self) -> None:
+        """Make what processes find in the state directory: tables, a token, keys. It is on disk when this returns.
+
+        What is there already stays. Another process may do this for the one that calls :meth:`start`.
+        """
+        make_private_directory(self.config.state_dir)
+        store = Store(self.database_url)
         try:
-            store = Store(self.database_url)
-            await asyncio.to_thread(store.migrate)
-            self._token = await asyncio.to_thread(local_token, store, self.config.state_dir)
-            await asyncio.to_thread(self._give_identities, store)
+            store.migrate()
+            local_token(store, self.config.state_dir)
+            self._give_identities(store)
+        finally:
             store.close()
-            self._make_keys()
+        self._make_keys()
+
+    async def start(self) -> None:
+        """Start all processes on a state directory that is prepared, and wait until they are ready."""
+        try:
             note_token(self.api_url, self.config.state_dir)
+            self._accept_older()
             for child in self.children:
                 await child.start()
             await self.wait_until_ready()
         except BaseException:
             await self.stop()
             raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def stop(self) -> None:
         """Stop all processes. Node workers leave their ranks running: those belong to the jobs."""
@@ -256,8 +270,8 @@ class LocalCluster:
 
     def _make_keys(self) -> None:
         if self._is_of_older_release():
-            self._older.parent.mkdir(mode=0o700, exist_ok=True)
-            self._older.write_text("Steps of jobs that an older release started are neither sealed nor signed.\n")
+            make_private_directory(self._older.parent)
+            write_file(self._older, b"Steps of jobs that an older release started are neither sealed nor signed.\n")
         if self.gateway is not None:
             self.gateway.make_certificates(list(self.nodes))
         key_ring.create(self.keys)
@@ -265,6 +279,8 @@ class LocalCluster:
         ring = KeyRing.load(self.keys)
         for name in self.nodes:
             ring.scoped(node_task_queue(name)).export(self.node_keys(name))
+
+    def _accept_older(self) -> None:
         if self._older.exists():
             for child in self.children:
                 child.env.setdefault("GPU_PLATFORM_TEMPORAL__PLAIN_PAYLOADS", "accept")
