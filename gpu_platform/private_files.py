@@ -46,6 +46,18 @@ def write_new_file(path: Path, content: bytes, mode: int = SECRET) -> bool:
     return True
 
 
+def move_file(source: Path, target: Path) -> None:
+    """Rename a file within its directory, in place of one that has the new name. It is on disk when this returns."""
+    os.replace(source, target)
+    _sync_directory(target.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there. A power cut does not bring it back."""
+    path.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
 def _write_draft(path: Path, content: bytes, mode: int) -> Path:
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)

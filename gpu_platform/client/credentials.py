@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gpu_platform.private_files import make_private_directory, write_file
+from gpu_platform.private_files import make_private_directory, remove_file, write_file
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_FILE = "token"
@@ -116,7 +116,7 @@ def write_note(base_url: str, content: dict[str, Any]) -> None:
 
 def forget_note(base_url: str) -> None:
     """Keep nothing for the service at this address."""
-    note_path(base_url).unlink(missing_ok=True)
+    remove_file(note_path(base_url))
 
 
 def _read(path: Path) -> str | None:

@@ -28,7 +28,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gpu_platform.domain.errors import CannotStart, InvalidRequest
 from gpu_platform.identity import names
 from gpu_platform.identity.dates import BACKDATED, BACKDATED_PART
-from gpu_platform.private_files import PUBLIC, make_private_directory, write_file, write_new_file
+from gpu_platform.private_files import (
+    PUBLIC,
+    make_private_directory,
+    move_file,
+    remove_file,
+    write_file,
+    write_new_file,
+)
 
 DEFAULT_LIFE = timedelta(hours=24)
 LONGEST_LIFE = timedelta(days=90)
@@ -150,13 +157,13 @@ class CertificateAuthority:
             before = _authority(self.directory / "ca.pem")[0]
             pem = before.public_bytes(serialization.Encoding.PEM)
             write_file(self.directory / f"old-{fingerprint(before)[:16]}.crt", pem, PUBLIC)
-            os.replace(coming, self.directory / "ca.pem")
+            move_file(coming, self.directory / "ca.pem")
         elif step == "retire":
             old = list(self.directory.glob("old-*.crt"))
             if not old:
                 raise InvalidRequest("no old CA is trusted; there is nothing to retire")
             for path in old:
-                path.unlink()
+                remove_file(path)
         else:
             raise InvalidRequest(f"{step[:40]!r} is no step of a rotation: use trust, sign or retire")
 

@@ -152,6 +152,7 @@ def test_what_is_left_behind_is_found(sqlite_store: Store, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.usefixtures("temporal")  # it waits until the server answers
 async def test_a_job_that_only_the_store_knows_is_found(
     sqlite_store: Store, temporal_address: str, tmp_path: Path
 ) -> None:

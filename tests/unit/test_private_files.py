@@ -11,6 +11,7 @@ import pytest
 
 from gpu_platform import private_files
 from gpu_platform.client import credentials
+from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.private_files import make_private_directory, write_file, write_new_file
 
 PACKAGES = [
@@ -58,6 +59,26 @@ def test_a_secret_file_is_its_owners_and_on_disk(tmp_path: Path, synced: list[st
     assert os.listdir(tmp_path) == ["token"]
     assert not write_new_file(path, b"newer")
     assert path.read_text() == "new"
+
+
+def test_each_step_of_a_rotation_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names() -> dict[str, int]:
+        return {entry.name: entry.inode() for entry in os.scandir(tmp_path)}
+
+    kept: dict[str, int] = {}
+    sync = os.fsync
+
+    def keep(descriptor: int) -> None:
+        sync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            kept.clear()
+            kept.update(names())
+
+    monkeypatch.setattr(private_files.os, "fsync", keep)
+    authority = CertificateAuthority.init(tmp_path)
+    for step in ("trust", "sign", "retire"):
+        authority.rotate(step)
+        assert kept == names(), f"after {step} a power cut leaves what was before"
 
 
 def test_clients_keep_tokens_by_the_same_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
