@@ -8,6 +8,8 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from pydantic import BaseModel
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -102,9 +104,7 @@ class TemporalJobWorkflows:
         goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
         if goes_on or described.close_time is None:
             pending = described.raw_description.pending_activities
-            return WorkflowView(
-                WorkflowLife.OPEN, waits_for_placement=any(one.activity_type.name == PLACE for one in pending)
-            )
+            return WorkflowView(WorkflowLife.OPEN, waits_for_placement=any(map(_waits_for_placement, pending)))
         return WorkflowView(WorkflowLife.CLOSED, status.name.lower() if status else "closed")
 
     async def start(self, given: JobInput) -> bool:
@@ -140,6 +140,12 @@ class TemporalJobWorkflows:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
+
+
+def _waits_for_placement(activity: PendingActivityInfo) -> bool:
+    """The workflow waits for its answer. One that was cancelled stays pending, as nobody answers it any more."""
+    cancelled = PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
+    return activity.activity_type.name == PLACE and activity.state != cancelled
 
 
 def cleanup_keys(job_id: str, attempt: int, held: Sequence[HeldAttempt]) -> list[AttemptKey]:

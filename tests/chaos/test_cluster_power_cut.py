@@ -58,6 +58,10 @@ async def started(power: PowerCut, state: Path) -> LocalCluster:
     return cluster
 
 
+def is_endless(job: Job) -> bool:
+    return job.spec.name == FOREVER.name  # the service adds to the specification who has submitted it
+
+
 class Acknowledged:
     def __init__(self) -> None:
         self.submitted: list[Job] = []
@@ -72,7 +76,7 @@ class Acknowledged:
                     while True:
                         job = await client.submit(FOREVER if number % 3 == 0 else SHORT)
                         self.submitted.append(job)
-                        if job.spec == FOREVER:
+                        if is_endless(job):
                             await client.cancel(job.id)
                             self.cancelled.add(job.id)
 
@@ -80,11 +84,11 @@ class Acknowledged:
 
     async def check(self, client: AsyncClient) -> None:
         assert len(self.submitted) >= SUBMITTERS
-        told_again = [job for job in self.submitted if job.spec == FOREVER and job.id not in self.cancelled]
+        told_again = [job for job in self.submitted if is_endless(job) and job.id not in self.cancelled]
         for job in told_again:
             await client.kill(job.id)  # nobody was told that its cancel was taken
         for job in self.submitted:
             ended = await client.wait(job.id, timeout_s=240)
-            wanted = JobState.CANCELLED if job.spec == FOREVER else JobState.COMPLETED
+            wanted = JobState.CANCELLED if is_endless(job) else JobState.COMPLETED
             assert ended.state is wanted, ended
         print(f"{len(self.submitted)} acknowledged, {len(self.cancelled)} of them cancelled: all known, all ended")

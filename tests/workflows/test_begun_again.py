@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.job_workflows import CleanupInput, TemporalJobWorkflows
+from activities.job_workflows import CleanupInput, TemporalJobWorkflows, WorkflowLife, WorkflowView
 from activities.leader.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 from activities.search_attributes import GPUS, NAMESPACE, USER
 from gpu_platform.domain.contracts import AttemptKey
@@ -22,7 +22,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import orphans
-from tests.harness import Platform
+from tests.harness import Platform, eventually
 from tests.store_cluster import set_job_state
 
 WHOLE = ResourceRequest(gpus_per_host=8)
@@ -115,6 +115,26 @@ async def test_one_look_does_nothing_and_a_healthy_job_survives_every_mistake(pl
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
     await platform.nothing_leaked()
+
+
+async def test_a_job_that_asked_twice_for_its_place_does_not_look_as_if_it_waits_for_one(platform: Platform) -> None:
+    """Otherwise its workflow is told to ask again every few seconds as long as it runs, until its history is full."""
+    blocker = await running(platform, sleeper())
+    job_id = await platform.submit(sleeper())
+    look = TemporalJobWorkflows(platform.client).look
+
+    async def asked(times: int) -> bool:
+        pending = (await platform.workflow(job_id).describe()).raw_description.pending_activities
+        return len(pending) == times and (await look(job_id)).waits_for_placement
+
+    await eventually(lambda: asked(1), "the job to ask for a place")
+    await platform.signal(job_id, "place_again")
+    await eventually(lambda: asked(2), "the job to ask again")
+    await platform.signal(blocker.id, "kill")
+    await platform.reaches(job_id, JobState.RUNNING)
+    assert await look(job_id) == WorkflowView(WorkflowLife.OPEN)
+    await platform.signal(job_id, "kill")
+    await platform.ends(job_id, JobState.CANCELLED)
 
 
 async def test_an_accepted_job_is_started_whose_service_died_before_it_could(platform: Platform) -> None:
