@@ -17,7 +17,7 @@ from gpu_platform.scheduling.simulator.reports.report import SimulationReport, r
 
 
 def came(
-    name: str, *, at: float, runs: float, gpus: int = 1, hosts: int = 1, limit: float | None = None, **given: object
+    name: str, /, *, at: float, runs: float, gpus: int = 1, hosts: int = 1, limit: float | None = None, **given: object
 ) -> TraceJob:
     request = ResourceRequest(hosts=hosts, gpus_per_host=gpus, allow_cross_numa=True)
     return TraceJob.model_validate(

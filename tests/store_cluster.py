@@ -35,7 +35,7 @@ def spec(**fields: Any) -> JobSpec:
     shape = {
         name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model", "share") if name in fields
     }
-    return JobSpec(command=["true"], gpus=ResourceRequest(**{"gpus_per_host": 1, **shape}), **fields)
+    return JobSpec(**{"command": ["true"], **fields}, gpus=ResourceRequest(**{"gpus_per_host": 1, **shape}))
 
 
 def set_job_state(

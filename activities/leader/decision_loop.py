@@ -20,6 +20,7 @@ from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.recovery_times import RecoveryTimes
+from activities.leader.run_times import LearnedRunTimes
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
@@ -68,6 +69,7 @@ class _FeedDelta:
     reserved: list[AttemptKey] = field(default_factory=list)
     released: list[AttemptKey] = field(default_factory=list)
     running: list[AttemptKey] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
     completed: set[str] = field(default_factory=set)
     fewer_hosts: bool = False
 
@@ -82,8 +84,10 @@ class _FeedDelta:
             self.gpu_hosts.add(host)
         elif kind == "gpu.state" and host:
             self.gpu_hosts.add(host)
-        elif kind == "job.completed" and event.job_id:
-            self.completed.add(event.job_id)
+        elif kind in ("job.completed", "job.failed") and event.job_id:
+            self.ended.add(event.job_id)
+            if kind == "job.completed":
+                self.completed.add(event.job_id)
         elif event.job_id and event.attempt is not None:
             key = AttemptKey(job_id=event.job_id, attempt=event.attempt)
             if kind.startswith("gang."):
@@ -130,6 +134,7 @@ class DecisionLoop:
         self._preemption_orders = PreemptionOrders(store, send_preemption)
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
+        self._run_times = LearnedRunTimes(store)
         self._recoveries = RecoveryTimes(self._holders)
         self._seq = 0
         self._inbox = threading.Lock()
@@ -205,7 +210,8 @@ class DecisionLoop:
     def _load(self) -> None:
         fair = self._policy.uses_shares
         since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
-        current = state.read_state(self._store, utc_now(), since)
+        self._run_times.learn()
+        current = self._run_times.in_state(state.read_state(self._store, utc_now(), since))
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
         self._core.prepare()
         self._seq = current.seq
@@ -268,6 +274,8 @@ class DecisionLoop:
         self._follow_holders(delta)
         if delta.queue:
             self._requeue(delta.queue)
+        if delta.ended:
+            self._run_times.learn(delta.ended)
         if delta.completed and self._policy.uses_history:
             for run in jobs.completed_runs(self._store, delta.completed):
                 self._learn(run)
@@ -287,7 +295,7 @@ class DecisionLoop:
         for key in delta.reserved:
             self._core.confirm(key.job_id, key.attempt)
         if unknown or limited:
-            for row in state.read_running(self._store, [*unknown, *limited]):
+            for row in self._run_times.expecting(state.read_running(self._store, [*unknown, *limited])):
                 self._core.started(row)
         for key in delta.released:
             self._core.ended(key.job_id, key.attempt)
@@ -303,7 +311,8 @@ class DecisionLoop:
         return self._core.running_jobs.get((key.job_id, key.attempt)) is not None
 
     def _requeue(self, job_ids: Iterable[str]) -> None:
-        waiting = {row.job_id: row for row in queue.read_queue(self._store, sorted(job_ids))}
+        rows = self._run_times.expecting(queue.read_queue(self._store, sorted(job_ids)))
+        waiting = {row.job_id: row for row in rows}
         for job_id in sorted(job_ids):
             if job_id in waiting:
                 self._core.add(waiting[job_id])

@@ -171,8 +171,7 @@ class SchedulingRound:
     def _share(self, row: PlacementRequest) -> FairShareKey:
         """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
         state = self.state
-        gpus = int(state.snapshot.size.sum())
-        fair = state.order.share_key(row, state.queue.order(row), state.shares, gpus, self.now)
+        fair = state.order.share_key(row, state.queue.order(row), state.shares, state.snapshot.gpus, self.now)
         if not state.quotas.lends:
             return fair
         return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)

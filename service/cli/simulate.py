@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpu_platform.domain.placing.scheduler_input import HostRow
     from gpu_platform.scheduling.simulator.inputs.failures import Outage
     from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
-    from gpu_platform.scheduling.simulator.inputs.trace import Trace
+    from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
     from gpu_platform.scheduling.simulator.reports.report import SimulationReport
 
 
@@ -91,6 +91,14 @@ class _ExtentOptions:
             "factor is random, and the limit is rounded up to one that people choose.",
         ),
     ] = None
+    run_times: Annotated[
+        str,
+        typer.Option(
+            metavar="learned|limits|known",
+            help="What the scheduler knows of run times: what it learns from jobs that have ended (also those "
+            "that --skip leaves out), only time limits, or the truth.",
+        ),
+    ] = "learned"
     load: Annotated[
         float | None,
         typer.Option(
@@ -152,6 +160,7 @@ def simulate(
 
     from gpu_platform.scheduling.simulator import engine
     from gpu_platform.scheduling.simulator.inputs.policies import policies_to_compare
+    from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
     from gpu_platform.scheduling.simulator.observers import Observers
     from gpu_platform.scheduling.simulator.reports.report import report_on
 
@@ -159,6 +168,7 @@ def simulate(
     until_s, checkpoint_s = _seconds(extent.until), _seconds(failing.checkpoint)
     inputs = _read_inputs(given)
     loaded = _shaped(inputs, extent, failing.seed)
+    earlier = _earlier(inputs, extent, failing.seed)
     live = inputs.state.policy if inputs.state else None
     compared = policies_to_compare(policies.policy, policies.compare or (), policies.settings or (), live)
     reports = []
@@ -172,7 +182,9 @@ def simulate(
                 failures=_failures(inputs.hosts, failing),
                 until_s=until_s,
                 checkpoint_s=checkpoint_s,
-                observers=Observers(time.perf_counter, progress, output.estimates),
+                observers=Observers(
+                    time.perf_counter, progress, output.estimates, run_times_of(extent.run_times, earlier)
+                ),
             )
         reports.append(report_on(run, one.name))
     _show(loaded, inputs, [one.note for one in compared if one.note], reports, output)
@@ -228,6 +240,16 @@ def _shaped(inputs: _Inputs, extent: _ExtentOptions, seed: int) -> Trace:
     if extent.load:
         trace = at_load(trace, sum(len(host.inventory.gpus) for host in inputs.hosts), extent.load)
     return with_limits(trace, factors, seed) if factors else trace
+
+
+def _earlier(inputs: _Inputs, extent: _ExtentOptions, seed: int) -> list[TraceJob]:
+    """Return the jobs that ended before the part of the trace that is simulated: what the scheduler learned from."""
+    from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
+
+    trace, factors = inputs.trace.part(0, extent.skip), LimitFactors.read(extent.limits) if extent.limits else None
+    begin_s = min((job.submit_s for job in inputs.trace.jobs[extent.skip :]), default=0.0)
+    jobs = (with_limits(trace, factors, seed) if factors else trace).jobs
+    return [job for job in jobs if job.submit_s + job.duration_s <= begin_s]
 
 
 def _show(

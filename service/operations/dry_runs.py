@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from activities.leader.job_speeds import learned_speeds
+from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
 from gpu_platform.domain.jobs.placement import Reason
@@ -73,7 +75,7 @@ def snapshot(store: Store) -> ClusterState:
     written = leader.current_policy(store)
     policy = usable_policy(written, [])
     remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.uses_shares else None
-    found = state.read_state(store, now(), remembered)
+    found = shared_run_times(store).in_state(state.read_state(store, now(), remembered))
     return found.without_tokens().model_copy(update={"policy": written})
 
 
@@ -88,7 +90,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
     except PlatformError as refusal:
         return DryRun(accepted=False, message=refusal.message)
     cluster = snapshot(store)
-    probe = _as_if_submitted(spec, cluster.at)
+    probe = replace(_as_if_submitted(spec, cluster.at), run_time=shared_run_times(store).expect(traits_of(spec)))
 
     def submit(policy: Policy) -> tuple[DryRunResult, int]:
         core = load_cluster_state(Scheduler(policy, explains=False), cluster)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
+from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -142,11 +143,18 @@ async def preempt_job(job_id: JobId, context: ServiceContextDep, access: AccessD
 
 async def _shown(context: ServiceContext, access: Access, job: Job) -> Job:
     """The job as the one who asks may see it, with warnings."""
-    shown = context.with_workflow_url(await run_in_threadpool(Mask(context.store, access).job, job))
+    shown = context.with_workflow_url(await run_in_threadpool(_masked, context, access, job))
     if job.state.is_terminal or not may_need_warnings(job.spec):
         return shown
     found = await run_in_threadpool(warnings_of, context.store, job.spec)
     return shown.model_copy(update={"warnings": found}) if found else shown
+
+
+def _masked(context: ServiceContext, access: Access, job: Job) -> Job:
+    if not job.state.is_terminal:
+        expected = shared_run_times(context.store).expect(traits_of(job.spec))
+        job = job.model_copy(update={"run_time": expected})
+    return Mask(context.store, access).job(job)
 
 
 async def _interrupt(

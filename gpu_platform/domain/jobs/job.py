@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.placement import Placement, Reason
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 
@@ -114,6 +115,8 @@ class Job(BaseModel):
     finished_at: datetime | None = None
     checkpoint_at: datetime | None = None
     """Time of this attempt's newest checkpoint. Only when one job is shown, and while it holds GPUs."""
+    run_time: RunTime | None = None
+    """How long it will probably run, learned from earlier jobs. Only when one job is shown that has not ended."""
     workflow_url: str | None = None
     warnings: list[str] = []
     """Warnings, e.g. that a retry on another host would start from the beginning. Not in lists."""

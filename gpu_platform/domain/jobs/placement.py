@@ -186,8 +186,10 @@ class EstimateBasis(StrEnum):
     TIME_LIMITS = "time_limits"
     """The estimate supposes that running jobs and jobs ahead all run to their time limits, and that no new job comes
     in before it."""
+    RUN_TIMES = "run_times"
+    """As ``time_limits``, but jobs run as long as earlier ones of their kind did, where that is known."""
     NO_TIME_LIMIT = "no_time_limit"
-    """No estimate: it depends on jobs that have no time limit."""
+    """No estimate: it depends on jobs that have no time limit, and of which nothing was learned."""
     REPAIR = "repair"
     """No estimate: hosts or GPUs must come back first, or hosts must be added."""
     QUOTA = "quota"

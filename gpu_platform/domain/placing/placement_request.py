@@ -15,6 +15,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import RankGroup
 
 RankGroupRequests = tuple[tuple[str, ResourceRequest], ...]
@@ -76,6 +77,9 @@ class PlacementRequest:
     """It resumes from its checkpoints, so it may be moved."""
     groups: RankGroupRequests = ()
     """Filled for a gang of several rank groups."""
+    run_time: RunTime | None = None
+    """How long it will probably run, learned from earlier runs. None: nobody knows. Only a guess: its time limit bounds
+    what is promised."""
     group: Annotated[str | None, Field(exclude=True)] = None
     """The rank group that it is for. None: the whole job. See ``rank_groups``."""
 
@@ -144,6 +148,11 @@ class PlacementRequest:
     def has_exclusions(self) -> bool:
         """True if it must not use certain GPUs or hosts."""
         return bool(self.excluded_gpus or self.excluded_hosts)
+
+    @property
+    def expected_run_s(self) -> float | None:
+        """How long it will probably run, in seconds: what was learned, or else its time limit. None: nobody knows."""
+        return self.time_limit_s if self.run_time is None else self.run_time.median_s
 
     @property
     def is_plain(self) -> bool:

@@ -13,6 +13,7 @@ from pydantic import Field
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import GpuUse, ShareGrant
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import GpuState, HostState
 
@@ -81,6 +82,8 @@ class RunningRow:
     is its name in snapshot documents.
     """
     groups: RankGroupRequests = ()
+    run_time: RunTime | None = None
+    """How long it will probably run in all: see ``PlacementRequest.run_time``."""
 
     @classmethod
     def of(
@@ -108,6 +111,7 @@ class RunningRow:
             host_use=host_use,
             resources=request.resources,
             groups=request.groups,
+            run_time=request.run_time,
         )
 
     def requeued(self) -> PlacementRequest:
@@ -125,4 +129,5 @@ class RunningRow:
             preemptible=self.preemptible,
             checkpoints=self.checkpoints,
             groups=self.groups,
+            run_time=self.run_time,
         )

@@ -53,6 +53,9 @@ class ReleaseForecast:
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
         self._ends: Times = np.zeros((0, 0))
+        self._learned: Times = np.zeros((3, 0, 0))
+        """[start of the job, its expected end, growth of its run time beyond that; hosts, GPUs]. Not a number: nothing
+        was learned."""
         self._unknown: GpuSets = np.zeros(0, np.uint64)
         """GPUs that are taken by a job that is not known here."""
         self._seen = 0
@@ -66,6 +69,7 @@ class ReleaseForecast:
         shape = (len(snapshot), int(snapshot.size.max(initial=0)))
         if self._ends.shape != shape:
             self._ends, self._unknown, self._seen = np.full(shape, math.inf), np.zeros(shape[0], np.uint64), 0
+            self._learned = np.full((3, *shape), math.nan)
             self._known.clear()
         if self._seen != snapshot.version:
             for host_index in np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > self._seen).tolist():
@@ -75,6 +79,7 @@ class ReleaseForecast:
                     0,
                 )
                 row[:] = math.inf
+                self._learned[:, host_index] = math.nan
                 for position in range(int(snapshot.size[host_index])):
                     if free >> position & 1:
                         row[position] = -math.inf
@@ -83,9 +88,17 @@ class ReleaseForecast:
                     else:
                         overdue = any((job.job_id, job.attempt) in self._running_jobs.overdue for job in holders)
                         row[position] = math.inf if overdue else self._running_jobs.free_at(uuid)
+                        self._learned[:, host_index, position] = _learned(holders)
                 self._unknown[host_index] = unknown
             self._seen = snapshot.version
         return self._ends
+
+    def expected_ends(self, now: float) -> Times:
+        """Return the same by expected run times where they are known. A job that runs longer than expected is expected
+        to run on for a part of the time that it ran."""
+        ends, (start, end, growth) = self.ends(), self._learned
+        expected = np.fmin(np.maximum(end, start + growth * (now - start)), ends)
+        return np.where(np.isnan(end), ends, expected)
 
     def availability(self, row: PlacementRequest) -> HostAvailability:
         """Return when hosts can serve a job. Callers must not change it."""
@@ -229,9 +242,9 @@ class WhatIf:
     known: dict[tuple[object, ...], tuple[HostAvailability, ResourceRequest]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, forecast: ReleaseForecast, snapshot: Snapshot) -> WhatIf:
-        """Return a copy of what the forecast knows now."""
-        return cls(forecast, snapshot, forecast.ends().copy())
+    def of(cls, forecast: ReleaseForecast, snapshot: Snapshot, now: float) -> WhatIf:
+        """Return a copy of what the forecast expects now."""
+        return cls(forecast, snapshot, forecast.expected_ends(now))
 
     def earliest(self, row: PlacementRequest) -> tuple[float, Mapping[int, int]] | None:
         """Return when the gang could start at the earliest, and where: host index -> GPUs. None: nobody knows."""
@@ -278,6 +291,16 @@ class WhatIf:
             refresh_availability(available, self.ends, np.arange(len(self.snapshot)), row.resources.gpus_per_host)
             self.known[key] = available, row.resources
         return self.known[key][0]
+
+
+def _learned(holders: Sequence[RunningRow]) -> tuple[float, float, float]:
+    """Return start, expected end and growth of the job that holds the GPU longest. Not a number: one is unknown."""
+    known = [(job.started_at + job.run_time.median_s, job) for job in holders if job.run_time is not None]
+    if len(known) < len(holders):
+        return math.nan, math.nan, math.nan
+    end, job = max(known, key=lambda one: one[0])
+    assert job.run_time is not None, "only those are known"
+    return job.started_at, end, job.run_time.growth
 
 
 def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIndices, count: int) -> None:

@@ -64,6 +64,11 @@ class RegisteredHosts(HostArrays):
         return len(self.names)
 
     @property
+    def gpus(self) -> int:
+        """The number of GPUs of all hosts."""
+        return int(self.size.sum())
+
+    @property
     def by_name(self) -> NDArray[np.int64]:
         """Each host's place in alphabetical order. It decides between equal hosts, so that their order of arrival
         does not.

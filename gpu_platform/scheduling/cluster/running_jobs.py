@@ -25,6 +25,8 @@ class RunningJobs:
         """The jobs that have run over their time limits, as of the last :meth:`pass_time`."""
         self.limited = 0
         """The number of these jobs that have a time limit."""
+        self.expected = 0
+        """The number of these jobs of which something else says how long they will probably run."""
 
     def __iter__(self) -> Iterator[RunningRow]:
         return iter(self._rows.values())
@@ -37,6 +39,7 @@ class RunningJobs:
         self.end((row.job_id, row.attempt))
         self._rows[row.job_id, row.attempt] = row
         self.limited += row.time_limit_s is not None
+        self.expected += row.run_time is not None
         if row.time_limit_s is not None:
             heapq.heappush(self._ends, (latest_end(row), (row.job_id, row.attempt)))
         for uuid in row.gpu_uuids:
@@ -47,6 +50,7 @@ class RunningJobs:
         row = self._rows.pop(key, None)
         self.overdue.pop(key, None)
         self.limited -= row is not None and row.time_limit_s is not None
+        self.expected -= row is not None and row.run_time is not None
         for uuid in row.gpu_uuids if row else ():
             del self._of_gpu[uuid][key]
         return row

@@ -1,8 +1,8 @@
-"""When waiting jobs will probably start: running jobs, and then the jobs ahead, run to their time limits.
+"""When waiting jobs will probably start: running jobs, and then the jobs ahead, run as long as earlier ones did.
 
-Jobs are assumed to start in order, each as early as possible. Backfill is not considered. Jobs that end early, and
-backfill, let a job start before its estimate. Later jobs that come in ahead of it, and failures, let it start after.
-No estimate is earlier than the time limits of the running jobs allow.
+Where nothing was learned, they run to their time limits. Jobs are assumed to start in order, each as early as possible.
+Backfill is not considered. Jobs that end early, and backfill, let a job start before its estimate. Later jobs that come
+in ahead of it, and failures, let it start after. An estimate is no promise.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class Estimates:
         now: float,
     ) -> None:
         self._state, self._denial, self._now = state, denial, now
-        # If no running job has a time limit, nothing can be estimated.
-        self._limited, self._cut = state.running_jobs.limited > 0, len(state.queue) > AHEAD
-        self._what_if = WhatIf.of(forecast, state.snapshot) if self._limited else None
+        # If no running job has a time limit, and nothing was learned of any, nothing can be estimated.
+        running = state.running_jobs
+        self._limited, self._cut = running.limited + running.expected > 0, len(state.queue) > AHEAD
+        self._basis = EstimateBasis.RUN_TIMES if running.expected else EstimateBasis.TIME_LIMITS
+        self._what_if = WhatIf.of(forecast, state.snapshot, now) if self._limited else None
         self._jobs = deque(islice(in_order(state.queue), AHEAD) if self._limited else ())
         self._of: dict[str, Estimate] = {}
         self._last = now
@@ -97,8 +99,8 @@ class Estimates:
             if start == math.inf or start <= self._now:
                 return Estimate(None, EstimateBasis.NO_TIME_LIMIT)
         self._last = max(self._last, start)
-        self._what_if.take(gpus, start + (row.time_limit_s or math.inf))
-        return Estimate(start, EstimateBasis.TIME_LIMITS)
+        self._what_if.take(gpus, start + (row.expected_run_s or math.inf))
+        return Estimate(start, self._basis)
 
     def _able(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
         """Return the hosts that could serve it once all jobs have ended. None: they are too few."""

@@ -251,7 +251,10 @@ def _kept(
 
 def _estimate(row: PlacementRequest, reason: Reason, estimates: Estimates | None) -> Estimate | None:
     if reason.starts_by is not None:
-        return Estimate(reason.starts_by, EstimateBasis.PROMISED)
+        found = estimates.get(row) if estimates is not None else None
+        if found is None or found.basis is not EstimateBasis.RUN_TIMES or (found.start or math.inf) >= reason.starts_by:
+            return Estimate(reason.starts_by, EstimateBasis.PROMISED)
+        return found
     if reason.code in (WaitCode.NEVER_FITS, WaitCode.NO_HOSTS):
         return Estimate(None, EstimateBasis.REPAIR)
     return estimates.get(row) if estimates is not None else None

@@ -25,7 +25,7 @@ QueueSortKey = tuple[float, float, str]
 AGE, SHARE = "age", "fair_share"
 """Names in the weights that are no factors: what an hour of waiting counts, and the fair share of the job's user."""
 UNKNOWN_RUN_S = 24 * 3600.0
-"""Assumed run time of a job without a time limit, if nothing is known of earlier ones."""
+"""Assumed run time of a job without a time limit, if nothing was learned from earlier ones."""
 
 
 class OrderFactor(Protocol):
@@ -62,11 +62,6 @@ ORDERS: Mapping[str, OrderRule] = {
 """The orders of ``Policy.order``."""
 
 
-def expected_run_s(row: PlacementRequest) -> float:
-    """Return how long the job will probably run, in seconds: its time limit, if nothing better is known."""
-    return UNKNOWN_RUN_S if row.time_limit_s is None else row.time_limit_s
-
-
 class PriorityFactor:
     """The job's priority."""
 
@@ -94,7 +89,7 @@ class ShortestFactor:
 
     def __call__(self, row: PlacementRequest) -> float:
         """Return minus log2 of 1 + minutes."""
-        return -math.log2(1.0 + expected_run_s(row) / 60.0)
+        return -math.log2(1.0 + _run_s(row) / 60.0)
 
 
 class LeastWorkFactor:
@@ -213,4 +208,9 @@ def shipped_factors(quotas: Quotas, class_bounds_gpu_h: Sequence[float]) -> dict
 
 
 def _gpu_s(row: PlacementRequest) -> float:
-    return expected_run_s(row) * max(1, row.gpu_count)
+    return _run_s(row) * max(1, row.gpu_count)
+
+
+def _run_s(row: PlacementRequest) -> float:
+    expected = row.expected_run_s
+    return UNKNOWN_RUN_S if expected is None else expected

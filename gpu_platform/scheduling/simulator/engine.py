@@ -28,6 +28,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.dates import ToldDates
 from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.run_times import LearnedRunTimes
 from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.observers import Observers, Progress
@@ -101,6 +102,7 @@ class _Simulation:
         self._checkpoint_s = checkpoint_s
         self._max_restarts = max_restarts
         self._clock, self._progress = observers.clock, observers.progress
+        self._run_times = observers.run_times or LearnedRunTimes()
         self._events: list[_Event] = [
             (job.submit_s, _Kind.ARRIVAL, number, job.id) for number, job in enumerate(trace.jobs)
         ]
@@ -211,7 +213,8 @@ class _Simulation:
         record.outcome, record.attempt = JobOutcome.WAITING, record.attempt + 1
         self._waiting[record.job.id] = record.request.gpu_count
         self._wanted += record.request.gpu_count
-        self._scheduler.add(replace(record.request, attempt=record.attempt, enqueued_at=enqueued_at))
+        run_time = self._run_times.expect(record.job)
+        self._scheduler.add(replace(record.request, attempt=record.attempt, enqueued_at=enqueued_at, run_time=run_time))
 
     def _decide(self) -> None:
         if not self._waiting:
@@ -260,6 +263,8 @@ class _Simulation:
         timed_out = limit_s is not None and record.left_s > limit_s
         self._stop(record)
         record.outcome = JobOutcome.TIMED_OUT if timed_out else JobOutcome.COMPLETED
+        if not timed_out and record.attempt == 1:
+            self._run_times.ended(record.job)
         record.end_s, self._done = self._now, self._done + 1
 
     def _preempt(self, preemption: Preemption) -> None:

@@ -13,6 +13,7 @@ from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted, one_line
@@ -54,6 +55,8 @@ def _facts(job: Job) -> _Facts:
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
     if (retry := retry_text(job)) is not None:
         yield "retries", retry
+    if job.run_time is not None:
+        yield "runs", _usually(job.run_time)
     yield from _waiting_facts(job)
     yield from _placement_facts(job)
     if job.attempt:
@@ -68,6 +71,11 @@ def _facts(job: Job) -> _Facts:
         yield "took", tables.duration((job.finished_at - job.created_at).total_seconds())
     if job.workflow_url:
         yield "workflow", job.workflow_url
+
+
+def _usually(expected: RunTime) -> str:
+    low, middle, high = (tables.duration(seconds) for seconds in (expected.low_s, expected.median_s, expected.high_s))
+    return f"usually {middle} (80 %: {low} to {high})"
 
 
 def _waiting_facts(job: Job) -> _Facts:

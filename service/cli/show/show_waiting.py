@@ -71,10 +71,13 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
         when = _start(reason, now or datetime.now(UTC))
         return f"estimated: {when}, when jobs are stopped for it, or up to their grace later"
     if reason.starts_by is not None:
-        return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
+        probably = _probably(reason, now or datetime.now(UTC))
+        return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits{probably}"
     if reason.estimate is EstimateBasis.PREEMPTING:
         return "as soon as the jobs that are preempted for it have stopped, at the latest after their grace"
     if reason.estimated_start is not None:
+        if reason.estimate is EstimateBasis.RUN_TIMES:
+            return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run as long as earlier ones did"
         alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
         return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits{alone}"
     return None if reason.estimate is None else _NO_ESTIMATE.get(reason.estimate)
@@ -145,6 +148,13 @@ def _shape(gpus: ResourceRequest) -> str:
         words.append(gpus.share.mig_profile or f"{gpus.share.percent}%")
     words += [f"in one {gpus.required_level}"] if gpus.required_level else []
     return " ".join(words)
+
+
+def _probably(reason: Reason, now: datetime) -> str:
+    at = reason.estimated_start
+    if reason.estimate is not EstimateBasis.RUN_TIMES or at is None or at < now.timestamp():
+        return ""
+    return f"; probably {_clock(at)}, if jobs run as long as earlier ones did"
 
 
 def _held_by(reason: Reason) -> str:

@@ -30,6 +30,9 @@ class TraceJob(BaseModel):
     gpus: ResourceRequest = ResourceRequest(gpus_per_host=1)
     namespace: str = "default"
     user: str = "anonymous"
+    name: str = ""
+    """Names of jobs and commands say which runs are alike: see ``gpu_platform.prediction``."""
+    command: str = ""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     time_limit_s: Annotated[float | None, Field(gt=0)] = None
     """An attempt that runs longer is ended."""

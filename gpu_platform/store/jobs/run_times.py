@@ -1,0 +1,77 @@
+"""How long earlier jobs ran, and what they were: what the prediction of run times learns from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import reading
+from gpu_platform.store.models import job
+
+AT_ONCE = 1000
+"""Rows of one query."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A job whose program ended by itself at the first attempt. A later attempt may have gone on from a checkpoint."""
+
+    job_id: str
+    spec: JobSpec
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgram:
+    """What a job is called and runs."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+@reading
+def ended_runs(
+    session: Session, job_ids: Collection[str] | None = None, *, limit: int = 2000, known: Collection[str] = ()
+) -> list[EndedRun]:
+    """The runs of the newest ``limit`` jobs, or of ``job_ids``, in the order in which they ended; without ``known``."""
+    query = _ENDED if job_ids is None else _ENDED.where(job.c.id.in_(job_ids))
+    found = [row for row in session.execute(query.limit(limit)) if row.id not in known]
+    return [
+        EndedRun(
+            row.id,
+            JobSpec.model_validate_json(row.spec),
+            (row.finished_at - row.started_at).total_seconds(),
+        )
+        for row in sorted(found, key=lambda row: (row.finished_at, row.id))
+    ]
+
+
+@reading
+def programs(session: Session, job_ids: Collection[str]) -> dict[str, JobProgram]:
+    """Job -> its program. Unknown jobs are left out."""
+    found = {}
+    ordered = sorted(job_ids)
+    for start in range(0, len(ordered), AT_ONCE):
+        some = ordered[start : start + AT_ONCE]
+        for row in session.execute(select(job.c.id, job.c.name, job.c.spec).where(job.c.id.in_(some))):
+            found[row.id] = JobProgram(row.name, tuple(json.loads(row.spec).get("command", ())))
+    return found
+
+
+_ENDED = (
+    select(job.c.id, job.c.spec, job.c.started_at, job.c.finished_at)
+    .where(
+        job.c.state.in_([JobState.COMPLETED.value, JobState.FAILED.value]),
+        job.c.attempt == 1,
+        job.c.hardware_retries == 0,
+        job.c.started_at.is_not(None),
+        job.c.finished_at.is_not(None),
+    )
+    .order_by(job.c.created_at.desc(), job.c.id.desc())
+)

@@ -1,0 +1,173 @@
+"""Orders of the queue and what is known of run times, on parts of traces that nothing was tuned on.
+
+``python -m tests.benchmarks.bench_orders --data DIR [--jobs N] [--parts philly:20000 kalos:0] [--seeds 1 2]``, or the
+variable ``TRACES``: a folder with ``gang/``. What is learned of run times is learned from the jobs before the part, and
+from those of the part that have ended. Load, time limits and cluster are as in ``bench_simulation``.
+
+The figures of a part are means over its seeds. *p95 by size* are those of jobs with 1, 2 to 8, 9 to 64 and more GPUs.
+*Gap* is how much of the difference in mean wait between the first policy and the oracle is gained. The oracle goes by
+the order ``shortest``, and knows run times exactly, also as time limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.simulator.engine import simulate
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.files import load_trace
+from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
+from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
+from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
+from gpu_platform.scheduling.simulator.observers import Observers
+from gpu_platform.scheduling.simulator.reports.report import SIZES
+from gpu_platform.scheduling.simulator.reports.told import estimates_of
+
+HOST_GPUS, LOAD, EARLIER = 8, 0.9, 6000
+FILES = {"philly": "philly_jobs.csv.gz", "kalos": "kalos_converted_319.csv"}
+PARTS = ("philly:10000", "philly:30000", "philly:48000", "philly:65000", "kalos:60")
+DEFAULT, ORACLE = "order: priority", "oracle"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A policy, and what its scheduler knows of run times."""
+
+    policy: Policy
+    run_times: str = "learned"
+
+
+CASES = {
+    DEFAULT: Case(Policy()),
+    "shortest": Case(Policy(order="shortest")),
+    "shortest, by limits": Case(Policy(order="shortest"), "limits"),
+    "shortest, weight 4": Case(Policy(order="shortest", order_weights={"shortest": 4.0})),
+    "least_work": Case(Policy(order="shortest", order_weights={"shortest": 0.0, "least_work": 1.0})),
+    "size_classes": Case(Policy(order="size_classes")),
+    "fair_share": Case(Policy(order="fair_share")),
+    "multifactor": Case(Policy(order="multifactor")),
+    "shortest, known": Case(Policy(order="shortest"), "known"),
+    ORACLE: Case(Policy(order="shortest"), "known"),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run gave. Waits in seconds."""
+
+    mean: float
+    p95: tuple[float, ...]
+    gangs: float
+    used: float
+    longest: float
+    near: float
+    estimated: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TRACES"))
+    parser.add_argument("--jobs", type=int, default=3000)
+    parser.add_argument("--parts", nargs="+", default=PARTS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2))
+    parser.add_argument("--estimates", type=int, default=0, help="how many jobs are asked about")
+    parser.add_argument("--only", nargs="+", default=list(CASES))
+    options = parser.parse_args()
+    if options.data is None:
+        print("nothing to do: no --data DIR, and no variable TRACES")
+        return
+    for part in options.parts:
+        name, _, skip = part.partition(":")
+        trace = load_trace(Path(options.data) / "gang" / FILES[name])
+        compare(part, trace, int(skip), options)
+
+
+def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> None:
+    found: dict[str, list[Figures]] = {name: [] for name in options.only}
+    for seed in options.seeds:
+        earlier, jobs = split(trace, skip, options.jobs, seed)
+        cluster, until_s = cluster_for(jobs), jobs[-1].submit_s
+        for name in options.only:
+            found[name].append(run(name, CASES[name], earlier, jobs, cluster, until_s, options.estimates))
+    gangs = sum(job.gpus.hosts > 1 for job in jobs)
+    print(f"\n{part}: {len(jobs)} jobs, {gangs} on several hosts, on {len(cluster)} hosts; seeds {options.seeds}")
+    print(f"  {'':22}{'mean':>9}{'gain':>7}{'gap':>7}{'p95 by size, hours':>32}{'gangs':>8}", end="")
+    print(f"{'longest':>9}{'used':>8}{'near':>7}")
+    first = mean_of(found[options.only[0]])
+    best = mean_of(found[ORACLE]) if ORACLE in found else first
+    for name, runs in found.items():
+        one = mean_of(runs)
+        gap = (first.mean - one.mean) / (first.mean - best.mean) if first.mean > best.mean else math.nan
+        p95 = " ".join(f"{seconds / 3600:7.2f}" for seconds in one.p95)
+        print(
+            f"  {name:22}{one.mean / 60:7.1f} m{1 - one.mean / first.mean:7.0%}{gap:7.0%}{p95:>32}"
+            f"{one.gangs / 3600:6.1f} h{one.longest / 3600:7.1f} h{one.used:8.1%}{one.near:7.0%}",
+            flush=True,
+        )
+
+
+def split(trace: Trace, skip: int, count: int, seed: int) -> tuple[list[TraceJob], list[TraceJob]]:
+    """Return the jobs that ended before the part begins, and the part, with time limits."""
+    begin = max(0, skip - EARLIER)
+    jobs = with_limits(trace.part(begin, skip - begin + count), LimitFactors.read("1-5"), seed).jobs
+    before, part = jobs[: skip - begin], jobs[skip - begin :]
+    return [job for job in before if job.submit_s + job.duration_s <= part[0].submit_s], part
+
+
+def cluster_for(jobs: Sequence[TraceJob]) -> list[HostRow]:
+    begin_s, until_s = jobs[0].submit_s, jobs[-1].submit_s
+    asked = sum(job.gpus.gpus * min(job.duration_s, until_s - job.submit_s) for job in jobs) / (until_s - begin_s)
+    hosts = math.ceil(max(asked / LOAD, max(job.gpus.gpus for job in jobs)) / HOST_GPUS)
+    return ClusterFile(hosts=[HostGroup(count=hosts, machine="dgx-h100")], leaf_size=8).rows()
+
+
+def run(
+    name: str,
+    case: Case,
+    earlier: Sequence[TraceJob],
+    jobs: Sequence[TraceJob],
+    cluster: Sequence[HostRow],
+    until_s: float,
+    estimates: int,
+) -> Figures:
+    if name == ORACLE:
+        jobs = [job.model_copy(update={"time_limit_s": max(1.0, job.duration_s)}) for job in jobs]
+    observers = Observers(estimates=estimates, run_times=run_times_of(case.run_times, earlier))
+    done = simulate(Trace("part", list(jobs)), cluster, case.policy, observers=observers)
+    waits = np.array([(record.first_start_s or 0.0) - record.job.submit_s for record in done.records])
+    gpus = np.array([record.job.gpus.gpus for record in done.records])
+    sizes = [(gpus >= least) & (gpus <= (most or math.inf)) for least, most in SIZES]
+    told = estimates_of(done)
+    return Figures(
+        mean=float(waits.mean()),
+        p95=tuple(float(np.percentile(waits[those], 95)) if those.any() else math.nan for those in sizes),
+        gangs=float(waits[gpus > HOST_GPUS].mean()) if (gpus > HOST_GPUS).any() else math.nan,
+        used=done.timeline.integral("held", done.begin_s, until_s) / (done.gpus * (until_s - done.begin_s)),
+        longest=float(waits.max()),
+        near=told.near,
+        estimated=told.started,
+    )
+
+
+def mean_of(runs: Sequence[Figures]) -> Figures:
+    return replace(
+        runs[0],
+        **{
+            name: float(np.mean([getattr(one, name) for one in runs]))
+            for name in ("mean", "gangs", "used", "longest", "near")
+        },
+        p95=tuple(np.mean([one.p95 for one in runs], axis=0).tolist()),
+    )
+
+
+if __name__ == "__main__":
+    main()
