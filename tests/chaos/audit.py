@@ -58,6 +58,7 @@ class Audit:
     """A cluster's store and Temporal, opened directly."""
 
     def __init__(self, database_url: str, temporal_address: str, state_dir: Path) -> None:
+        self.database_url = database_url
         self.store = Store(database_url)
         self._temporal_address = temporal_address
         self._state_dir = state_dir
@@ -71,6 +72,10 @@ class Audit:
 
     def close(self) -> None:
         self.store.close()
+
+    def reopen(self) -> None:
+        """After :meth:`close`: a store that was closed keeps no connection open."""
+        self.store = Store(self.database_url)
 
     def jobs(self, job_ids: Collection[str]) -> dict[str, Job]:
         """Those that are known."""

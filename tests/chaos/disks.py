@@ -62,7 +62,11 @@ def _fill(filler: Path) -> None:
 
 
 async def power_cut(arena: Arena, draw: float) -> None:
-    """The machine with everything on it: what was written but not synced is gone."""
+    """The machine with everything on it: what was written but not synced is gone.
+
+    Until the cluster is ready this process keeps off the database: who closes it last moves the log into it, and what
+    this process syncs is not seen.
+    """
     if arena.power is None:
         return
     async with arena.lock("power"):
@@ -70,7 +74,7 @@ async def power_cut(arena: Arena, draw: float) -> None:
             await arena.power.cut_cluster(arena.cluster)
             for child in arena.cluster.children:
                 await child.start()
-        await arena.cluster.wait_until_ready()
+            await arena.cluster.wait_until_ready()
 
 
 VERBS: dict[str, Disruption] = {"full_disk": full_disk, "power_cut": power_cut}

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,6 +20,9 @@ from gpu_platform.domain.events import Event
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs.queue_view import list_queue
 from tests.chaos.truth import boottime
+
+if TYPE_CHECKING:
+    from tests.chaos.audit import Audit
 
 POLL_S = 0.05
 PROMISES_S = 0.5
@@ -44,7 +48,7 @@ class Promise:
 
 @dataclass
 class Feed:
-    store: Store
+    audit: Audit
     seen: list[Seen] = field(default_factory=list)
     forgotten: list[Seen] = field(default_factory=list)
     """Events that were seen, and that a database which was restored to an older point does not have."""
@@ -76,12 +80,17 @@ class Feed:
     def paused(self) -> Iterator[None]:
         """Nothing of the database is open meanwhile: somebody changes its files."""
         with self._reading:
-            self.store.close()
-            yield
+            self.audit.close()
+            try:
+                yield
+            finally:
+                self.audit.reopen()
 
     def rewind(self) -> None:
         """While it is paused: the database was replaced by an older one, and nobody has written to that yet."""
-        last = events.last_seq(self.store)
+        store = Store(self.audit.database_url)
+        last = events.last_seq(store)
+        store.close()
         self.forgotten += [seen for seen in self.seen if seen.event.seq > last]
         self.seen = [seen for seen in self.seen if seen.event.seq <= last]
 
@@ -102,7 +111,7 @@ class Feed:
             asked, more = boottime(), True
             while more:
                 asked = boottime()
-                batch = events.read_events(self.store, self.seen[-1].event.seq if self.seen else 0)
+                batch = events.read_events(self.audit.store, self.seen[-1].event.seq if self.seen else 0)
                 now = boottime()
                 self.seen += [Seen(event, self._looked, now) for event in batch]
                 more = len(batch) == 1000
@@ -110,7 +119,7 @@ class Feed:
 
     def _read_promises(self) -> None:
         with self._reading:
-            now, line = boottime(), list_queue(self.store, 0, 20)
+            now, line = boottime(), list_queue(self.audit.store, 0, 20)
         offset = now - datetime.now(UTC).timestamp()
         for waiting in line:
             if waiting.reason is not None and waiting.reason.starts_by is not None:

@@ -107,7 +107,7 @@ async def _arena(
         client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=600))
         audit = Audit.of(cluster)
         stack.callback(audit.close)
-        feed = await stack.enter_async_context(Feed(audit.store))
+        feed = await stack.enter_async_context(Feed(audit))
         yield Arena(
             cluster, client, audit, feed, directory, database, network, clocks=clocks, power=power, small_disk=host
         )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
 from gpu_platform.client import AsyncClient
+from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.harness import eventually
+from tests.unit.service.api_server import served
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = pytest.mark.timeout(180)
@@ -35,3 +40,27 @@ async def test_a_job_runs_on_and_a_drained_host_stays_drained(tmp_path: Path) ->
         assert (await client.host("a")).state is HostState.DRAINING
         await client.kill(job.id)
         await client.wait(job.id, timeout_s=30)
+
+
+async def test_a_service_that_refuses_at_first_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``/readyz`` has looked at everything a moment ago; the next request may be refused all the same."""
+    app, refusals = FastAPI(), iter([503, 401])
+
+    @app.get("/readyz")
+    async def ready() -> None: ...
+
+    @app.get("/v1/hosts")
+    async def hosts() -> JSONResponse:
+        status = next(refusals, 200)
+        items = [{"name": "a", "state": "READY"}]
+        return JSONResponse({"items": items} if status == 200 else {"title": "away"}, status)
+
+    cluster = LocalCluster(ClusterConfig(state_dir=tmp_path, nodes=(NodeSpec("a"),)))
+    cluster.prepare()
+    async with served(app, cluster.config.port):
+        await cluster.wait_until_ready()
+        assert list(refusals) == []
+        refusals = itertools.repeat(503)
+        monkeypatch.setattr("workers.local.cluster.READY_TIMEOUT_S", 0.2)
+        with pytest.raises(CannotStart, match=r'a, service \(the service says: 503 {"title":"away"}\)'):
+            await cluster.wait_until_ready()

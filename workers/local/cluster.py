@@ -347,21 +347,26 @@ class LocalCluster:
         """Wait until the service is ready and every host has registered, in service or drained."""
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         wanted = set(self.nodes)
-        missing = wanted | {"service"}
+        missing, refusal = wanted | {"service"}, ""
         verify = ssl.create_default_context(cafile=self.ca_file) if self.config.tls else True
         async with httpx.AsyncClient(base_url=self.api_url, headers=self.headers, timeout=5.0, verify=verify) as http:
             while asyncio.get_running_loop().time() < deadline:
                 try:
-                    ready = await http.get("/readyz")
-                    if ready.status_code == 200:
-                        hosts = (await http.get("/v1/hosts")).json()["items"]
-                        missing = wanted - {host["name"] for host in hosts if host["state"] != "LOST"}
+                    answer = await http.get("/readyz")
+                    if answer.is_success:
+                        answer = await http.get("/v1/hosts")
+                    if answer.is_success:
+                        hosts = answer.json()["items"]
+                        missing, refusal = wanted - {host["name"] for host in hosts if host["state"] != "LOST"}, ""
                         if not missing:
                             return
+                    else:
+                        refusal = f" (the service says: {answer.status_code} {answer.text[:500]})"
                 except httpx.HTTPError:
                     pass
                 await asyncio.sleep(0.05)
-        raise CannotStart(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(sorted(missing))}. {self._diagnosis()}")
+        what = f"{', '.join(sorted(missing))}{refusal}"
+        raise CannotStart(f"not ready after {READY_TIMEOUT_S:.0f} s: {what}. {self._diagnosis()}")
 
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]
