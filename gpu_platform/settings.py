@@ -172,7 +172,7 @@ class NodeSettings(JailSettings, _Section):
     """false: this host offers CPUs and memory only, and uses nothing from NVIDIA: no NVML, no ``nvidia-smi``, no
     device node, no search for CUDA, no MPS, no health threads."""
     simulate: str | None = None
-    """The machine to simulate, e.g. ``dgx-h100``; None: the real NVML."""
+    """The machine to simulate: a known type, e.g. ``dgx-h100``, or a YAML file. None: the real NVML."""
     leaf: str | None = None
     """Leaf switch above the host; gangs prefer hosts under one leaf."""
     spine: str | None = None

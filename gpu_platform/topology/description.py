@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.hosts.bounds import MAX_GPUS
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, NvLink
 
 
@@ -53,16 +55,26 @@ class MachineDescription(BaseModel):
 
     id: str
     name: str
+    cpus: Annotated[int | None, Field(ge=1)] = None
+    """Logical CPUs of the machine. None: unknown."""
+    ram_mib: Annotated[int | None, Field(ge=1)] = None
+    """Memory of the machine. None: unknown."""
     numa_nodes: list[NumaNode]
     assumed: str | None = None
     """What no source says, what is assumed instead, and why."""
     gpu: GpuModel
-    gpus: list[GpuPosition]
+    gpus: Annotated[list[GpuPosition], Field(min_length=1, max_length=MAX_GPUS)]
     nvlink_generation: int | None
     nvlink: dict[str, int] | list[tuple[int, int, int]] = Field(
         description="{nvswitch: links per GPU}, or direct links as (GPU, GPU, count); [] means none"
     )
     sources: list[str]
+
+    @model_validator(mode="after")
+    def _names_what_is_there(self) -> Self:
+        if problems := [*_wrong_positions(self), *_wrong_links(self)]:
+            raise ValueError("; ".join(problems))
+        return self
 
     @property
     def links(self) -> list[NvLink]:
@@ -79,6 +91,8 @@ class MachineDescription(BaseModel):
         socket_of = {node.id: node.socket for node in self.numa_nodes}
         return HostInventory(
             machine=self.id,
+            cpus=self.cpus,
+            ram_mib=self.ram_mib,
             driver_version="simulated",
             simulated=True,
             gpus=[
@@ -100,6 +114,37 @@ class MachineDescription(BaseModel):
             nvlink_generation=self.nvlink_generation,
             nvlink_domain=nvlink_domain,
         )
+
+
+def _wrong_positions(machine: MachineDescription) -> Iterator[str]:
+    """Yield what is wrong about GPUs and NUMA nodes, in sentences."""
+    nodes = [node.id for node in machine.numa_nodes]
+    for what, numbers in (("numa_nodes", nodes), ("gpus", [gpu.index for gpu in machine.gpus])):
+        if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+            yield f"{what} has {', '.join(map(str, twice))} twice"
+    for gpu in machine.gpus:
+        if gpu.numa_node is not None and gpu.numa_node not in nodes:
+            known = ", ".join(map(str, sorted(nodes))) or "none"
+            yield f"GPU {gpu.index} is on NUMA node {gpu.numa_node}, but numa_nodes has {known}"
+
+
+def _wrong_links(machine: MachineDescription) -> Iterator[str]:
+    """Yield what is wrong about NVLinks, in sentences."""
+    indices = {gpu.index for gpu in machine.gpus}
+    if isinstance(machine.nvlink, dict):
+        if set(machine.nvlink) != {"nvswitch"} or machine.nvlink["nvswitch"] < 1:
+            yield "nvlink is {nvswitch: links of each GPU}, or a list of [GPU, GPU, links]"
+        elif indices != set(range(len(indices))):
+            yield "with nvswitch the GPUs must be numbered 0, 1, 2, …"
+    else:
+        pairs = [frozenset((a, b)) for a, b, _ in machine.nvlink]
+        for a, b, links in machine.nvlink:
+            if missing := {a, b} - indices:
+                yield f"nvlink [{a}, {b}, {links}] names GPU {missing.pop()}, which is not in gpus"
+            elif a == b or links < 1 or pairs.count(frozenset((a, b))) > 1:
+                yield f"nvlink [{a}, {b}, {links}] must join two GPUs, once, by at least one link"
+    if machine.nvlink and machine.nvlink_generation is None:
+        yield "nvlink_generation is missing: 1 Pascal, 2 Volta and Turing, 3 Ampere, 4 Hopper, 5 Blackwell"
 
 
 class RackDescription(BaseModel):

@@ -14,6 +14,7 @@ from service.cli.access import keys, login, secrets, tokens
 from service.cli.cluster import audit, hosts, identity, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs
+from service.cli.simulating import machines
 from service.cli.submitting import submit
 
 EPILOG = (
@@ -47,7 +48,7 @@ app = typer.Typer(
 )
 _jobs = (submit, jobs, exec_command)
 _cluster = (status, queue, usage, hosts, identity, remediation, audit)
-for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, inject):
+for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject):
     module.register(app)
 
 

@@ -17,7 +17,7 @@ from gpu_platform.hosts.nvml.opening import has_gpus
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
-from gpu_platform.topology.description import load_description
+from gpu_platform.topology.machine_file import find_machine, is_machine_file
 from service.cli.terminal import safe
 from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.local.demo import run_demo
@@ -41,7 +41,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         metavar="NAME=MACHINE",
         action="append",
         default=[],
-        help="a simulated host, e.g. box=dgx-h100; may be repeated. Default: this machine's GPUs, "
+        help="a simulated host, e.g. box=dgx-h100 or box=my-host.yaml; may be repeated. Default: this machine's GPUs, "
         "or four simulated hosts when it has none",
     )
     return parser.parse_args(argv)
@@ -55,7 +55,8 @@ def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
             name, found, machine = item.partition("=")
             if not found:
                 raise PlatformError(f"--simulate {item!r}: write NAME=MACHINE, e.g. box=dgx-h100")
-            load_description(machine)
+            machine = str(Path(machine).resolve()) if is_machine_file(machine) else machine
+            find_machine(machine)
             nodes.append(NodeSpec(name, machine))
         return tuple(nodes)
     return (NodeSpec("local"),) if not Settings().node.gpus or has_gpus() else DEMO_NODES

@@ -12,7 +12,7 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary, RealNvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
-from gpu_platform.topology.description import load_description
+from gpu_platform.topology.machine_file import find_machine
 
 
 class SilentNvml(NvmlLibrary):
@@ -44,7 +44,7 @@ def open_nvml(node: NodeSettings, node_dir: Path) -> NvmlLibrary:
     if not node.gpus:
         return NoGpus()
     if node.simulate is not None:
-        nvml = SimulatedNvml(load_description(node.simulate), node.name, control_dir(node_dir.resolve()))
+        nvml = SimulatedNvml(find_machine(node.simulate), node.name, control_dir(node_dir.resolve()))
         nvml.nvmlInit()
         return nvml
     try:

@@ -313,6 +313,20 @@ async def test_hosts_are_listed_and_described(platform: Platform) -> None:
     assert (nobody.code, "no host 'b'" in nobody.err) == (3, True)
 
 
+async def test_a_host_is_captured_as_a_machine_type_that_can_be_simulated(platform: Platform, tmp_path: Path) -> None:
+    url = platform.url
+    captured = await run("machines", "capture", "a", "--id", "mine", "-o", "mine.yaml", url=url, cwd=tmp_path)
+    assert (captured.code, captured.err) == (0, "wrote mine.yaml\n")
+    checked = await run("machines", "check", "mine.yaml", cwd=tmp_path)
+    assert checked.code == 0
+    assert checked.out.startswith("mine: ")
+    (tmp_path / "wrong.yaml").write_text((tmp_path / "mine.yaml").read_text().replace("index: 1", "index: 0"))
+    wrong = await run("machines", "check", "wrong.yaml", cwd=tmp_path)
+    assert (wrong.code, "gpus has 0 twice" in wrong.err) == (2, True)
+    nobody = await run("machines", "capture", "b", url=url)
+    assert (nobody.code, "there is no host b; registered are: a" in nobody.err) == (3, True)
+
+
 async def test_draining_one_gpu(platform: Platform) -> None:
     url = platform.url
     assert "a:1 is DRAINED: bad fan" in (await run("drain", "--gpu-id", "a:1", "--reason", "bad fan", url=url)).err

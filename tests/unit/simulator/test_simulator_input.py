@@ -131,8 +131,20 @@ def test_a_machine_of_ones_own_is_a_file_beside_the_cluster_file(tmp_path: Path)
     ("content", "says"),
     [
         ("id: x\n", "my.yaml describes no machine: name: Field required"),
-        (OWN_MACHINE.replace("numa_node: 1", "numa_node: 7"), "my.yaml describes no machine: it names 7"),
-        (OWN_MACHINE.replace("[[0, 1, 4]]", "{nvlink: 4}"), "my.yaml describes no machine: it names 'nvswitch'"),
+        (
+            OWN_MACHINE.replace("numa_node: 1", "numa_node: 7"),
+            "no machine: GPU 1 is on NUMA node 7, but numa_nodes has 0, 1",
+        ),
+        (OWN_MACHINE.replace("[[0, 1, 4]]", "[[0, 2, 4]]"), "names GPU 2, which is not in gpus"),
+        (OWN_MACHINE.replace("[[0, 1, 4]]", "[[0, 1, 4], [1, 0, 4]]"), "must join two GPUs, once"),
+        (OWN_MACHINE.replace("nvlink_generation: 3", "nvlink_generation: null"), "nvlink_generation is missing"),
+        (OWN_MACHINE.replace("index: 1", "index: 0").replace("[[0, 1, 4]]", "[]"), "gpus has 0 twice"),
+        ("- 1\n", "my.yaml must be a mapping"),
+        ("a: [\n", "my.yaml is not YAML"),
+        (
+            OWN_MACHINE.replace("[[0, 1, 4]]", "{nvlink: 4}"),
+            "no machine: nvlink is .nvswitch: links of each GPU",
+        ),
         (None, "no file .*my.yaml"),
     ],
 )

@@ -23,8 +23,7 @@ from gpu_platform.scheduling.simulator.inputs.failures import Outage, read_failu
 from gpu_platform.scheduling.simulator.inputs.readers import read_trace
 from gpu_platform.scheduling.simulator.inputs.setting_names import refuse_unknown_settings
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
-from gpu_platform.topology.description import MachineDescription
-from gpu_platform.topology.machine import machine_of
+from gpu_platform.topology.machine_file import is_machine_file, read_machine
 
 
 def load_trace(path: Path, host_size: int = 8) -> Trace:
@@ -50,22 +49,9 @@ def _with_machines(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     groups = content.get("hosts")
     for group in groups if isinstance(groups, list) else ():
         machine = group.get("machine") if isinstance(group, dict) else None
-        if isinstance(machine, str) and machine.endswith((".yaml", ".yml")):
-            path = folder / machine
-            with _open(path) as file:
-                group["machine"] = _machine(machine, _yaml(path, file))
+        if isinstance(machine, str) and is_machine_file(machine):
+            group["machine"] = read_machine(folder / machine)
     return content
-
-
-def _machine(name: str, content: dict[str, Any]) -> MachineDescription:
-    try:
-        described = MachineDescription.model_validate(content)
-        machine_of(described.inventory(name))
-    except ValidationError as error:
-        raise InvalidRequest(f"{name} describes no machine: {_problems(error)}") from error
-    except (LookupError, ValueError) as error:
-        raise InvalidRequest(f"{name} describes no machine: it names {error}, which is not there") from error
-    return described
 
 
 def load_state(path: Path) -> ClusterState:
