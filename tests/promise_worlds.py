@@ -1,25 +1,32 @@
 """Random small worlds for what a scheduler promises: jobs arrive, run, end early, overrun and give up; hosts are lost.
 
 ``play(Trace.random(seed))`` runs one. After every decision it asks: does something wait that an idle cluster would
-take? Is every promised date still kept, and is no shown date in the past?
+take? Is every promised date still kept, or taken back with a reason that is true, and is no shown date in the past?
+In ``Trace.troubled(seed)`` leaders and policies change, too, and jobs are preempted and moved.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from unittest.mock import patch
 
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, WithdrawalCode
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
-from gpu_platform.scheduling.queueing.job_queue import ORDERS
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S
+from gpu_platform.scheduling.queueing.queue_order import ORDERS
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
 from tests.builders import cluster, job
 
@@ -50,6 +57,10 @@ class Trace:
     """(from, host, GPU or the whole host, until)."""
     looks: tuple[float, ...] = ()
     """When the leader decides although nothing happened."""
+    new_leaders: tuple[float, ...] = ()
+    """When another leader goes on with what the database says."""
+    policies: tuple[tuple[float, Policy], ...] = ()
+    """When the policy changes, and to which one."""
 
     @property
     def keeps_limits(self) -> bool:
@@ -58,14 +69,15 @@ class Trace:
     @property
     def is_calm(self) -> bool:
         """Promises stand: limits are kept, hosts stay healthy, and no quota comes in between."""
-        return self.keeps_limits and not self.outages and self.policy.quotas == Quotas()
+        stops_jobs = self.policy.stops_jobs or self.policies
+        return self.keeps_limits and not self.outages and self.policy.quotas == Quotas() and not stops_jobs
 
     @classmethod
     def random(cls, seed: int, **given: object) -> Trace:
         """The same world for the same seed. ``given``: fields of the policy."""
         draw = Random(seed)
         fields: dict[str, object] = {
-            "order": draw.choice(ORDERS),
+            "order": draw.choice(["priority", "fcfs", "fair_share"]),
             "backfill": draw.choice(["easy", "conservative", "conservative", "keep", "none"]),
             "backfill_depth": draw.choice([100, 100, 2]),
             "quotas": draw.choice([Quotas(), Quotas(), LENT]),
@@ -87,6 +99,36 @@ class Trace:
         )
         looks = tuple(float(draw.randint(0, 200)) + 0.5 for _ in range(4))
         return cls(hosts, jobs, policy, outages, looks)
+
+    @classmethod
+    def troubled(cls, seed: int, **given: object) -> Trace:
+        """``random(seed)`` with changes of leaders and maybe of policies. Jobs are stopped or moved."""
+        draw, calm = Random(-1 - seed), cls.random(seed, **given)
+        stops = draw.choice([(), ("preemption",)])
+        fields: dict[str, object] = dict.fromkeys(stops, True)
+        fields |= {"order": draw.choice([calm.policy.order, *sorted(ORDERS)])}
+        fields |= {"min_run_s": draw.choice([0.0, 5.0]), "defragment_after_s": 2.0, "defragment_every_s": 5.0}
+        policy = replace(calm.policy, **fields)  # pyright: ignore[reportArgumentType]
+        jobs = tuple(
+            replace(one, row=replace(one.row, checkpoints=bool(stops) and draw.random() < 0.7)) for one in calm.jobs
+        )
+        leaders = tuple(float(draw.randint(1, 120)) + draw.choice([0.0, 0.25]) for _ in range(draw.randint(0, 4)))
+        others = {"backfill": ["easy", "conservative"], "order": sorted(ORDERS), "backfill_depth": [1, 100]}
+        policies: list[tuple[float, Policy]] = []
+        while draw.random() < 0.25:
+            name = draw.choice(sorted(others))
+            before = policies[-1][1] if policies else policy
+            changed = replace(before, **{name: draw.choice(others[name])})  # pyright: ignore[reportArgumentType]
+            policies.append((float(draw.randint(5, 100)), changed))
+        looks = tuple(float(at) for at in range(1, 150, 5)) if stops else ()
+        looks = (*calm.looks, *looks)
+        return replace(
+            calm, policy=policy, jobs=jobs, looks=looks, new_leaders=leaders, policies=tuple(sorted(policies, key=_at))
+        )
+
+
+def _at(change: tuple[float, Policy]) -> float:
+    return change[0]
 
 
 def _arrival(draw: Random, number: int, hosts: list[str], kind: str, plain: bool) -> Arrival:
@@ -137,10 +179,20 @@ class World:
     promised: dict[str, float] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     running: dict[str, PlacementRequest] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
     lost_at: float = -math.inf
+    used: list[PastUseRow] = field(default_factory=list)
+    told: dict[str, float] = field(default_factory=dict)
+    """Waiting job -> the date that it was told last."""
+    overran: set[str] = field(default_factory=set)
+    """Jobs that ran over their time limits."""
+    policy_changed_at: float = -math.inf
+    taken_back: Counter[str] = field(default_factory=Counter)
+    """Promises that were withdrawn, by the code of the reason."""
 
     def __post_init__(self) -> None:
-        self.scheduler = self.make(self.trace.policy)
+        self.policy = self.trace.policy
+        self.scheduler = self.make(self.policy)
         self.machines = SimulatedCluster(self.trace.hosts, self.scheduler)
         self.machines.report_all()
         self.events: list[tuple[float, int, str, object]] = []
@@ -154,6 +206,10 @@ class World:
             self.at(end, "repaired", (host, gpu))
         for look in self.trace.looks:
             self.at(look, "look", None)
+        for change in self.trace.new_leaders:
+            self.at(change, "new leader", None)
+        for change, policy in self.trace.policies:
+            self.at(change, "new policy", policy)
 
     def at(self, when: float, what: str, whom: object) -> None:
         heapq.heappush(self.events, (when, len(self.events) + 1000 * len(self.started), what, whom))
@@ -192,11 +248,44 @@ class World:
         elif what == "repaired":
             assert isinstance(whom, tuple)
             self.machines.repair(*whom)
+        elif what == "stopped":
+            assert isinstance(whom, PlacementRequest)
+            if self.running.get(whom.job_id) is whom:
+                self.leaves(whom.job_id)
+                again = replace(whom, attempt=whom.attempt + 1, enqueued_at=self.now)
+                self.comes_in(again)
+                self.scheduler.add(again)
+        elif what in ("new leader", "new policy"):
+            if isinstance(whom, Policy):
+                self.policy, self.policy_changed_at = whom, self.now
+            self.load(policy_changed=isinstance(whom, Policy))
+
+    def load(self, policy_changed: bool) -> None:
+        """Another leader reads what the database says."""
+        before, snapshot = self.scheduler, self.scheduler.snapshot
+        reports: dict[str, GpuRow] = {}
+        self.scheduler = self.make(self.policy)
+        with patch.object(self.scheduler, "upsert_gpus", lambda rows: reports.update((row.uuid, row) for row in rows)):
+            self.machines._scheduler = self.scheduler
+            self.machines._report(list(self.machines._gpus))
+        written = ClusterState(
+            at=self.now,
+            hosts=[self.machines._hosts[name] for name in snapshot.names],
+            gpus=list(reports.values()),
+            host_use=list(self.machines._host_use.values()),
+            running=list(before.running_jobs),
+            queue=list(before.queue),
+            promises=list(before.promised.values()),
+            used=self.used if self.policy.uses_shares else [],
+        )
+        load_cluster_state(self.scheduler, ClusterState.model_validate_json(written.model_dump_json()))
+        if policy_changed:
+            self.scheduler.policy_changed()
 
     def comes_in(self, row: PlacementRequest) -> None:
         """Forget the promises that the job may put off, because it comes in ahead."""
         queue = self.scheduler.queue
-        ahead = self.trace.policy.order == "fair_share" or self.trace.policy.quotas.policy is AllocationPolicy.HYBRID
+        ahead = self.policy.uses_shares or self.policy.quotas.policy is AllocationPolicy.HYBRID
         for name in list(self.promised):
             other = queue.get(name)
             if other is None or ahead or queue.order(row) < queue.order(other):
@@ -204,14 +293,27 @@ class World:
 
     def leaves(self, name: str) -> None:
         row = self.running.pop(name)
+        use = PastUseRow(row.namespace, row.user, float(row.gpu_count), self.began[name], self.now)
+        if self.now > self.began[name]:
+            self.used.append(use)
+        if row.time_limit_s is not None and self.now > self.began[name] + row.time_limit_s:
+            self.overran.add(name)
         self.machines.give_back(name)
         self.scheduler.ended(name, row.attempt)
 
     def decide(self) -> None:
         for number in range(50):  # as the leader, which decides again while reasons are to be published
+            self.overran |= {
+                name
+                for name, row in self.running.items()
+                if row.time_limit_s is not None and self.now > self.began[name] + row.time_limit_s
+            }
             decision = self.scheduler.decide(self.now)
+            self.check_promises(decision)
             for row, placement in decision.placements:
                 self.starts(row, placement)
+            for key in (key for preemption in decision.preemptions for key in preemption.victims):
+                self.at(self.now + 1.0, "stopped", self.running[key[0]])
             if number == 0 and not decision.placements and not self.running:
                 self.check_idle()
             if not self.scheduler.unexplained:
@@ -222,10 +324,49 @@ class World:
         self.machines.take(row.job_id, row.namespace, placement)
         self.scheduler.confirm(row.job_id, row.attempt)
         self.started[row.job_id], self.running[row.job_id] = self.now, row
+        self.began[row.job_id] = self.now
         self.at(self.now + self.arrivals[row.job_id].runs_s, "ends", (row.job_id, row))
         promised = self.promised.pop(row.job_id, math.inf)
         if self.now > promised:
             raise Violation(f"{row.job_id} was promised {promised} and starts at {self.now}")
+
+    def check_promises(self, decision: Decision) -> None:
+        """Every told date stands, or there is a reason why it does not, and the reason is true."""
+        taken_back: dict[str, PromiseChange] = {}
+        for change in decision.promises:
+            if change.outcome is PromiseOutcome.BROKEN:
+                raise Violation(f"the promise to {change.job_id} is broken at {self.now}: {change}")
+            if change.outcome is PromiseOutcome.WITHDRAWN:
+                taken_back[change.job_id] = change
+                self.check_reason(change)
+                self.taken_back[str(change.code)] += 1
+        dates = self.scheduler.promises
+        placed = {row.job_id for row, _ in decision.placements}
+        for name, before in self.told.items():
+            late = self.now if name in placed else dates.get(name, math.inf)
+            if (name in placed or name in self.scheduler.queue) and late > before + TOLERANCE_S:
+                change = taken_back.get(name)
+                if change is None or not change.reason:
+                    raise Violation(f"{name} was told {before}, and at {self.now} it is {late}, without a reason")
+        self.told = dict(dates)
+
+    def check_reason(self, change: PromiseChange) -> None:
+        """Is the reason true?"""
+        row, policy = self.scheduler.queue.get(change.job_id), self.policy
+        named = [name for name in self.arrivals if name in change.reason.split()]
+        true = {
+            WithdrawalCode.HOST_OUT: self.lost_at >= change.given_at,
+            WithdrawalCode.OVERRUN: bool(self.overran.intersection(named)),
+            WithdrawalCode.QUOTA: policy.quotas != Quotas(),
+            WithdrawalCode.POLICY: self.policy_changed_at >= change.given_at,
+            WithdrawalCode.PREEMPTION: policy.preemption,
+            WithdrawalCode.CAME_AHEAD: any(name != change.job_id for name in named),
+            WithdrawalCode.RUNS_LONGER: any(name in self.running for name in named),
+            WithdrawalCode.JOB_CHANGED: row is not None and row.attempt != change.attempt,
+            WithdrawalCode.JOB_LEFT: row is None,
+        }
+        if change.code is None or not true.get(change.code, False):
+            raise Violation(f"the reason is not true at {self.now}: {change}")
 
     def check_dates(self) -> None:
         scheduler, trace = self.scheduler, self.trace
@@ -239,7 +380,7 @@ class World:
                     raise Violation(f"{reason.first_job} is shown {date} at {self.now}: {reason}")
             if "None" in f"{reason.message} {reason.next_step}":
                 raise Violation(f"no words: {reason.message}; {reason.next_step}")
-        firm = trace.policy.backfill == "conservative" or trace.policy.order != "fair_share"
+        firm = trace.policy.backfill == "conservative" or not trace.policy.uses_shares
         if not trace.is_calm or not firm:
             return
         for name, before in self.promised.items():
@@ -251,7 +392,7 @@ class World:
         if self.now - self.lost_at <= GATHER_S:
             return
         for row in self.scheduler.queue:
-            alone = Scheduler(self.trace.policy, explains=False)
+            alone = Scheduler(self.policy, explains=False)
             for host in self.machines._hosts.values():
                 alone.upsert_host(host)
             self.machines._scheduler = alone

@@ -19,6 +19,7 @@ from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
+from activities.leader.promise_writer import PromiseWriter
 from activities.leader.recovery_times import RecoveryTimes
 from activities.leader.run_times import LearnedRunTimes
 from gpu_platform.domain.contracts import AttemptKey
@@ -111,7 +112,8 @@ _WHY = {
 class DecisionLoop:
     """Owns the scheduler core. ``answer`` and ``send_preemption`` are called from its thread and must not block.
 
-    ``may_place``: False while GPUs that look free may be in use.
+    ``may_place``: False while GPUs that look free may be in use. ``policy_is_new``: the leader before decided by
+    another policy.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class DecisionLoop:
         answer: Callable[[PlacementRequest, Placement], None],
         send_preemption: Callable[[PreemptionOrder], None],
         may_place: Callable[[], bool] = lambda: True,
+        policy_is_new: bool = False,
     ) -> None:
         self._store = store
         self._policy = policy.policy
@@ -132,6 +135,7 @@ class DecisionLoop:
         self._answer = answer
         self._may_place = may_place
         self._preemption_orders = PreemptionOrders(store, send_preemption)
+        self._promises = PromiseWriter(store, epoch)
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
         self._run_times = LearnedRunTimes(store)
@@ -140,6 +144,7 @@ class DecisionLoop:
         self._inbox = threading.Lock()
         self._unknown: list[PlacementRequest] = []
         self._new_policy: PolicyInForce | None = None
+        self._policy_is_new = policy_is_new
         self._reported_faults: tuple[PluginFault, ...] = ()
 
     def run(self, stopped: threading.Event) -> None:
@@ -162,9 +167,9 @@ class DecisionLoop:
         while not stopped.is_set():
             try:
                 if not loaded:
-                    self._load()
+                    self._load(self._policy_is_new)
                     self._report_plugins()
-                    loaded = True
+                    loaded, self._policy_is_new = True, False
                 now = time.monotonic()
                 if now >= next_fence_check:
                     self._check_still_leader()
@@ -185,7 +190,7 @@ class DecisionLoop:
                 # No result of this round was sent. The next round decides again without the plugin, and queries all
                 # hosts again.
                 log.exception("scheduler.plugin_failed", kind=error.fault.kind, plugin=error.fault.name)
-                self._policy = self._policy.without(error.fault)
+                self._policy, self._policy_is_new = self._policy.without(error.fault), True
                 loaded, changed = False, True
                 continue
             except Unavailable as error:
@@ -207,12 +212,15 @@ class DecisionLoop:
 
     # -- (2) what changed ----------------------------------------------------------------------
 
-    def _load(self) -> None:
+    def _load(self, policy_changed: bool = False) -> None:
         fair = self._policy.uses_shares
         since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
         self._run_times.learn()
         current = self._run_times.in_state(state.read_state(self._store, utc_now(), since))
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
+        self._promises.begin(current.promises)
+        if policy_changed:
+            self._core.policy_changed()
         self._core.prepare()
         self._seq = current.seq
         self._speeds = JobSpeeds()
@@ -245,7 +253,7 @@ class DecisionLoop:
             self._core.configure_fabric(policy.fabric)
         else:
             # At worst, a proposal that is on its way is made twice: the store refuses the second reservation.
-            self._load()
+            self._load(policy_changed=True)
             self._report_plugins()
         leader.change_policy(self._store, self._epoch, new.written)
         log.info("scheduler.reconfigured", only_the_fabric=only_the_fabric)
@@ -353,6 +361,7 @@ class DecisionLoop:
         decision = self._core.decide(time.time())
         elapsed = time.perf_counter() - started
         DECISION_SECONDS.observe(elapsed)
+        self._promises.write(self._core.promised, decision.promises)
         for row in decision.expired:
             PLACEMENT_DECISIONS.labels(outcome="expired").inc()
             log.warning("scheduler.proposal_expired", job=row.job_id, attempt=row.attempt)

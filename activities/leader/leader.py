@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Coroutine
@@ -68,6 +69,7 @@ class LeaderActivities:
         """Decide for ``lead_s`` seconds, until the activity is cancelled, or until another leader takes over."""
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
         doubt, reported = await self._doubt()
+        policy_before = await asyncio.to_thread(leader.current_policy, self._store)
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
         log.info("scheduler.leads", epoch=epoch)
         until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
@@ -105,6 +107,7 @@ class LeaderActivities:
             answer=answer,
             send_preemption=send_preemption,
             may_place=beside.restorer.may_place,
+            policy_is_new=policy_before != json.loads(json.dumps(self._policy.written)),
         )
         housekeeping = asyncio.ensure_future(beside.run())
         deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))

@@ -20,6 +20,11 @@ PLACEMENT_DECISIONS = Counter(
     "and jobs that were ordered to stop for another job (preempted)",
     ["outcome"],
 )
+PROMISES = Counter(
+    "gpu_platform_promises",
+    "Promised starts: given, promised earlier, kept, withdrawn for a reason, or broken without one",
+    ["outcome", "reason"],
+)
 JOBS_RESTORED = Counter(
     "gpu_platform_jobs_restored",
     "Jobs that Temporal knew and the database did not, because it was lost or restored to an older point",

@@ -20,4 +20,5 @@ def load_cluster_state(scheduler: Scheduler, state: ClusterState) -> Scheduler:
         scheduler.update_telemetry(name, telemetry)
     for waiting in state.queue:
         scheduler.add(waiting)
+    scheduler.restore_promises(state.promises)
     return scheduler

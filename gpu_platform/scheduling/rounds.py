@@ -312,10 +312,10 @@ class SchedulingRound:
     def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
         blocked_by, policy = self.blocked_by, self.state.policy
-        self.job_of_turn[turn] = row.job_id
         usable = self._usable_hosts(row)
         if usable is None:
             return None
+        self.job_of_turn[turn] = row.job_id
         if policy.backfill == "none":
             blocked_by[blocked_by == NO_TURN] = turn
             return None

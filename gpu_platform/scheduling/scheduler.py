@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
-from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.cluster_state import PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
-from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
-from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals, holder_of
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
@@ -32,6 +32,8 @@ from gpu_platform.scheduling.policy import Policy, build_framework, build_order
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
+from gpu_platform.scheduling.promising.ledger import PromiseLedger
+from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
@@ -59,6 +61,8 @@ class Decision:
     preemptions: list[Preemption] = field(default_factory=list)
     """Jobs to stop for a waiting job. Each is returned once. See ``Policy.preemption``, ``defragmentation`` and
     ``recovery``."""
+    promises: list[PromiseChange] = field(default_factory=list)
+    """What became of promises in this decision."""
 
 
 class Scheduler:
@@ -106,6 +110,9 @@ class Scheduler:
             empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals)
+        self._ledger = PromiseLedger(self._state, self._proposals)
+        self._ended: list[RunningRow] = []
+        """Jobs that ended since the last decision."""
         self._explains = explains
         self._book = WaitingReasons(self._state, self._planner.next_preemption)
         self.round = SchedulingRound(self._state, 0.0, self._propose)
@@ -121,6 +128,7 @@ class Scheduler:
 
     def configure_fabric(self, config: FabricConfig) -> None:
         """Set another fabric. It counts from the next decision on."""
+        self.policy_changed()
         self.snapshot.configure_fabric(config)
 
     def upsert_host(self, row: HostRow) -> None:
@@ -136,6 +144,8 @@ class Scheduler:
             }
             there |= {(job.job_id, job.attempt): job for job in self.running_jobs.with_host_resources_on(row.name)}
             self._planner.hosts_lost(there.values(), self._now)
+        if row.state is not HostState.READY and host_index is not None and self.snapshot.ready[host_index]:
+            self._ledger.note(WithdrawalCode.HOST_OUT, out_of_service(row.name, row.state))
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
@@ -146,6 +156,7 @@ class Scheduler:
             for holder in self.running_jobs.holders(row.uuid) if row.free else ():
                 self._end_unless_proposed(holder)
             if row.state in OUT_OF_SERVICE:
+                self._ledger.note(WithdrawalCode.HOST_OUT, f"GPU {row.index} of host {row.host} is {row.state}")
                 heals = row.state is not GpuState.OFFLINE  # DEGRADED: repair will begin soon
                 self._planner.gpu_broke(self.running_jobs.holders(row.uuid), row.uuid, self._now, heals=heals)
 
@@ -163,7 +174,9 @@ class Scheduler:
 
     def started(self, row: RunningRow) -> None:
         """Note that a job holds GPUs that another leader placed. Jobs that were confirmed here are known already."""
-        self._release(row.job_id, row.attempt)
+        before = self._release(row.job_id, row.attempt)
+        if before is not None and latest_end(row) > latest_end(before):
+            self._ledger.note(WithdrawalCode.RUNS_LONGER, runs_longer(row.job_id))
         self._charge(row, 1, row.started_at)
         self.running_jobs.begin(row)
         self.snapshot.touch(row.gpu_uuids)
@@ -210,6 +223,7 @@ class Scheduler:
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is None:
             return
+        self._ledger.confirmed(job_id)
         self._release_holds_of(proposal)
         if any(self.snapshot.is_free(uuid) for uuid in proposal.placement.gpu_uuids):
             self._release(job_id, attempt)  # the job has ended already
@@ -235,7 +249,20 @@ class Scheduler:
     @property
     def promises(self) -> dict[str, float]:
         """Return waiting job -> its promised start, as of the last decision. Only jobs that have one."""
-        return self.round.promises()
+        return self._ledger.told()
+
+    @property
+    def promised(self) -> dict[str, PromisedStart]:
+        """Return all promises by job, for a scheduler that goes on with them: see ``restore_promises``."""
+        return self._ledger.promises()
+
+    def restore_promises(self, promises: Iterable[PromisedStart]) -> None:
+        """Go on with the promises of another scheduler. Everything else must be loaded before."""
+        self._ledger.restore(promises)
+
+    def policy_changed(self) -> None:
+        """Note that the policy is another one than that by which promises were given."""
+        self._ledger.note(WithdrawalCode.POLICY, "the scheduler's policy was changed")
 
     def decide(self, now: float) -> Decision:
         """Place what can be placed, in order. ``now`` in seconds, on any clock that does not go back.
@@ -246,16 +273,24 @@ class Scheduler:
         self._now = now
         for job in self.running_jobs.pass_time(now):
             self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
+            self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
+        for job in self._ended:
+            if latest_end(job) + TOLERANCE_S < now:
+                self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
+        self._ended.clear()
         expired = self._expire(now)
         policy = self.policy
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.hold_back_priority(now)
-        if self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority):
+        settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
+        if settled and not self._ledger.is_due(now):
             decision = Decision(reasons=self._renew(idle=True), expired=expired)
         else:
             self._serve(now, hold_back_priority)
+            promises = self._ledger.update(self.round, now)
             reasons = self._renew()
-            decision = Decision(self.round.placements, reasons, expired, self._planner.plan(self.round, now))
+            preemptions = self._planner.plan(self.round, now)
+            decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
         # At the end, because trials during the decision also increase the snapshot's version.
         self._settled = (self.snapshot.version, self.queue.version, period, hold_back_priority)
         return decision
@@ -303,13 +338,7 @@ class Scheduler:
 
     def _propose(self, row: PlacementRequest, placement: Placement) -> None:
         self._proposals.add(Proposal(row, placement, self._now + self.policy.proposal_timeout_s))
-        holder = RunningRow.of(
-            row,
-            gpu_uuids=tuple(placement.gpu_uuids),
-            started_at=self._now,
-            shares=_shares(placement),
-            host_use=_host_use(placement),
-        )
+        holder = holder_of(row, placement, self._now)
         self.running_jobs.begin(holder)
         self._charge(holder, 1, self._now)
         self._planner.placed(row.job_id)
@@ -339,30 +368,16 @@ class Scheduler:
         if (row.job_id, row.attempt) not in self._proposals:
             self._release(row.job_id, row.attempt)
 
-    def _release(self, job_id: str, attempt: int) -> None:
+    def _release(self, job_id: str, attempt: int) -> RunningRow | None:
         row = self.running_jobs.end((job_id, attempt))
         if row is not None:
             self._charge(row, -1, self._now)
             self.snapshot.touch(row.gpu_uuids)
+            self._ended.append(row)
+        return row
 
     def _charge(self, row: RunningRow, sign: int, now: float) -> None:
         gpus = sign * len(row.gpu_uuids)
         self.quotas.charge(row.namespace, row.user, gpus)
         if self._fair:
             self.shares.charge(row.namespace, row.user, gpus, now)
-
-
-def _shares(placement: Placement) -> tuple[ShareGrant | None, ...]:
-    if not any(host_slice.shares for host_slice in placement.slices):
-        return ()
-    return tuple(
-        grant for host_slice in placement.slices for grant in host_slice.shares or [None] * len(host_slice.gpu_uuids)
-    )
-
-
-def _host_use(placement: Placement) -> tuple[HostUse, ...]:
-    return tuple(
-        HostUse(host_slice.host, host_slice.cpus, host_slice.ram_mib)
-        for host_slice in placement.slices
-        if host_slice.cpus or host_slice.ram_mib
-    )

@@ -25,7 +25,7 @@ from gpu_platform.store import events
 from gpu_platform.store.database import Store, epoch_s, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import hosts
-from gpu_platform.store.jobs import queue
+from gpu_platform.store.jobs import promises, queue
 from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.interrupts import PREEMPTING
 from gpu_platform.store.models import allocation, event, host, job
@@ -48,6 +48,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
             host_use=hosts.read_host_use(session),
             running=read_running(session),
             queue=queue.read_queue(session),
+            promises=promises.read_promises(session),
             used=[] if use_since is None else read_use(session, now - use_since),
             telemetry=read_telemetry(session),
         )

@@ -34,7 +34,7 @@ from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import hosts
-from gpu_platform.store.jobs import admission, jobs
+from gpu_platform.store.jobs import admission, jobs, promises
 from gpu_platform.store.leadership import leader
 from service.context import now
 from service.operations import checkpoints, secrets
@@ -178,7 +178,8 @@ def why(store: Store, job_id: str) -> Reason:
 
     reason = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), look)
     if reason is not None:
-        return reason.for_job(job_id, job.reason.position if job.reason else None)
+        shown = reason.for_job(job_id, job.reason.position if job.reason else None)
+        return promises.as_told(store, {job_id: shown})[job_id]
     if job.reason is not None:
         return job.reason  # the job is being placed
     raise NotFound(f"job {job_id} does not wait: it is {job.state}", job_id=job_id)

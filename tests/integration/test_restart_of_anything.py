@@ -142,6 +142,38 @@ async def test_a_standby_scheduler_takes_over_in_ten_seconds(cluster: LocalClust
     assert time.monotonic() - killed_at < 10
 
 
+async def test_a_promise_outlives_the_leader_that_gave_it(cluster: LocalCluster, client: AsyncClient) -> None:
+    """The list of jobs, the queue and ``describe`` show the same date, before and after."""
+    gpus = ResourceRequest(gpus_per_host=8)
+    first = await client.submit(JobSpec(command=["sleep", "600"], gpus=gpus, time_limit_s=600, grace_s=1))
+    await eventually(lambda: running(client, [first]), "the first job to run")
+    both = gpus.model_copy(update={"hosts": 2})
+    gang = await client.submit(JobSpec(command=["true"], gpus=both, time_limit_s=60))
+
+    async def date() -> float | None:
+        job = await client.get(gang.id)
+        return job.reason.starts_by if job.reason else None
+
+    promised = await eventually(date, "the gang to get a date")
+    leader = await eventually(lambda: _leader(cluster), "one scheduler to lead")
+    kill(leader)
+    assert await date() == promised, "nobody leads, and the promise stands"
+    long = await client.submit(JobSpec(command=["true"], gpus=gpus, time_limit_s=6000))
+
+    async def explained() -> bool:
+        return (await client.get(long.id)).reason is not None
+
+    await eventually(explained, "another scheduler to lead")
+    assert await date() == promised
+    assert (await client.reason(gang.id)).starts_by == promised
+    assert [one.reason.starts_by async for one in client.queue() if one.job_id == gang.id and one.reason] == [promised]
+    for job in (long, gang, first):
+        await client.kill(job.id)
+        assert (await client.wait(job.id, timeout_s=60)).state is JobState.CANCELLED
+    kinds = [event.kind async for event in client.events(job_id=gang.id)]
+    assert "job.promise_broken" not in kinds
+
+
 def _leader(cluster: LocalCluster) -> ChildProcess | None:
     """The scheduler whose log says last that it leads."""
     newest: tuple[int, ChildProcess] | None = None

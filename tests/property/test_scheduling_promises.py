@@ -10,10 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
+from gpu_platform.domain.placing.promise import WithdrawalCode
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.promising.ledger import PromiseLedger
+from gpu_platform.scheduling.promising.withdrawals import Withdrawals
+from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.promise_worlds import Trace, Violation, play
 from tests.virtual_time import VirtualTime
@@ -37,6 +41,11 @@ def test_conservative_backfill_keeps_every_promise(seed: int) -> None:
     play(Trace.random(seed, backfill="conservative"))
 
 
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
+def test_promises_outlive_leaders_and_are_withdrawn_only_for_true_reasons(seed: int) -> None:
+    play(Trace.troubled(seed))
+
+
 FAULTS = {
     "promises bind nobody": (patch.object(EarlierPromises, "to_others", lambda self, row: []), 24, "was promised"),
     "gangs that cannot start keep hosts": (patch.object(EmptyFits, "fits", lambda self, row: True), 18, "nothing runs"),
@@ -51,6 +60,35 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     given = {"backfill": "conservative"} if "promises" in fault else {}
     with planted, pytest.raises(Violation, match=words):
         play(Trace.random(seed, **given))
+
+
+FAULTS_OF_LEADERS = {
+    "a new leader knows no promise": (
+        patch.object(Scheduler, "restore_promises", lambda self, promises: None),
+        "without a reason",
+    ),
+    "a promise goes without a word": (
+        patch.object(PromiseLedger, "_take_back", lambda self, row, *_: self._entries.pop(row.job_id) and []),
+        "without a reason",
+    ),
+    "the wrong reason": (
+        patch.object(Withdrawals, "cause", lambda *_: (WithdrawalCode.HOST_OUT, "host h0 is LOST")),
+        "is not true",
+    ),
+    "no reason is found": (patch.object(Withdrawals, "_came_ahead", lambda *_: None), "is broken"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_LEADERS)
+def test_a_planted_fault_of_the_ledger_is_found(fault: str) -> None:
+    planted, words = FAULTS_OF_LEADERS[fault]
+    with planted, pytest.raises(Violation, match=words):
+        _play_troubled_worlds(60)
+
+
+def _play_troubled_worlds(count: int) -> None:
+    for seed in range(count):
+        play(Trace.troubled(seed))
 
 
 def test_a_date_that_has_passed_is_taken_back_with_the_reason_and_given_again() -> None:

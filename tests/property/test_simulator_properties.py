@@ -12,7 +12,7 @@ from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quota
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing.job_queue import ORDERS
+from gpu_platform.scheduling.queueing.queue_order import ORDERS
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
@@ -61,7 +61,7 @@ OWNERS = Quotas(
 )
 policies = st.builds(
     Policy,
-    order=st.sampled_from(ORDERS),
+    order=st.sampled_from(sorted(ORDERS)),
     backfill=st.sampled_from(BACKFILLS),
     preemption=st.booleans(),
     defragmentation=st.booleans(),

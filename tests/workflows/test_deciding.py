@@ -26,7 +26,7 @@ from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store, state
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, reports
-from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs import jobs, promises, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, reserving
@@ -222,8 +222,9 @@ async def test_a_new_leader_knows_who_is_leaving(start: Start, tmp_path: Path) -
         await platform.ends(probe, JobState.COMPLETED)
 
 
-async def test_a_leader_that_comes_back_keeps_dates(start: Start) -> None:
-    async with start({"a": "dgx-h100", "b": "dgx-h100"}) as platform:
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+async def test_a_leader_that_comes_back_keeps_dates(start: Start, backfill: str) -> None:
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}, backfill=backfill) as platform:
         first = await platform.submit(shell("sleep 60", time_limit_s=100))
         await platform.reaches(first, JobState.RUNNING)
         gang = await platform.submit(shell("true", hosts=2))
@@ -232,12 +233,19 @@ async def test_a_leader_that_comes_back_keeps_dates(start: Start) -> None:
             reason = platform.job(gang).reason
             return reason.starts_by if reason is not None else None
 
-        promised = await eventually(date, "the gang to get a date")
+        await eventually(date, "the gang to get a date")
+        before = promises.read_promises(platform.store, [gang])
         await platform.change_leader()
         long = await platform.submit(shell("true", time_limit_s=1000))
         await waits_because(platform, long, "behind_higher_priority")
-        assert date() == pytest.approx(promised, abs=0.01)
-        for job_id in (first, gang, long):
+        assert promises.read_promises(platform.store, [gang]) == before
+        assert date() == before[0].start
+        await platform.signal(gang, "kill")
+        await platform.ends(gang, JobState.CANCELLED)
+        await eventually(lambda: gang not in {one.job_id for one in promises.read_promises(platform.store)}, "no row")
+        told = next(event for event in read_events(platform.store, 0, job_id=gang) if "promise" in event.kind)
+        assert (told.kind, told.data["code"]) == ("job.promise_withdrawn", "job_left")
+        for job_id in (first, long):
             await platform.signal(job_id, "kill")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
@@ -242,3 +243,28 @@ class Reason(BaseModel):
         not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.PREEMPTING: None}
         basis = None if self.estimate is None else not_theirs.get(self.estimate, self.estimate)
         return self.model_copy(update={"position": position, "starts_by": None, "estimate": basis})
+
+    def as_told(self, promised: float | None, now: float, silent_since: float | None = None) -> Reason:
+        """The reason of one job as it may be shown at ``now``, without dates that have passed.
+
+        ``promised``: what the leader promised to this job. ``silent_since``: since when no scheduler decides; None: one
+        does.
+        """
+        update: dict[str, object] = {"starts_by": promised}
+        has_passed = promised is not None and promised < now
+        basis, estimated = self.estimate, self.estimated_start
+        if has_passed or promised is None:
+            update["starts_by"] = None
+            basis = EstimateBasis.TIME_LIMITS if basis is EstimateBasis.PROMISED else basis
+        elif basis is not EstimateBasis.PREEMPTING:
+            basis, estimated = EstimateBasis.PROMISED, promised
+        if estimated is not None and (estimated < now or (has_passed and estimated == promised)):
+            estimated = None
+            basis = None if basis is EstimateBasis.TIME_LIMITS else basis
+        update |= {"estimate": basis, "estimated_start": estimated}
+        if silent_since is not None:
+            when = f"{datetime.fromtimestamp(silent_since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            update["next_step"] = f"no scheduler decides since {when}: jobs start, and get dates, once one does"
+        elif has_passed:
+            update["next_step"] = "its promised start has passed: the scheduler is about to say what follows"
+        return self.model_copy(update=update)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.promise import PromisedStart
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 
 
@@ -42,6 +43,7 @@ class ClusterState(BaseModel):
     host_use: Annotated[list[HostUse], Field(alias="room", description="CPUs and memory of hosts that jobs have")] = []
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[PlacementRequest], Field(description="Jobs that wait, in no particular order")] = []
+    promises: Annotated[list[PromisedStart], Field(description="Starts that waiting jobs were promised")] = []
     used: Annotated[list[PastUseRow], Field(description="Earlier use, for fair share")] = []
     telemetry: Annotated[dict[str, list[GpuTelemetry]], Field(description="Per host, as last reported")] = {}
     policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}

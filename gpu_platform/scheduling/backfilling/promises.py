@@ -20,13 +20,16 @@ from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.topology.machine import members
 
+Asked = tuple[str, float | None]
+"""(class key, time limit): see ``PlacementRequest.with_class_key``."""
+
 
 @dataclass
 class RememberedPromises:
     """The promises as of the last decision, and who waited then. Only with conservative backfill."""
 
     reservations: dict[str, PlannedReservation] = field(default_factory=dict)
-    requests: dict[str, PlacementRequest] = field(default_factory=dict)
+    asked: dict[str, Asked] = field(default_factory=dict)
     """What each of these jobs asked for when it got its promise."""
     waited: frozenset[str] = frozenset()
     """The jobs that waited at the last decision, with a promise or without. They must not delay a promise."""
@@ -58,12 +61,8 @@ class EarlierPromises:
         """Those of them whose jobs had no turn yet."""
 
     def _stands(self, job_id: str, promise: PlannedReservation) -> bool:
-        row, before = self._queue.get(job_id), self._remembered.requests[job_id]
-        if (
-            row is None
-            or (row is not before and what_is_asked(row) != what_is_asked(before))
-            or promise.end <= self._now
-        ):
+        row, asked = self._queue.get(job_id), self._remembered.asked[job_id]
+        if row is None or what_is_asked(row) != asked or promise.end <= self._now:
             return False
         snapshot, hosts = self._snapshot, promise.hosts
         return bool(snapshot.ready[hosts].all() and not (promise.gpus & ~snapshot.working[hosts]).any())
@@ -118,11 +117,13 @@ class EarlierPromises:
         """
         remembered = self._remembered
         remembered.reservations = {
-            entry.job_id: self.standing.get(entry.job_id, entry) if entry.overdue else entry for entry in planned
+            # What is left of ``unrenewed`` got no turn, because jobs of lost hosts come first for a moment.
+            **self.unrenewed,
+            **{entry.job_id: self.standing.get(entry.job_id, entry) if entry.overdue else entry for entry in planned},
         }
         remembered.waited = frozenset(row.job_id for row in self._queue)
         rows = ((job_id, self._queue.get(job_id)) for job_id in remembered.reservations)
-        remembered.requests = {job_id: row for job_id, row in rows if row is not None}
+        remembered.asked = {job_id: what_is_asked(row) for job_id, row in rows if row is not None}
         return self._are_put_off(planned)
 
 
@@ -164,9 +165,9 @@ class Overruns:
         return replace(planned, overdue=job_id)
 
 
-def what_is_asked(row: PlacementRequest) -> tuple[object, ...]:
-    """Return everything of a request that a promise is for."""
-    return row.resources, row.groups, row.time_limit_s, row.excluded_gpus, row.excluded_hosts, row.namespace
+def what_is_asked(row: PlacementRequest) -> Asked:
+    """Return everything of a request that a promise is for. ``row`` comes from the queue, so it has a class key."""
+    return row.class_key, row.time_limit_s
 
 
 def _overlap(one: PlannedReservation, other: PlannedReservation) -> bool:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import HostUse, RunningRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 
 
@@ -58,3 +60,14 @@ class Proposals:
     def expired(self, now: float) -> list[AttemptId]:
         """Return the attempts whose proposals nobody confirmed before ``now``."""
         return [key for key, proposal in self._of.items() if proposal.expires_at <= now]
+
+
+def holder_of(row: PlacementRequest, placement: Placement, started_at: float) -> RunningRow:
+    """Return the running job that a placement makes of a waiting one."""
+    slices = placement.slices
+    shares: tuple[ShareGrant | None, ...] = ()
+    if any(one.shares for one in slices):
+        shares = tuple(grant for one in slices for grant in one.shares or [None] * len(one.gpu_uuids))
+    host_use = tuple(HostUse(one.host, one.cpus, one.ram_mib) for one in slices if one.cpus or one.ram_mib)
+    gpu_uuids = tuple(placement.gpu_uuids)
+    return RunningRow.of(row, gpu_uuids=gpu_uuids, started_at=started_at, shares=shares, host_use=host_use)

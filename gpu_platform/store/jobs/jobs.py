@@ -23,6 +23,7 @@ from gpu_platform.store.database import Store, change, insert_new, read_record, 
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
 from gpu_platform.store.jobs.checkpoints import saved_at
+from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
@@ -368,10 +369,14 @@ def _jobs_with_reasons(session: Session, rows: Sequence[Row[JobRecord, str | Non
     waiting = [row.id for row, reason in rows if row.state == JobState.QUEUED and reason is not None]
     places = positions(session, waiting)  # all at once: each would count who is ahead of it
     found = [job_of(row) for row, _ in rows]
-    for one, (_, text) in zip(found, rows, strict=True):
-        if one.id in places:
-            reason = Reason.model_validate_json(text or "")
-            one.reason = reason.for_job(one.id, places[one.id])
+    reasons = {
+        one.id: Reason.model_validate_json(text or "").for_job(one.id, places[one.id])
+        for one, (_, text) in zip(found, rows, strict=True)
+        if one.id in places
+    }
+    told = as_told(session, reasons)
+    for one in found:
+        one.reason = told.get(one.id)
     return found
 
 

@@ -14,6 +14,7 @@ from gpu_platform.domain.jobs.job import QueueEntry
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store.database import epoch_s, reading
+from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.leadership.leader import current_policy
 from gpu_platform.store.models import job, queue_entry, waiting_reason
 from gpu_platform.store.models.columns import UtcDateTime
@@ -95,7 +96,9 @@ def list_queue(
         query = query.where(queue_entry.c.namespace == namespace)
     if visible is not None:
         query = query.where(queue_entry.c.namespace.in_(sorted(visible)))
-    return [_waiting_job(row) for row in session.execute(query)]
+    found = [_waiting_job(row) for row in session.execute(query)]
+    told = as_told(session, {one.job_id: one.reason for one in found if one.reason is not None})
+    return [one.model_copy(update={"reason": told.get(one.job_id)}) for one in found]
 
 
 def _count_ahead(session: Session, order: _QueueOrder, job_id: str) -> int | None:

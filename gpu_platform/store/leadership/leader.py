@@ -17,13 +17,15 @@ from pydantic import TypeAdapter
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.errors import StaleEpoch
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import leader
 
-EPOCH = select(leader.c.epoch)
+_EPOCH = select(leader.c.epoch)
+_LOCKED_EPOCH = _EPOCH.with_for_update(read=True)
 _POLICY = select(leader.c.policy)
 _ROUND = select(leader.c.round)
 _PLUGIN_FAULTS = select(leader.c.plugin_faults)
@@ -89,7 +91,14 @@ def current_round(session: Session) -> int:
     return session.scalar(_ROUND) or 0
 
 
+def check_epoch(session: Session, epoch: int) -> None:
+    """Inside a transaction: keep other leaders away until the commit. Raises :class:`StaleEpoch` if one leads now."""
+    current = session.scalar(_LOCKED_EPOCH) or 0
+    if epoch != current:
+        raise StaleEpoch(f"a scheduler of epoch {epoch} decided this, but epoch {current} leads now")
+
+
 @reading
 def current_epoch(session: Session) -> int:
     """The epoch that may decide; 0 before the first leader."""
-    return session.scalar(EPOCH) or 0
+    return session.scalar(_EPOCH) or 0

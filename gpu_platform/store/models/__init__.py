@@ -17,6 +17,7 @@ from gpu_platform.store.models.jobs import (
     CheckpointRecord,
     IdempotencyRecord,
     JobRecord,
+    PromiseRecord,
     QueueEntryRecord,
     WaitingReasonRecord,
 )
@@ -28,6 +29,7 @@ job = table_of(JobRecord)
 idempotency = table_of(IdempotencyRecord)
 queue_entry = table_of(QueueEntryRecord)
 waiting_reason = table_of(WaitingReasonRecord)
+promise = table_of(PromiseRecord)
 host = table_of(HostRecord)
 gpu = table_of(GpuRecord)
 reservation = table_of(ReservationRecord)

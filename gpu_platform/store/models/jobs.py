@@ -93,6 +93,21 @@ class WaitingReasonRecord(Record, table=True):
     reason: str = text_column()
 
 
+class PromiseRecord(Record, table=True):
+    """The start that the leader promised to a waiting job; see ``PromisedStart``."""
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int
+    start: float
+    """Unix seconds, as all times of this table: a new leader goes on with exactly these numbers."""
+    given_at: float
+    class_key: str = text_column()
+    time_limit_s: float | None = None
+    places: str = text_column()
+    """JSON list of :class:`PromisedPlace`."""
+    waits_for: str = text_column()
+
+
 class CheckpointRecord(Record, table=True):
     """The newest checkpoint of an attempt that a host reported. It stays after the attempt, or the host, is gone."""
 

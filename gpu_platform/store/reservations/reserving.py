@@ -17,14 +17,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
 from gpu_platform.domain.hosts.share import first_use
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
 from gpu_platform.store.database import change, insert_new, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.queue import leave_queue
-from gpu_platform.store.leadership.leader import EPOCH
+from gpu_platform.store.leadership.leader import check_epoch
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, job, reservation
 from gpu_platform.store.reservations import shares
@@ -171,11 +171,8 @@ def _check_place(session: Session, key: AttemptKey, placement: Placement) -> Non
 
 
 def _check_epoch(session: Session, placement: Placement) -> None:
-    if not placement.epoch:
-        return
-    epoch = session.scalar(_LOCKED_EPOCH) or 0
-    if placement.epoch != epoch:
-        raise StaleEpoch(f"a scheduler of epoch {placement.epoch} decided this, but epoch {epoch} leads now")
+    if placement.epoch:
+        check_epoch(session, placement.epoch)
 
 
 def _check_host(item: shares.AllocationItem, state: str | None) -> None:
@@ -214,7 +211,6 @@ def _illegal(key: AttemptKey, current: str, wanted: JobState) -> IllegalTransiti
 _HELD_WHERE = select(allocation.c.gpu_uuid).where(
     OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_not(None)
 )
-_LOCKED_EPOCH = EPOCH.with_for_update(read=True)
 _LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
 _TAKE_JOB = (
     update(job)

@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.texts import counted
-from service.cli.show.tables import duration, format_indices, plain_table
+from service.cli.show.tables import clock, duration, format_indices, plain_table
 
 
 def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:
@@ -113,7 +113,7 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
             parts.append(f"-> {answer.reason.next_step}")
         parts += reason_parts(answer.reason)
     if answer.preempts:
-        when_stopped = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
+        when_stopped = "at once" if answer.preempts_at is None else f"at {clock(answer.preempts_at)}"
         parts += ["", f"{', '.join(answer.preempts)} would be stopped for it, {when_stopped}"]
     parts += [f"warning: {warning}" for warning in answer.warnings]
     return Group(*parts)
@@ -170,20 +170,14 @@ def _start(reason: Reason, now: datetime) -> str:
     at = next((date for date in dates if date is not None and date >= now.timestamp()), None)
     if at is None:
         return "-"
-    return f"{_clock(at)} (in {duration(at - now.timestamp())})"
+    return f"{clock(at)} (in {duration(at - now.timestamp())})"
 
 
 def _ends(holder: BlockingJob) -> str:
     if holder.ends_by is None:
         return "no time limit"
     over = holder.ends_by < time.time()
-    return f"over its time limit since {_clock(holder.ends_by)}" if over else f"ends by {_clock(holder.ends_by)}"
-
-
-def _clock(at: float) -> str:
-    """Local time, with the date unless it is today."""
-    local = datetime.fromtimestamp(at)
-    return f"{local:%H:%M:%S}" if local.date() == datetime.now().date() else f"{local:%Y-%m-%d %H:%M}"
+    return f"over its time limit since {clock(holder.ends_by)}" if over else f"ends by {clock(holder.ends_by)}"
 
 
 _NO_ESTIMATE = {

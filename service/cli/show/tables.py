@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -137,6 +137,8 @@ def timeline(events: Sequence[Event]) -> Table:
 def event_text(event: Event) -> str:
     """One event in words."""
     data = event.data
+    if event.kind in _TEXTS:
+        return _TEXTS[event.kind](event)
     match event.kind:
         case "job.placed":
             why = data.get("why", "")
@@ -154,9 +156,6 @@ def event_text(event: Event) -> str:
             return f"exec beside rank {data.get('rank')} on {event.host}: {command}"
         case "job.exec_failed":
             return f"exec beside rank {data.get('rank')} on {event.host} failed" + _because(data.get("failure"))
-        case "gang.reserved" | "gang.released":
-            count, done = len(data.get("gpus", [])), event.kind.removeprefix("gang.")
-            return f"{counted(count, 'GPU')} {done}" if count else done
         case "domain.lost":
             jobs = data.get("jobs", [])
             lost = f"{len(data['hosts'])} of {counted(data['of'], 'host')}, {counted(len(jobs), 'job')}"
@@ -164,14 +163,34 @@ def event_text(event: Event) -> str:
         case "job.cancelled" | "job.preempted":
             done = "killed" if data.get("verb") == "kill" else event.kind.removeprefix("job.")
             return done + _because(data.get("reason"))
-        case "host.state" | "host.lost":
-            later = f", {data['wanted']} was asked for" if "wanted" in data else ""
-            return f"host {event.host} is {data.get('state', 'LOST')}{later}" + _because(data.get("reason"))
     what = event.kind.removeprefix("job.").replace(".", " ").replace("_", " ")
     failure = data.get("failure")
     if isinstance(failure, dict):
         return what + _because(failure.get("message"))
     return what + _because(data.get("reason"))
+
+
+def _host_text(event: Event) -> str:
+    data = event.data
+    later = f", {data['wanted']} was asked for" if "wanted" in data else ""
+    return f"host {event.host} is {data.get('state', 'LOST')}{later}" + _because(data.get("reason"))
+
+
+def _gang_text(event: Event) -> str:
+    count, done = len(event.data.get("gpus", [])), event.kind.removeprefix("gang.")
+    return f"{counted(count, 'GPU')} {done}" if count else done
+
+
+def _promise_taken_back(event: Event) -> str:
+    data, done = event.data, event.kind.removeprefix("job.promise_")
+    later = "" if data.get("later") is None else f"; now promised: by {clock(data['later'])}"
+    return f"promise of a start by {clock(data['promised'])} {done}: {data['reason']}{later}"
+
+
+def clock(at: float) -> str:
+    """Local time of Unix seconds, with the date unless it is today."""
+    local = datetime.fromtimestamp(at)
+    return f"{local:%H:%M:%S}" if local.date() == datetime.now().date() else f"{local:%Y-%m-%d %H:%M}"
 
 
 def gpu_history(events: Sequence[Event]) -> Table:
@@ -285,3 +304,13 @@ def plain_table(*columns: str) -> Table:
         whole = right or column in ("JOB", "HOST", "GPU", "UUID", "STATE", "MODEL", "FULL")
         table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     return table
+
+
+_TEXTS: dict[str, Callable[[Event], str]] = {
+    "gang.reserved": _gang_text,
+    "gang.released": _gang_text,
+    "host.state": _host_text,
+    "host.lost": _host_text,
+    "job.promise_withdrawn": _promise_taken_back,
+    "job.promise_broken": _promise_taken_back,
+}

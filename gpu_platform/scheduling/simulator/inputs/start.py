@@ -53,6 +53,9 @@ def _since(state: ClusterState) -> ClusterState:
                 for row in state.running
             ],
             "queue": [replace(row, enqueued_at=row.enqueued_at - at) for row in state.queue],
+            "promises": [
+                replace(promise, start=promise.start - at, given_at=promise.given_at - at) for promise in state.promises
+            ],
             "used": [replace(use, begin=use.begin - at, end=use.end - at) for use in state.used],
         }
     )
