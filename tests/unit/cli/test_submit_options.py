@@ -13,8 +13,10 @@ import pytest
 
 from gpu_platform.domain.jobs.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.promise import PromisedStart
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import queue
+from gpu_platform.store.jobs import promises, queue
+from gpu_platform.store.leadership import leader
 from tests.store_cluster import NOW, TTL_S, Cluster
 from tests.unit.cli.test_commands import run
 from tests.unit.service.api_server import application, served
@@ -108,9 +110,11 @@ async def test_the_queue_says_why_each_waits(service: Service) -> None:
         message="needs 4 GPUs",
         counts=[count],
         next_step="a job must end",
-        starts_by=4e9,
     )
     queue.set_reasons(service.cluster.store, {row.class_key: reason}, NOW)
+    epoch = leader.begin_epoch(service.cluster.store, "test", NOW)
+    promise = PromisedStart("first", 1, 4e9, NOW.timestamp(), row.class_key)
+    promises.write_promises(service.cluster.store, epoch, [promise], [], [], NOW)
     shown = await run("queue", url=service.url)
     assert [line.split()[:2] for line in shown.out.splitlines()[1:3]] == [["1", "second"], ["2", "first"]]
     for told in ("needs 4 GPUs", "-> a job must end", "2096-10-02"):
