@@ -256,11 +256,11 @@ class Reason(BaseModel):
         if has_passed or promised is None:
             update["starts_by"] = None
             basis = EstimateBasis.TIME_LIMITS if basis is EstimateBasis.PROMISED else basis
-        elif basis is not EstimateBasis.PREEMPTING:
+        elif basis is not EstimateBasis.PREEMPTING and not (basis is EstimateBasis.RUN_TIMES and estimated):
             basis, estimated = EstimateBasis.PROMISED, promised
         if estimated is not None and (estimated < now or (has_passed and estimated == promised)):
             estimated = None
-            basis = None if basis is EstimateBasis.TIME_LIMITS else basis
+            basis = None if basis in (EstimateBasis.TIME_LIMITS, EstimateBasis.RUN_TIMES) else basis
         update |= {"estimate": basis, "estimated_start": estimated}
         if silent_since is not None:
             when = f"{datetime.fromtimestamp(silent_since, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -154,7 +154,7 @@ def _probably(reason: Reason, now: datetime) -> str:
     at = reason.estimated_start
     if reason.estimate is not EstimateBasis.RUN_TIMES or at is None or at < now.timestamp():
         return ""
-    return f"; probably {_clock(at)}, if jobs run as long as earlier ones did"
+    return f"; probably {clock(at)}, if jobs run as long as earlier ones did"
 
 
 def _held_by(reason: Reason) -> str:
