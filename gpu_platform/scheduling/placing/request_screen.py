@@ -23,6 +23,7 @@ from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIn
 from gpu_platform.scheduling.placing.candidates import Candidates, shape_of
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
+from gpu_platform.scheduling.placing.host_classes import HostClasses
 
 GroupKey = tuple[str, str, float]
 """See ``queueing.job_queue.GroupKey``."""
@@ -129,7 +130,7 @@ class RequestScreen:
 
     def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
         self._framework, self._snapshot = framework, snapshot
-        self._classes = _HostClasses(snapshot)
+        self._classes = HostClasses(snapshot)
         self._groups = _KnownGroups.of(FIRST_GROUPS)
         self._of: dict[GroupKey, int] = {}
         self._answers: dict[tuple[object, ...], int] = {}
@@ -151,7 +152,7 @@ class RequestScreen:
     def begin(self, groups: Iterable[tuple[GroupKey, PlacementRequest]]) -> None:
         """Note which groups wait in this round."""
         self._round += 1
-        self._classes.update(self)
+        self._learn_classes(self._classes.update())
         seen, new = [], dict[GroupKey, PlacementRequest]()
         for key, row in groups:
             index = self._of.get(key)
@@ -349,52 +350,14 @@ class RequestScreen:
         hosts = self._classes.example[classes]
         self._can[number, classes] = self._framework.could_serve(query, self._snapshot, hosts, ChangeKind.HEALTH)
 
-    def learn_classes(self, new: NDArray[np.intp], n: int) -> None:
-        """Ask all requests about new classes of hosts. ``n``: how many classes there are."""
-        if n > self._can.shape[1]:
-            wider = np.zeros((len(self._can), 2 * n), bool)
+    def _learn_classes(self, new: NDArray[np.intp]) -> None:
+        """Ask all requests about new classes of hosts."""
+        if self._classes.n > self._can.shape[1]:
+            wider = np.zeros((len(self._can), 2 * self._classes.n), bool)
             wider[:, : self._can.shape[1]] = self._can
             self._can = wider
-        for number, query in enumerate(self._queries):
+        for number, query in enumerate(self._queries) if len(new) else ():
             self._ask(number, query, new)
-
-
-class _HostClasses:
-    """Hosts of one class have the same facts, so they give every request the same answer once they are empty."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self._seen = 0
-        self.of: NDArray[np.intp] = np.zeros(0, np.intp)
-        """The class of each host."""
-        self.present: NDArray[np.intp] = np.zeros(0, np.intp)
-        """The classes that have hosts."""
-        self.example: NDArray[np.intp] = np.zeros(0, np.intp)
-        """A host of each class."""
-
-    @property
-    def n(self) -> int:
-        return len(self.example)
-
-    def among(self, hosts: Flags) -> Flags:
-        """Return which classes are among ``hosts``, as long as the answers."""
-        found = np.zeros(self.n, bool)
-        found[self.of[hosts]] = True
-        return found
-
-    def update(self, screen: RequestScreen) -> None:
-        snapshot = self._snapshot
-        if self._seen == snapshot.facts_version and len(self.of) == len(snapshot):
-            return
-        columns = (snapshot.machine, snapshot.cuda, snapshot.isolates, snapshot.mps, snapshot.cpus, snapshot.ram_mib)
-        facts = zip(*(column.tolist() for column in columns), strict=True)
-        self.of = np.array([self._numbers.setdefault(one, len(self._numbers)) for one in facts], np.intp)
-        before, (self.present, first) = self.present, np.unique(self.of, return_index=True)
-        self.example = np.zeros(len(self._numbers), np.intp)
-        self.example[self.present] = first
-        screen.learn_classes(np.setdiff1d(self.present, before), self.n)
-        self._seen = snapshot.facts_version
 
 
 def _with(reserved: GpuSets | None, one: ReservedGpus, hosts: int) -> GpuSets:
