@@ -141,7 +141,24 @@ def gpus_twice(facts: Facts) -> list[Violation]:
 
 
 def ranks_repeated(facts: Facts) -> list[Violation]:
-    return [Violation(Kind.RANK_REPEATED, name) for name in facts.truth.repeated]
+    """A rank begins once in an attempt. Only a start that a power cut took back, unacknowledged, is made again."""
+    return [Violation(Kind.RANK_REPEATED, run.name) for run in facts.truth.repeated if not _was_taken_back(facts, run)]
+
+
+def _was_taken_back(facts: Facts, run: Run) -> bool:
+    """The power cut ended the rank, and nobody had been told that it runs."""
+    told = [
+        seen.before
+        for seen in facts.events
+        if seen.event.kind == "job.running" and (seen.event.job_id, seen.event.attempt) == (run.job, run.attempt)
+    ]
+    return any(
+        fault.kind == "power_cut"
+        and run.end is not None
+        and fault.begin <= run.end <= fault.end
+        and not any(at < fault.begin for at in told)
+        for fault in facts.faults
+    )
 
 
 def ranks_unbacked(facts: Facts) -> list[Violation]:

@@ -115,6 +115,17 @@ def test_attempts_in_turn_are_no_violation(directory: Path) -> None:
     assert (truth.together, truth.taken, truth.repeated) == (frozenset(), frozenset(), ())
 
 
+def test_a_rank_that_begins_again_in_its_attempt_is_found(directory: Path) -> None:
+    for _ in range(2):
+        assert rank(directory, "j", 1, "x", "0", "0").wait() == 0
+        truth_when(directory, "its end", 1, 1)
+    truth = truth_when(directory, "both runs", 1, 1)
+    (run,), (before,) = truth.runs, truth.repeated
+    assert before.end is not None
+    assert run.end is not None
+    assert before.begin < before.end < run.begin < run.end
+
+
 def test_a_child_that_was_left_behind_keeps_its_rank_alive(directory: Path) -> None:
     assert rank(directory, "j", 1, "x", "0", "0", "forks").wait() == 0
     assert rank(directory, "j", 2, "y", "0", "0").wait() == 0

@@ -101,7 +101,7 @@ def add_neighbour(facts: Facts) -> None:
 
 
 def second_begin(facts: Facts) -> None:
-    facts.truth = replace(facts.truth, repeated=("j#1 rank 0",))
+    facts.truth = replace(facts.truth, repeated=(Run("j", 1, 0, "a", ("x",), 9.5, 9.9),))
 
 
 def no_hold(facts: Facts) -> None:
@@ -238,6 +238,24 @@ def test_a_fault_that_a_host_notices_late_justifies_one_restart(struck: int, tol
         )
         facts.events.append(Seen(event, 31.0, 31.1))
     assert [violation.kind for violation in find_violations(facts)] == [Kind.RESTART_UNJUSTIFIED] * (not is_right)
+
+
+def test_a_start_that_a_power_cut_took_back_may_come_again() -> None:
+    facts = right()
+    second_begin(facts)
+    facts.faults.append(Fault("power_cut", "everything", 9.8, 9.95, hosts=frozenset("abc")))
+    assert find_violations(facts) == []
+    running = Event(seq=0, at=NOW, kind="job.running", actor="control", job_id="j", attempt=1, data={})
+    facts.events.append(Seen(running, 9.6, 9.7))
+    assert [violation.kind for violation in find_violations(facts)] == [Kind.RANK_REPEATED], "it was acknowledged"
+
+
+def test_a_rank_that_a_power_cut_did_not_end_may_not_begin_again() -> None:
+    facts = right()
+    second_begin(facts)
+    for begin in (9.6, 9.95):
+        facts.faults = [HOST_LOST, LEADER_CHANGED, Fault("power_cut", "everything", begin, begin + 0.1)]
+        assert [violation.kind for violation in find_violations(facts)] == [Kind.RANK_REPEATED]
 
 
 def test_the_story_of_a_violation() -> None:

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -52,8 +51,8 @@ class Truth:
     """(job, attempt, attempt): the kernel's locks proved that both lived when the later one began."""
     taken: frozenset[tuple[str, int, str]] = frozenset()
     """(job, attempt, GPU): its lock was taken when this attempt began."""
-    repeated: tuple[str, ...] = ()
-    """Ranks that began more than once in one attempt."""
+    repeated: tuple[Run, ...] = ()
+    """Runs of ranks that began again in the same attempt. ``runs`` has the last one."""
 
 
 def read_truth(directory: Path) -> Truth:
@@ -63,8 +62,7 @@ def read_truth(directory: Path) -> Truth:
 
 
 def truth_of(marks: list[dict[str, Any]]) -> Truth:
-    runs: dict[tuple[str, int, int], Run] = {}
-    began: Counter[tuple[str, int, int]] = Counter()
+    runs: dict[tuple[str, int, int], list[Run]] = {}
     together: set[tuple[str, int, int]] = set()
     taken: set[tuple[str, int, str]] = set()
     # By kind: the observer may write "gone" a moment before the rank's own line of its exit is read.
@@ -72,22 +70,24 @@ def truth_of(marks: list[dict[str, Any]]) -> Truth:
         key = (mark["job"], mark["attempt"], mark["rank"])
         match mark["mark"]:
             case "begin":
-                began[key] += 1
-                runs[key] = Run(
+                run = Run(
                     *key, mark["host"], tuple(mark["gpus"]), mark["t"],
                     relaxed=mark["fencing"] == "relaxed", watched=mark["watched"],
                 )  # fmt: skip
+                runs.setdefault(key, []).append(run)
             case "exit":
-                runs[key] = replace(runs[key], exit_code=mark["code"])
+                runs[key][-1] = replace(runs[key][-1], exit_code=mark["code"])
             case "gone" if key in runs:  # else it was killed between its connection and its first line
-                runs[key] = replace(runs[key], end=mark["t"])
+                begun = sum(run.begin <= mark["t"] for run in runs[key])
+                runs[key][begun - 1] = replace(runs[key][begun - 1], end=mark["t"])
             case "together":
                 first, second = sorted((mark["attempt"], mark["other"]))
                 together.add((mark["job"], first, second))
             case "gpu_taken":
                 taken.add((mark["job"], mark["attempt"], mark["gpu"]))
-    repeated = tuple(f"{job}#{attempt} rank {rank}" for (job, attempt, rank), count in began.items() if count > 1)
-    return Truth(tuple(runs.values()), frozenset(together), frozenset(taken), repeated)
+    repeated = tuple(run for of_one_rank in runs.values() for run in of_one_rank[:-1])
+    last = tuple(of_one_rank[-1] for of_one_rank in runs.values())
+    return Truth(last, frozenset(together), frozenset(taken), repeated)
 
 
 @contextmanager
