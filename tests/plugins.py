@@ -1,4 +1,4 @@
-"""Packages with filters, scores and order factors, as if they were installed."""
+"""Packages with filters, scores, order factors and binders, as if they were installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-FILTERS, SCORES, ORDER_FACTORS = "gpu_platform.filters", "gpu_platform.plugins", "gpu_platform.orders"
+FILTERS, SCORES = "gpu_platform.filters", "gpu_platform.plugins"
+ORDER_FACTORS, BINDERS = "gpu_platform.orders", "gpu_platform.binders"
 
 
 def install(monkeypatch: pytest.MonkeyPatch, site: Path, module: Path, group: str, **plugins: str) -> None:

@@ -1,4 +1,4 @@
-"""Filters, scores and order factors of other packages: how the platform reports one that fails."""
+"""Filters, scores, order factors and binders of other packages: how the platform reports one that fails."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-PluginKind = Literal["filter", "score", "order"]
+PluginKind = Literal["filter", "score", "order", "binder"]
 _LONGEST = 200
 """Characters of an exception's text that are kept."""
 
 
 class PluginFault(BaseModel):
-    """A filter, score or order factor that the policy names and that is switched off because it failed."""
+    """A filter, score, order factor or binder that the policy names and that is switched off because it failed."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,5 +1,6 @@
-"""Filters, scores and order factors of other packages, found by entry point; see ``examples/plugin-quiet-hosts`` and
-``examples/plugin-whole-hosts``.
+"""Filters, scores, order factors and binders of other packages, found by entry point.
+
+See ``examples/plugin-quiet-hosts`` and ``examples/plugin-whole-hosts``.
 
 Any exception of such a plugin, when it is loaded or called, becomes a :class:`PluginFault` that names it. The
 scheduler goes on without the plugin and reports it.
@@ -22,12 +23,14 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault, PluginKind
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import FilterText, HostQuery, Offers, Score
+from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.framework import ChooseHosts, FilterText, HostQuery, Offers, Score
 from gpu_platform.scheduling.queueing.queue_order import OrderFactor
 
 SCORES = "gpu_platform.plugins"
 FILTERS = "gpu_platform.filters"
 ORDER_FACTORS = "gpu_platform.orders"
+BINDERS = "gpu_platform.binders"
 _T = TypeVar("_T")
 
 
@@ -91,6 +94,34 @@ class SiteScore:
             return values
 
 
+class SiteBinder:
+    """A binder of another package: it chooses the hosts of a job among those that have an offer.
+
+    Raises PluginFailed for any error in it, and for a choice that the job does not allow.
+    """
+
+    def __init__(self, name: str, plugin: ChooseHosts) -> None:
+        self.name = name
+        self._plugin = plugin
+
+    def __call__(
+        self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+    ) -> HostIndices | None:
+        """Return the host indices in rank order. None: the platform shall choose."""
+        with _named("binder", self.name):
+            chosen = self._plugin(request, snapshot, offers, hosts)
+            if chosen is None:
+                return None
+            chosen = np.asarray(chosen, np.intp)
+            if chosen.shape != (request.hosts,) or len(np.unique(chosen)) != request.hosts:
+                raise ValueError(f"the answer is {request.hosts} different hosts, not {chosen.tolist()}")
+            if not np.isin(chosen, hosts).all():
+                raise ValueError("it chose a host that has no offer")
+            if len(np.unique(domains_of(request, snapshot, chosen))) != 1:
+                raise ValueError(f"it chose hosts of several domains, but the job requires one {request.gang_level}")
+            return chosen
+
+
 class SiteOrderFactor:
     """An order factor of another package. Raises PluginFailed for any error in it."""
 
@@ -138,6 +169,17 @@ def load_filters(names: Collection[str]) -> tuple[dict[str, SiteFilter], list[Pl
 def load_order_factors(names: Collection[str]) -> tuple[dict[str, SiteOrderFactor], list[PluginFault]]:
     """Return the order factors ``names`` of installed packages, and the faults of those that cannot be loaded."""
     return _load("order", ORDER_FACTORS, names, SiteOrderFactor)
+
+
+def load_binder(name: str) -> tuple[SiteBinder | None, list[PluginFault]]:
+    """Return the binder ``name``, and the fault if it is not installed or cannot be loaded. Empty name: none."""
+    if not name:
+        return None, []
+    found, faults = _load("binder", BINDERS, [name], SiteBinder)
+    if not found and not faults:
+        known = ", ".join(sorted(entry.name for entry in entry_points(group=BINDERS))) or "none"
+        faults = [PluginFault(kind="binder", name=name, error=f"not installed; there are: {known}", installed=False)]
+    return found.get(name), faults
 
 
 def _load(

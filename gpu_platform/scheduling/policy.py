@@ -10,10 +10,11 @@ from typing import Annotated
 from pydantic import PlainValidator
 
 from gpu_platform.domain.jobs.placement import ReasonCode
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.scheduling.cluster.snapshot import ChangeKind
-from gpu_platform.scheduling.placing.framework import Framework, NamedFilter, Score
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import ChooseHosts, Framework, NamedFilter, Offers, Score
 from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologyScore
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
 from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter, IsolationFilter
@@ -59,9 +60,9 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
 """Weights to start from, for ``Policy.weights``."""
 
 
-NOT_WRITTEN = ("plugins", "site_filters", "order_plugins", "plugin_faults")
-"""Fields of :class:`Policy` that a policy file does not have, because they follow from ``weights``, ``filters`` and
-``order_weights``."""
+NOT_WRITTEN = ("plugins", "site_filters", "site_binder", "order_plugins", "plugin_faults")
+"""Fields of :class:`Policy` that a policy file does not have, because they follow from ``weights``, ``filters``,
+``binder`` and ``order_weights``."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,15 @@ class Policy:
     """Weights for the choice of a gang's domain (NVLink domain, leaf, spine)."""
     filters: tuple[str, ...] = ()
     """Filters of other packages (entry points ``gpu_platform.filters``) that hosts must pass, by name."""
+    binder: str = ""
+    """A binder of another package (entry point ``gpu_platform.binders``), by name: it chooses the hosts of a job among
+    those that passed all filters. Empty: the platform chooses, by scores and domains."""
     plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
     """Scores of other packages, by name: see ``plugin_loading.load_plugins``."""
     site_filters: Annotated[Sequence[NamedFilter], PlainValidator(tuple)] = ()
     """Filters of other packages: see ``plugin_loading.load_filters``."""
+    site_binder: Annotated[ChooseHosts | None, PlainValidator(lambda one: one)] = None
+    """The binder of another package: see ``plugin_loading.load_binder``."""
     order_plugins: Annotated[Mapping[str, OrderFactor], PlainValidator(dict)] = field(default_factory=dict)
     """Order factors of other packages, by name: see ``plugin_loading.load_order_factors``."""
     plugin_faults: tuple[PluginFault, ...] = ()
@@ -170,6 +176,7 @@ class Policy:
             self,
             plugins={name: one for name, one in self.plugins.items() if (fault.kind, fault.name) != ("score", name)},
             site_filters=tuple(one for one in self.site_filters if (fault.kind, fault.name) != ("filter", one.name)),
+            site_binder=None if fault.kind == "binder" else self.site_binder,
             order_plugins={
                 name: one for name, one in self.order_plugins.items() if (fault.kind, fault.name) != ("order", name)
             },
@@ -236,10 +243,27 @@ def build_framework(policy: Policy) -> Framework:
             *_changed_by(ChangeKind.USE, policy.site_filters),
         ),
         scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
-        choose=partial(choose_hosts, weights=policy.domain_weights),
+        choose=_chooser(policy),
+        binder=policy.binder if policy.site_binder is not None else "",
         rank_domains=partial(rank_domains, weights=policy.domain_weights),
         site_filters=policy.site_filters,
     )
+
+
+def _chooser(policy: Policy) -> ChooseHosts:
+    own, binder = partial(choose_hosts, weights=policy.domain_weights), policy.site_binder
+    if binder is None:
+        return own
+
+    def choose(request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices) -> HostIndices | None:
+        """Let the binder choose where there is a choice, and the platform where the binder does not want to."""
+        fallback = own(request, snapshot, offers, hosts)
+        if fallback is None:
+            return None
+        chosen = binder(request, snapshot, offers, hosts)
+        return fallback if chosen is None else chosen
+
+    return choose
 
 
 def _changed_by(change: ChangeKind, filters: Sequence[NamedFilter]) -> list[NamedFilter]:

@@ -12,7 +12,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.plugin import PluginFault, PluginKind
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.placing.framework import NamedFilter
-from gpu_platform.scheduling.plugin_loading import load_filters, load_order_factors, load_scores
+from gpu_platform.scheduling.plugin_loading import load_binder, load_filters, load_order_factors, load_scores
 from gpu_platform.scheduling.policy import (
     NOT_WRITTEN,
     WEIGHTS,
@@ -39,8 +39,8 @@ def read_policy(
     *,
     do_without: Callable[[PluginFault], bool] = lambda fault: False,
 ) -> Policy:
-    """Read a policy. ``weights`` may also be the name of a set of weights. ``weights``, ``filters`` and
-    ``order_weights`` may name plugins.
+    """Read a policy. ``weights`` may also be the name of a set of weights. ``weights``, ``filters``,
+    ``binder`` and ``order_weights`` may name plugins.
 
     ``do_without``: may a plugin with that fault be switched off? Raises InvalidRequest, which says what is allowed.
     """
@@ -56,7 +56,9 @@ def read_policy(
     try:
         if isinstance(weights, Mapping):
             given["plugins"], given["plugin_faults"] = load_scores(weights)
-        policy = _without_missing(_with_order_factors(_with_filters(_POLICY.validate_python(given))), do_without)
+        policy = _without_missing(
+            _with_order_factors(_with_filters_and_binder(_POLICY.validate_python(given))), do_without
+        )
         for fault in policy.plugin_faults:
             if not do_without(fault):
                 raise InvalidRequest(f"{what}: the {fault.kind} plugin {fault.name} does not work: {fault.error}")
@@ -91,7 +93,10 @@ def _with_order_factors(policy: Policy) -> Policy:
     return replace(policy, order_plugins=factors, plugin_faults=(*policy.plugin_faults, *faults))
 
 
-def _with_filters(policy: Policy) -> Policy:
+def _with_filters_and_binder(policy: Policy) -> Policy:
     found, faults = load_filters(policy.filters)
     filters: tuple[NamedFilter, ...] = tuple(found.values())
-    return replace(policy, site_filters=filters, plugin_faults=(*policy.plugin_faults, *faults))
+    binder, without = load_binder(policy.binder)
+    return replace(
+        policy, site_filters=filters, site_binder=binder, plugin_faults=(*policy.plugin_faults, *faults, *without)
+    )

@@ -220,6 +220,8 @@ class Framework:
     scores: Sequence[tuple[Score, float]]
     choose: ChooseHosts
     rank_domains: RankDomains
+    binder: str = ""
+    """The name of the binder of another package that chooses. Empty: ``choose`` is the platform's own."""
     site_filters: Sequence[NamedFilter] = ()
     """The filters among ``filters`` that come from other packages."""
 

@@ -25,6 +25,8 @@ def score_table(
     Call it before the GPUs are held, because scores look at free GPUs. Only the rows that are shown are computed; for
     a gang the cost is that of choosing once more.
     """
+    if len(chosen) > 1 and framework.binder:
+        return ScoreTable()  # the ranking of domains did not decide
     return (
         _of_domains(request, snapshot, framework, offers, hosts)
         if len(chosen) > 1

@@ -55,9 +55,9 @@ ORDERS: Mapping[str, OrderRule] = {
     "priority": OrderRule(by_priority=True),
     "fcfs": OrderRule(by_priority=False),
     "fair_share": OrderRule(by_priority=True, by_share=True),
-    "shortest": OrderRule(by_priority=True, weights={"shortest": 1.0}),
+    "shortest": OrderRule(by_priority=True, weights={"shortest": 2.0, "size": 2.0}),
     "size_classes": OrderRule(by_priority=True, weights={"size_class": 4.0}),
-    "multifactor": OrderRule(by_priority=False, weights={"priority": 0.1, "shortest": 1.0, SHARE: 4.0}),
+    "multifactor": OrderRule(by_priority=False, weights={"priority": 0.1, "shortest": 2.0, "size": 2.0, SHARE: 4.0}),
 }
 """The orders of ``Policy.order``."""
 
