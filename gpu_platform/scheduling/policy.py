@@ -46,9 +46,9 @@ from gpu_platform.scheduling.queueing.queue_order import (
 )
 from gpu_platform.topology.fabric import FabricConfig
 
-DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
-"""One step between topology levels (0.2 x 20) counts more than all that is below it. Scores without a weight are not
-computed."""
+DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0, "history": 0.25}
+"""One step between topology levels (0.2 x 20) counts more than all that is below it. ``history`` counts a quarter of
+``strategy``, as in the score of a domain (0.1 to 0.4 for resources). Scores without a weight are not computed."""
 
 WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "default": DEFAULT_WEIGHTS,

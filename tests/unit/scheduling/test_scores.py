@@ -99,6 +99,23 @@ def test_round_robin_goes_round() -> None:
     assert sorted(hosts_of(scheduler, job())[0][-1] for _ in range(6)) == list("001122")
 
 
+def test_history_decides_between_equals_by_default_and_not_against_packing() -> None:
+    machines = cluster().host("a", leaf="slow").host("b", leaf="fast").host("c", leaf="fast")
+    scheduler = machines.scheduler()
+    for _ in range(10):
+        scheduler.snapshot.remember_speed(["b"], 2.0)
+    scheduler.add(job(4).row)
+    [(_, placement)] = scheduler.decide(0.0).placements
+    assert placement.hosts == ["b"]
+    machines.busy("a", 0, 1, 2, 3)
+    scheduler = machines.scheduler()
+    for _ in range(10):
+        scheduler.snapshot.remember_speed(["b"], 2.0)
+    scheduler.add(job(4).row)
+    [(_, placement)] = scheduler.decide(0.0).placements
+    assert placement.hosts == ["a"], "it fills the host that works already"
+
+
 def test_history_prefers_where_jobs_ran_fast() -> None:
     machines = cluster().host("a", leaf="slow").host("b", leaf="fast").host("c", leaf="fast")
     scheduler = machines.scheduler(only("history"))
