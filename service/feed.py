@@ -1,9 +1,9 @@
 """One reader of the change feed per process, any number of followers.
 
-The shared task asks the store for a change token every ``poll_s``. Only if that has changed, it reads the new events,
-once, and gives each to the followers of its job and of everything. A follower reads earlier events from the store, then
-takes those that the task gives it. If it falls behind, it reads from the store again. Nothing is skipped, because
-sequence numbers become visible in order.
+While anybody follows, the shared task asks the store for a change token every ``poll_s``. Only if that has changed, it
+reads the new events, once, and gives each to the followers of its job and of everything. A follower reads earlier
+events from the store, then takes those that the task gives it. If it falls behind, it reads from the store again.
+Nothing is skipped, because sequence numbers become visible in order.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class EventFeed:
         self._poll_s = poll_s
         self._followers: dict[str | None, set[_Follower]] = {}
         self._ready = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._closed = asyncio.Event()
 
     @property
@@ -70,14 +71,21 @@ class EventFeed:
     def close(self) -> None:
         """End every stream: the service is about to stop, and clients will connect to another one."""
         self._closed.set()
+        self._wanted.set()
+        self._ready.set()
         self._wake_all()
 
     async def run(self) -> None:
-        """Read new events for all streams. While the database is away, it tries again."""
+        """Read new events for all streams, while there are any. While the database is away, it tries again."""
         seq: int | None = None
         token: object = None
         while not self.closed:
             try:
+                if not self._followers:
+                    seq = token = None
+                    self._ready.clear()
+                    await self._wanted.wait()
+                    continue
                 if seq is None:
                     seq = await run_in_threadpool(store_events.last_seq, self._store)
                     self._ready.set()
@@ -150,6 +158,7 @@ class EventFeed:
     def _following(self, job_id: str | None) -> Iterator[_Follower]:
         follower = _Follower(job_id)
         self._followers.setdefault(job_id, set()).add(follower)
+        self._wanted.set()
         try:
             yield follower
         finally:
@@ -157,6 +166,8 @@ class EventFeed:
             group.discard(follower)
             if not group:
                 del self._followers[job_id]
+            if not self._followers and not self.closed:
+                self._wanted.clear()
 
 
 def _has_ended(store: Store, job_id: str) -> bool:

@@ -13,6 +13,8 @@ from gpu_platform.store.database import change, reading, writing
 
 _TABLE = models.audit
 _CUT = models.audit_cut
+_INSERT = insert(_TABLE)
+_NEWEST = select(_TABLE.c.seq, _TABLE.c.hash).order_by(_TABLE.c.seq.desc()).limit(1)
 _LOCK = 0x6770755F61756474  # "gpu_audt": the advisory lock of those who append
 
 
@@ -33,14 +35,14 @@ def _append(session: Session, entries: Sequence[AuditEntry]) -> ChainHead:
     records = list(chained(read_head(session), [entry.canonical() for entry in entries]))
     rows = [record.model_dump() | {"at": when} for record, when in zip(records, at, strict=True)]
     if rows:
-        session.execute(insert(_TABLE), rows)
+        session.execute(_INSERT, rows)
     return ChainHead(seq=records[-1].seq, hash=records[-1].hash) if records else read_head(session)
 
 
 @reading
 def read_head(session: Session) -> ChainHead:
     """The number and hash of the newest record."""
-    row = session.execute(select(_TABLE.c.seq, _TABLE.c.hash).order_by(_TABLE.c.seq.desc()).limit(1)).first()
+    row = session.execute(_NEWEST).first()
     return EMPTY if row is None else ChainHead(seq=row.seq, hash=row.hash)
 
 

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import Engine, PoolProxiedConnection, QueuePool, create_engine, event
 from sqlalchemy.engine import URL, make_url
 
 from gpu_platform.domain.errors import InvalidRequest
@@ -53,15 +53,17 @@ def sqlite_engine(url: URL, *, writes: bool) -> Engine:
         if writes:
             connection.execute("PRAGMA busy_timeout=0")  # from here on _begin_immediate does the waiting
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        raw = connection.connection.dbapi_connection
+    def begin(dbapi_connection: PoolProxiedConnection) -> None:
+        raw = dbapi_connection.dbapi_connection
         assert isinstance(raw, sqlite3.Connection)
         if writes:
             _begin_immediate(raw)
         else:
             raw.execute("BEGIN")
 
+    # With a listener for "begin", SQLAlchemy asks for listeners at each step of each statement: a quarter of the time
+    # of a short read.
+    engine.dialect.do_begin = begin
     return engine
 
 

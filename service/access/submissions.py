@@ -99,6 +99,8 @@ def check_namespace(store: Store, access: Access, namespace: str) -> None:
     settings, principal = access.settings, access.who
     if settings.open_namespaces or (namespace in principal.roles and namespace != CLUSTER):
         return
+    if namespace == DEFAULT_NAMESPACE or namespace in settings.namespaces:
+        return
     known = known_namespaces(store, settings)
     if namespace not in known:
         raise access.refused(

@@ -56,7 +56,7 @@ def set_secret(
     )
     is_new = insert_new(session, secret, row.model_dump())
     if not is_new:
-        old = read_record(session, _one(namespace, name).with_for_update())
+        old = read_record(session, SecretRecord, _one(namespace, name).with_for_update())
         if old is None:
             raise Unavailable(f"the secret {name!r} was deleted at the same moment: try again")
         _check(old, may_replace, "replace")
@@ -72,7 +72,7 @@ def delete_secret(
     session: Session, namespace: str, name: str, *, actor: str, may_replace: MayReplace, now: datetime
 ) -> None:
     """Remove a secret. Raises :class:`NotFound`, and :class:`Forbidden` if ``may_replace`` refuses it."""
-    old = read_record(session, _one(namespace, name).with_for_update())
+    old = read_record(session, SecretRecord, _one(namespace, name).with_for_update())
     if old is None:
         raise NotFound(f"there is no secret {name!r} in namespace {namespace}", namespace=namespace)
     _check(old, may_replace, "delete")
@@ -83,16 +83,18 @@ def delete_secret(
 @reading
 def list_secrets(session: Session, namespaces: Collection[str] | None) -> list[SecretInfo]:
     """Names of secrets by namespace and name. ``namespaces``: only these; None: all."""
-    query = select(SecretRecord).order_by(secret.c.namespace, secret.c.name)
+    query = select(secret).order_by(secret.c.namespace, secret.c.name)
     if namespaces is not None:
         query = query.where(secret.c.namespace.in_(sorted(namespaces)))
-    return [_info(row) for row in read_records(session, query)]
+    return [_info(row) for row in read_records(session, SecretRecord, query)]
 
 
 @reading
 def open_secrets(session: Session, ring: KeyRing, namespace: str, names: Collection[str]) -> dict[str, bytes]:
     """The values. Raises :class:`NotFound` if one is not there, and :class:`CannotOpen`."""
-    rows = read_records(session, select(SecretRecord).where(secret.c.namespace == namespace, secret.c.name.in_(names)))
+    rows = read_records(
+        session, SecretRecord, select(secret).where(secret.c.namespace == namespace, secret.c.name.in_(names))
+    )
     missing = sorted(set(names) - {row.name for row in rows})
     if missing:
         raise NotFound(
@@ -113,7 +115,7 @@ def keys_in_use(session: Session) -> set[str]:
 def reseal(session: Session, ring: KeyRing, limit: int = _AT_ONCE) -> int:
     """Seal secrets of older keys with the newest one. Returns how many. What cannot be opened stays as it is."""
     newest = KeyRing.key_id(ring.seal(b""))
-    rows = read_records(session, select(SecretRecord).where(secret.c.key_id != newest).limit(limit))
+    rows = read_records(session, SecretRecord, select(secret).where(secret.c.key_id != newest).limit(limit))
     done = 0
     for row in rows:
         place = _place(row.namespace, row.name)
@@ -138,7 +140,7 @@ def _check(old: SecretRecord, may_replace: MayReplace, verb: str) -> None:
 
 
 def _one(namespace: str, name: str) -> Select[Any]:
-    return select(SecretRecord).where(secret.c.namespace == namespace, secret.c.name == name)
+    return select(secret).where(secret.c.namespace == namespace, secret.c.name == name)
 
 
 def _place(namespace: str, name: str) -> bytes:

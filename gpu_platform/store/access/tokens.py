@@ -11,7 +11,7 @@ import json
 import secrets
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, union_all, update
+from sqlalchemy import bindparam, select, union_all, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
@@ -22,6 +22,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.models import ApiTokenRecord, api_token, job, job_token, reservation
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_WITH_HASH = select(api_token).where(api_token.c.hash == bindparam("hash"))
 USED_EVERY = timedelta(minutes=1)
 """How exactly the last use is recorded."""
 
@@ -63,7 +64,7 @@ def add_token(
 @reading
 def find_token(session: Session, token: str) -> TokenInfo | None:
     """The token's record, whether it is still valid or not. None: there never was such a token."""
-    row = read_record(session, select(ApiTokenRecord).where(api_token.c.hash == hash_of(token)))
+    row = read_record(session, ApiTokenRecord, _WITH_HASH, {"hash": hash_of(token)})
     return None if row is None else _info(row)
 
 
@@ -80,14 +81,14 @@ def valid_hashes(session: Session, now: datetime) -> frozenset[str]:
 @reading
 def list_tokens(session: Session) -> list[TokenInfo]:
     """All tokens, oldest first, revoked and expired ones too."""
-    query = select(ApiTokenRecord).order_by(api_token.c.created_at, api_token.c.id)
-    return [_info(row) for row in read_records(session, query)]
+    query = select(api_token).order_by(api_token.c.created_at, api_token.c.id)
+    return [_info(row) for row in read_records(session, ApiTokenRecord, query)]
 
 
 @writing
 def revoke_token(session: Session, token_id: str, *, actor: str, now: datetime) -> TokenInfo:
     """End a token at once. Ending it again does nothing. Raises :class:`NotFound`."""
-    row = read_record(session, select(ApiTokenRecord).where(api_token.c.id == token_id))
+    row = read_record(session, ApiTokenRecord, select(api_token).where(api_token.c.id == token_id))
     if row is None:
         raise NotFound(f"there is no token {token_id!r}", token=token_id)
     if row.revoked_at is None:
@@ -107,7 +108,7 @@ def note_use(session: Session, token_id: str, now: datetime) -> None:
 def holders_of(session: Session, role: Role, namespace: str, now: datetime, limit: int = 3) -> list[str]:
     """Users whose tokens have at least this role in the namespace (``*``: in the cluster), by name."""
     found: set[str] = set()
-    for row in read_records(session, select(ApiTokenRecord).where(api_token.c.revoked_at.is_(None))):
+    for row in read_records(session, ApiTokenRecord, select(api_token).where(api_token.c.revoked_at.is_(None))):
         info = _info(row)
         if info.is_valid(now) and info.principal().has(role, namespace):
             found.add(info.user)
@@ -117,7 +118,7 @@ def holders_of(session: Session, role: Role, namespace: str, now: datetime, limi
 @reading
 def namespaces_of(session: Session, user: str) -> set[str]:
     """The namespaces in which the user is known: by a token, also one that has ended (``*``: the cluster), or a job."""
-    rows = read_records(session, select(ApiTokenRecord).where(api_token.c.user == user))
+    rows = read_records(session, ApiTokenRecord, select(api_token).where(api_token.c.user == user))
     of_jobs = session.scalars(select(job.c.namespace).where(job.c.user == user).distinct())
     return {namespace for row in rows for namespace in _info(row).roles} | set(of_jobs)
 

@@ -30,7 +30,7 @@ def note_failure(
 
     Returns the failures in a row, and until when it stays out of service (None: it does not).
     """
-    row = read_record(session, _of(kind, name).with_for_update())
+    row = read_record(session, FlappingRecord, _of(kind, name).with_for_update())
     goes_on = row is not None and now - row.last_at <= policy.window
     failures = row.failures + 1 if goes_on and row is not None else 1
     out_for = policy.out_for(failures)
@@ -64,7 +64,7 @@ def note_lost_hosts(session: Session, names: Sequence[str], policy: BackOff, now
     """
     out: dict[str, datetime] = {}
     for name in sorted(names):
-        row = read_record(session, _LOCK_HOST, {"host_name": name})
+        row = read_record(session, HostRecord, _LOCK_HOST, {"host_name": name})
         repaired = select(repair.c.host).where(repair.c.host == name, repair.c.ended_at.is_(None))
         if row is None or session.execute(repaired).first() is not None:
             continue
@@ -100,7 +100,7 @@ def release_hosts(session: Session, now: datetime) -> list[str]:
     """Put hosts back into service whose quarantine is over. Returns their names."""
     names = due(session, "host", now)
     for name in names:
-        row = read_record(session, _LOCK_HOST, {"host_name": name})
+        row = read_record(session, HostRecord, _LOCK_HOST, {"host_name": name})
         if row is None or not row.cordoned:
             continue
         values: dict[str, Any] = {"cordoned": False, "reason": None}
@@ -112,8 +112,8 @@ def release_hosts(session: Session, now: datetime) -> list[str]:
     return names
 
 
-def _of(kind: FlappingKind, name: str) -> Select[FlappingRecord]:
-    return select(FlappingRecord).where(flapping.c.kind == kind, flapping.c.name == name)
+def _of(kind: FlappingKind, name: str) -> Select[Any]:
+    return select(flapping).where(flapping.c.kind == kind, flapping.c.name == name)
 
 
-_LOCK_HOST = select(HostRecord).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
+_LOCK_HOST = select(host).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)

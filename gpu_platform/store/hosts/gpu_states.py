@@ -139,7 +139,7 @@ def release_quarantined(session: Session, now: datetime) -> list[str]:
     """Put GPUs back into service whose quarantine is over. Returns their uuids; see ``flapping``."""
     uuids = flapping.due(session, "gpu", now)
     for uuid in uuids:
-        row = read_record(session, _LOCK, {"of_uuid": uuid})
+        row = read_record(session, GpuRecord, _LOCK, {"of_uuid": uuid})
         if row is not None and row.state == GpuState.OFFLINE and row.state_source == flapping.ACTOR and row.present:
             clear_exclusions(session, uuid, now)
             put_back(session, row, flapping.ACTOR, now)
@@ -194,7 +194,7 @@ def _record_of_job(session: Session, report: FaultReport, key: AttemptKey, now: 
 
 def lock_gpu(session: Session, uuid: str) -> GpuRecord:
     """The row of the GPU; nobody else changes it until the commit. Raises :class:`NotFound`."""
-    row = read_record(session, _LOCK, {"of_uuid": uuid})
+    row = read_record(session, GpuRecord, _LOCK, {"of_uuid": uuid})
     if row is None:
         raise no_such_gpu(uuid)
     return row
@@ -257,7 +257,7 @@ def _reported_unfit(session: Session, row: GpuRecord) -> str | None:
 
 # ---- the statements, compiled once ----
 
-_LOCK = select(GpuRecord).where(gpu.c.uuid == bindparam("of_uuid")).with_for_update(key_share=True)
+_LOCK = select(gpu).where(gpu.c.uuid == bindparam("of_uuid")).with_for_update(key_share=True)
 UPDATE_GPU = update(gpu).where(gpu.c.uuid == bindparam("of_uuid"))
 _HOLDERS = select(allocation.c.job_id, allocation.c.attempt, allocation.c.running_at).where(
     allocation.c.gpu_uuid == bindparam("of_uuid"), allocation.c.released_at.is_(None)

@@ -96,7 +96,7 @@ def set_host_state(
     A drained host is DRAINED at once when nothing is held there, else when the last gang is released. A LOST host stays
     LOST until it reports again; then it is as the operator asked. Raises :class:`NotFound`, :class:`IllegalTransition`.
     """
-    row = read_record(session, LOCK_HOST, {"host_name": name})
+    row = read_record(session, HostRecord, LOCK_HOST, {"host_name": name})
     if row is None:
         raise _no_such_host(name)
     current = HostState(row.state)
@@ -135,7 +135,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     Usage and events stay. If its node worker reports again, it is a new host. Raises :class:`NotFound` and
     :class:`InUse`.
     """
-    row = read_record(session, LOCK_HOST, {"host_name": name})
+    row = read_record(session, HostRecord, LOCK_HOST, {"host_name": name})
     if row is None:
         raise _no_such_host(name)
     held = session.execute(ATTEMPTS_AT_HOST, {"host_name": name}).all()
@@ -200,7 +200,7 @@ def _no_such_host(name: str) -> NotFound:
 
 # ---- the statements, compiled once ----
 
-LOCK_HOST = select(HostRecord).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
+LOCK_HOST = select(host).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
 UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
 _GPU_COUNTS = (
     select(

@@ -58,11 +58,11 @@ def begin_repair(
 
     Repeating it is a no-op. ``since``: when the GPU failed. Raises :class:`NotFound`.
     """
-    rows = {row.name: row for row in read_records(session, _HOSTS)}
+    rows = {row.name: row for row in read_records(session, HostRecord, _HOSTS)}
     if name not in rows:
         raise _no_such_host(name)
     ours = rows[name]
-    repairs = {row.host: row for row in read_records(session, select(RepairRecord))}
+    repairs = {row.host: row for row in read_records(session, RepairRecord, select(repair))}
     last = repairs.get(name)
     if last is not None and last.ended_at is None and last.gpu_uuid == gpu_uuid and last.step == step:
         return RepairBegun(began=True, boot_id=last.boot_id)
@@ -109,7 +109,7 @@ def look_at_repair(session: Session, name: str, gpu_uuid: str, now: datetime) ->
 @writing
 def note_reboot(session: Session, name: str, gpu_uuid: str, how: str, now: datetime) -> None:
     """Count a reboot that is asked for now, whatever comes of it; once per repair. Raises :class:`NotFound`."""
-    row = read_record(session, select(RepairRecord).where(repair.c.host == name).with_for_update())
+    row = read_record(session, RepairRecord, select(repair).where(repair.c.host == name).with_for_update())
     if row is None:
         raise _no_such_host(name)
     reboots = _reboots(row, now)
@@ -128,7 +128,7 @@ def end_repair(session: Session, name: str, gpu_uuid: str, problem: str | None, 
     """
     row = _lock(session, name)
     which = (repair.c.host == name) & (repair.c.gpu_uuid == gpu_uuid) & repair.c.ended_at.is_(None)
-    last = read_record(session, select(RepairRecord).where(which))
+    last = read_record(session, RepairRecord, select(repair).where(which))
     if last is None:
         return
     session.execute(update(repair).where(repair.c.host == name).values(ended_at=now))
@@ -205,7 +205,7 @@ def _reboots(row: RepairRecord | None, now: datetime) -> list[float]:
 
 
 def _lock(session: Session, name: str) -> HostRecord:
-    row = read_record(session, select(HostRecord).where(host.c.name == name).with_for_update(key_share=True))
+    row = read_record(session, HostRecord, select(host).where(host.c.name == name).with_for_update(key_share=True))
     if row is None:
         raise _no_such_host(name)
     return row
@@ -215,7 +215,7 @@ def _no_such_host(name: str) -> NotFound:
     return NotFound(f"there is no host {name!r}", host=name)
 
 
-_HOSTS = select(HostRecord).order_by(host.c.name).with_for_update(key_share=True)
+_HOSTS = select(host).order_by(host.c.name).with_for_update(key_share=True)
 """All of them, locked: two hosts of one domain can never begin at once."""
 _HELD = (
     select(allocation.c.job_id, allocation.c.attempt)

@@ -22,8 +22,8 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
     """Add new GPUs, update facts, take those that vanished OFFLINE and bring back those that returned."""
     reported = {info.uuid: info for info in report.inventory.gpus}
     uuids = sorted(reported)
-    query = select(GpuRecord).where(or_(gpu.c.host == report.name, gpu.c.uuid.in_(uuids))).order_by(gpu.c.uuid)
-    known = {row.uuid: row for row in read_records(session, query.with_for_update(key_share=True))}
+    query = select(gpu).where(or_(gpu.c.host == report.name, gpu.c.uuid.in_(uuids))).order_by(gpu.c.uuid)
+    known = {row.uuid: row for row in read_records(session, GpuRecord, query.with_for_update(key_share=True))}
     actor = f"node/{report.name}"
     for uuid in uuids:
         info, row = reported[uuid], known.get(uuid)
@@ -57,8 +57,8 @@ def follow_self_reports(
     """
     if not before and not after:
         return
-    query = select(GpuRecord).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
-    for row in read_records(session, query.with_for_update(key_share=True)):
+    query = select(gpu).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
+    for row in read_records(session, GpuRecord, query.with_for_update(key_share=True)):
         if row.uuid in after and row.state in (*IN_SERVICE, *DRAIN):
             take_out(session, row, GpuState.DEGRADED, "host", after[row.uuid], f"node/{name}", now)
         elif row.uuid not in after and row.state == GpuState.DEGRADED and row.state_source == "host":

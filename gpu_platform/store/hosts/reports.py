@@ -41,7 +41,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     Raises :class:`InvalidRequest` when another living host has the same GPU, and :class:`StaleReport` for a report that
     arrives after a newer one.
     """
-    row = read_record(session, LOCK_HOST, {"host_name": report.name})
+    row = read_record(session, HostRecord, LOCK_HOST, {"host_name": report.name})
     if row is None and _register(session, report, ttl_s, now):
         row = _lock_known(session, report.name)
         judged = judge(session, report.round, report.attempts, now)
@@ -81,7 +81,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
 
 
 def _lock_known(session: Session, name: str) -> HostRecord:
-    row = read_record(session, LOCK_HOST, {"host_name": name})
+    row = read_record(session, HostRecord, LOCK_HOST, {"host_name": name})
     assert row is not None
     return row
 

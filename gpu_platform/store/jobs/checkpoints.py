@@ -77,7 +77,7 @@ def read_roots(session: Session) -> list[RootOfHost]:
 @reading
 def last_known(session: Session, job_id: str) -> list[CheckpointRecord]:
     """The newest checkpoint that each host reported of each attempt, oldest first. Only the hosts know the rest."""
-    return read_records(session, _OF_JOB.where(checkpoint.c.job_id == job_id))
+    return read_records(session, CheckpointRecord, _OF_JOB.where(checkpoint.c.job_id == job_id))
 
 
 @writing
@@ -104,7 +104,7 @@ def _resumed(key: AttemptKey, resumed_from: str | None) -> str | None:
 
 def _at_zero(session: Session, key: AttemptKey, host_name: str) -> str | None:
     earlier = (checkpoint.c.job_id == key.job_id, checkpoint.c.attempt < key.attempt)
-    known = read_records(session, _OF_JOB.where(*earlier))
+    known = read_records(session, CheckpointRecord, _OF_JOB.where(*earlier))
     begins = f"attempt {key.attempt} starts at zero:"
     if not known:
         text = session.execute(select(job.c.spec).where(job.c.id == key.job_id)).scalar_one()
@@ -122,4 +122,4 @@ def _at_zero(session: Session, key: AttemptKey, host_name: str) -> str | None:
     return f"{begins} host {host_name} finds no complete checkpoint any more (the newest was: {what})"
 
 
-_OF_JOB = select(CheckpointRecord).order_by(checkpoint.c.attempt, checkpoint.c.written_at)
+_OF_JOB = select(checkpoint).order_by(checkpoint.c.attempt, checkpoint.c.written_at)

@@ -126,7 +126,7 @@ def get_job(session: Session, job_id: str) -> Job:
 
     Raises :class:`NotFound`.
     """
-    row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
+    row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
     if row is None:
         raise _no_such_job(job_id)
     [found] = _jobs_with_reasons(session, [row])
@@ -166,7 +166,7 @@ def list_jobs(
         query = query.where(or_(job.c.created_at < created_at, (job.c.created_at == created_at) & (job.c.id < job_id)))
     limit = min(limit, MAX_PAGE)
     rows = session.execute(query.limit(limit + 1)).all()
-    following = _cursor(rows[limit - 1][0]) if len(rows) > limit else None
+    following = _cursor(rows[limit - 1]) if len(rows) > limit else None
     return _jobs_with_reasons(session, rows[:limit]), following
 
 
@@ -227,7 +227,7 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 
 # ---- the steps, inside a transaction; attempts.py uses them too ----
 
-_LOCK_JOB = select(JobRecord).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
 _COMPLETED = (
     select(job.c.namespace, job.c.name, job.c.spec, job.c.placement, job.c.started_at, job.c.finished_at)
@@ -242,10 +242,20 @@ _COMPLETED = (
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
 _WITH_REASON = (
-    select(JobRecord, waiting_reason.c.reason)
+    select(job, waiting_reason.c.reason)
     .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
     .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
 )
+_WITH_OLDER_KEY = (
+    select(idempotency.c.job_id)
+    .join(job, job.c.id == idempotency.c.job_id)
+    .where(
+        idempotency.c.key == bindparam("key"),
+        job.c.user == bindparam("user"),
+        job.c.namespace == bindparam("namespace"),
+    )
+)
+_ONE_WITH_REASON = _WITH_REASON.where(job.c.id == bindparam("job_id"))
 
 _EVENT_KINDS = {
     JobState.ALLOCATED: "job.placed",
@@ -260,7 +270,7 @@ _EVENT_KINDS = {
 
 def lock_job(session: Session, job_id: str) -> JobRecord:
     """The job's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
-    row = read_record(session, _LOCK_JOB, {"job_id": job_id})
+    row = read_record(session, JobRecord, _LOCK_JOB, {"job_id": job_id})
     if row is None:
         raise _no_such_job(job_id)
     return row
@@ -305,7 +315,7 @@ def change_job(
     return row
 
 
-def job_of(row: JobRecord) -> Job:
+def job_of(row: JobRecord | Row[Any]) -> Job:
     """The job that the row keeps; what other tables say of it (reason, checkpoint) is left out."""
     return Job(
         id=row.id,
@@ -337,12 +347,10 @@ def _first_with_key(
     """The job that an earlier submission with this key made. None: there was none, and now the key is taken."""
     key, stored = (given.key, given.stored) if isinstance(given, IdempotencyKey) else (given, given)
     what = f"idempotency key {key!r}"
-    if stored != key:
-        # Before keys belonged to principals they were stored as they were. The user's own still count.
-        older = select(idempotency.c.job_id).join(job, job.c.id == idempotency.c.job_id)
-        older = older.where(idempotency.c.key == key, job.c.user == spec.user, job.c.namespace == spec.namespace)
-        if (first := session.scalar(older)) is not None:
-            return _same_submission(session, first, spec, what)
+    # Before keys belonged to principals they were stored as they were. The user's own still count.
+    older = {"key": key, "user": spec.user, "namespace": spec.namespace}
+    if stored != key and (first := session.scalar(_WITH_OLDER_KEY, older)) is not None:
+        return _same_submission(session, first, spec, what)
     if insert_new(session, idempotency, {"key": stored, **row}):
         return None
     first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == stored))
@@ -350,7 +358,7 @@ def _first_with_key(
 
 
 def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:
-    row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
+    row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
     if row is None:
         raise Unavailable(f"the first submission with {what} is just being withdrawn; submit it again")
     first = _jobs_with_reasons(session, [row])[0]
@@ -365,22 +373,18 @@ def _no_such_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id!r}", job_id=job_id)
 
 
-def _jobs_with_reasons(session: Session, rows: Sequence[Row[JobRecord, str | None]]) -> list[Job]:
-    waiting = [row.id for row, reason in rows if row.state == JobState.QUEUED and reason is not None]
-    places = positions(session, waiting)  # all at once: each would count who is ahead of it
-    found = [job_of(row) for row, _ in rows]
-    reasons = {
-        one.id: Reason.model_validate_json(text or "").for_job(one.id, places[one.id])
-        for one, (_, text) in zip(found, rows, strict=True)
-        if one.id in places
-    }
+def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
+    texts = {row.id: row.reason for row in rows if row.state == JobState.QUEUED and row.reason is not None}
+    places = positions(session, list(texts))  # all at once: each would count who is ahead of it
+    reasons = {one: Reason.model_validate_json(texts[one]).for_job(one, place) for one, place in places.items()}
+    found = [job_of(row) for row in rows]
     told = as_told(session, reasons)
     for one in found:
         one.reason = told.get(one.id)
     return found
 
 
-def _cursor(row: JobRecord) -> str:
+def _cursor(row: Row[Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps([row.created_at.isoformat(), row.id]).encode()).decode()
 
 

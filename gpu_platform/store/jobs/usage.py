@@ -83,7 +83,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
 def usage_of_job(session: Session, job_id: str) -> JobUsage:
     """The usage of all attempts of the job that have ended, oldest first. Raises :class:`NotFound`."""
     get_job(session, job_id)
-    rows = read_records(session, select(UsageRecord).where(usage.c.job_id == job_id).order_by(usage.c.attempt))
+    rows = read_records(session, UsageRecord, select(usage).where(usage.c.job_id == job_id).order_by(usage.c.attempt))
     return JobUsage(
         total=_totals(session, select(*_SUMS).where(usage.c.job_id == job_id)),
         attempts=[_attempt(row) for row in rows],

@@ -6,6 +6,8 @@ as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). Wha
 
 from __future__ import annotations
 
+from sqlalchemy.orm import configure_mappers
+
 from gpu_platform.store.models.access import ApiTokenRecord, ExecSessionRecord
 from gpu_platform.store.models.audit import AuditCutRecord, AuditRecord
 from gpu_platform.store.models.columns import Record as Record
@@ -24,6 +26,8 @@ from gpu_platform.store.models.jobs import (
 from gpu_platform.store.models.leadership import LeaderRecord, MembershipRecord
 from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
 from gpu_platform.store.models.secrets import JobTokenRecord, SecretRecord
+
+configure_mappers()  # now, because ``read_records`` makes records before any object is loaded
 
 job = table_of(JobRecord)
 idempotency = table_of(IdempotencyRecord)

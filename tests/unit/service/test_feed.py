@@ -89,6 +89,27 @@ async def test_a_slow_follower_falls_back_to_the_store(
     assert looked_up == list(range(1, 22)), "it fell behind, and read on in the store"
 
 
+async def test_the_store_is_asked_only_while_somebody_follows(
+    feed: EventFeed, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_token = store_events.change_token
+    asked: list[int] = []
+    monkeypatch.setattr(store_events, "change_token", lambda one: (asked.append(1), change_token(one))[1])
+    submit(store, "j-1", "j-2")
+    assert await asyncio.wait_for(take(feed, 1), 5) == [1]
+
+    async def is_quiet() -> bool:
+        before = len(asked)
+        await asyncio.sleep(0.1)  # twenty polls
+        return len(asked) == before
+
+    await eventually(is_quiet, "the feed to stop asking after its last follower has gone")
+    submit(store, "j-3")
+    following = asyncio.create_task(take(feed, 3, after=1))
+    await asyncio.to_thread(submit, store, "j-4")
+    assert await asyncio.wait_for(following, 5) == [2, 3, 4], "events of the pause, and those after it"
+
+
 async def test_a_job_is_followed_to_its_end_also_when_it_has_ended(feed: EventFeed, store: Store) -> None:
     submit(store, "j-1", "j-2")
     following = asyncio.create_task(take(feed, 100, job_id="j-1"))
