@@ -7,7 +7,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -233,10 +232,8 @@ class Launcher:
             network = hosts.order(plan, rendezvous)
             provision += Provision(environ=hosts.environ(network))
             own = {rendezvous.rendezvous_port, self._attempts.port(plan.key) or rendezvous.rendezvous_port}
-            with ThreadPoolExecutor(1) as meanwhile:  # the kernel takes 10 ms for a change of its packet filter
-                admitted = meanwhile.submit(hosts.admit, plan.key, network)
-                self._make_jail(self._jail_planner, plan, provision, network, own, secrets)
-                admitted.result()
+            hosts.admit(plan.key, network)
+            self._make_jail(self._jail_planner, plan, provision, network, own, secrets)
             rendezvous = hosts.rendezvous(network, rendezvous)
         attempt_dir = self._attempts.directory(plan.key)
         self._secrets.place(secrets, attempt_dir)

@@ -380,14 +380,15 @@ def left_on(host: Host) -> list[str]:
 
 async def test_nothing_is_left_after_the_end(hosts: Any) -> None:
     pair = [hosts("one"), hosts("two")]
-    plans = await start_gang(pair, "print('ready', flush=True)\nwait_for('/nothing')")
     rules = [host.machine.run("nft", "list", "ruleset") for host in pair]
+    plans = await start_gang(pair, "print('ready', flush=True)\nwait_for('/nothing')")
+    assert [host.machine.run("nft", "list", "ruleset") for host in pair] != rules, "the gang was admitted"
     assert [len(left_on(host)) for host in pair] == [1, 1]
     for host, plan in zip(pair, plans, strict=True):
         await host.rig.stop(plan.key)
         await until(lambda host=host: not left_on(host), "the links are gone")
         assert "8474" not in host.machine.run("ss", "-Hlun"), "nor the socket of the gang's network"
-    assert [host.machine.run("nft", "list", "ruleset") for host in pair] == rules, "a launch changes no rule"
+    assert [host.machine.run("nft", "list", "ruleset") for host in pair] == rules, "nor a rule"
 
 
 @pytest.mark.parametrize("after_ms", [0, 3, 6, 10, 15, 25])

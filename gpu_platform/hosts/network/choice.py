@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass, field
 from functools import cache
 
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.hosts.network import nftables
 from gpu_platform.hosts.network.links import TOOLS_PATH
 from gpu_platform.hosts.network.rules import GangPeers, Rules, render
 from gpu_platform.settings import NetworkSettings
@@ -35,7 +37,7 @@ def choose_network(network: NetworkSettings) -> NetworkChoice:
     """Choose by the setting ``mode`` and by what this machine can do. ``isolated`` with a problem: see ``missing``."""
     if network.mode == "host":
         return NetworkChoice(False, missing=[f"{HOST_NETWORK} (node.network.mode: host)"])
-    problem = _try("ip", "link set lo up", "link add gpa type veth peer name gpb") or _try_rules()
+    problem = _try("ip", "link set lo up", "link add gpa type veth peer name gpb") or _try_rules() or _no_library()
     if problem is not None:
         return NetworkChoice(False, missing=[f"{HOST_NETWORK}, because {problem}"])
     missing: list[str] = []
@@ -61,6 +63,14 @@ def _try_rules() -> str | None:
         internet=True, control_plane=["192.0.2.1"], gangs=[GangPeers(1, ["192.0.2.2"])],
     )  # fmt: skip
     return _run_aside("nft", ("-f", "-"), render(sample), "nftables")
+
+
+def _no_library() -> str | None:
+    try:
+        nftables.library()
+    except HostUnavailable as error:
+        return error.message
+    return None
 
 
 def _try(tool: str, *lines: str) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,8 +18,8 @@ import structlog
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.network import parse_target
-from gpu_platform.hosts.network.choice import find_tool
 from gpu_platform.hosts.network.names import control_plane, lookup, name_servers, resolve
+from gpu_platform.hosts.network.nftables import Nftables
 from gpu_platform.hosts.network.rules import GangPeers, Rules, render, render_gangs, table_name
 from gpu_platform.settings import Settings
 
@@ -33,7 +32,7 @@ _NAMES_LAST_S = 60.0
 """Names in ``node.network.allow`` are looked up again after this time."""
 _SETTLE_S = 0.2
 _BURST_S = 0.05
-_TIMEOUT_S = 20.0
+_ENDS_S = 40.0
 _CGROUPS = Path("/sys/fs/cgroup")
 """Where nft looks for cgroups."""
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
@@ -55,6 +54,7 @@ class Firewall:
         self._written: Rules | None = None
         self._gangs: Callable[[], Iterable[GangPeers]] = tuple
         self._lock = threading.Lock()
+        self._nft: Nftables | None = None
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,18 +73,22 @@ class Firewall:
         """Guard the table no longer. It stays."""
         self._end.set()
         if self._thread is not None:
-            self._thread.join(2 * _TIMEOUT_S)
+            self._thread.join(_ENDS_S)
+        if self._nft is not None:
+            self._nft.close()
+            self._nft = None
 
     def remove(self) -> None:
         """Remove the table. No rank of this host may live."""
         self.close()
         with contextlib.suppress(HostUnavailable):
-            _nft("delete", "table", "inet", self.table)
+            self._run(f"delete table inet {self.table}")
+        self.close()
 
     def is_there(self) -> bool:
         """True while the kernel has the table."""
         try:
-            _nft("list", "chain", "inet", self.table, "from_ranks")
+            self._run(f"list chain inet {self.table} from_ranks")
         except HostUnavailable:
             return False
         return True
@@ -104,14 +108,14 @@ class Firewall:
         Raises :class:`HostUnavailable`. If another program has just removed the table, the guard writes all of it.
         """
         with self._lock:
-            _nft("-f", "-", say=render_gangs(self.table, self._gangs()))
+            self._run(render_gangs(self.table, self._gangs()))
 
     def _write(self) -> None:
         """Replace the table at once, if what it says has changed or it is gone."""
         rules = self._rules()
         with self._lock:
             if rules != self._written or not self.is_there():
-                _nft("-f", "-", say=render(replace(rules, gangs=list(self._gangs()))))
+                self._run(render(replace(rules, gangs=list(self._gangs()))))
                 self._written = rules
 
     def _rules(self) -> Rules:
@@ -139,7 +143,8 @@ class Firewall:
         if not self._settings.node.network.allow:
             return False
         if _FORWARDING.read_text().strip() == "1":
-            return self.is_there() and "routes for ranks only" in _nft("list", "chain", "inet", self.table, "to_others")
+            listed = self._run(f"list chain inet {self.table} to_others") if self.is_there() else ""
+            return "routes for ranks only" in listed
         log.warning(
             "network.forwarding_on",
             note="net.ipv4.ip_forward was 0. It is 1 now, and this host forwards for its ranks only. If the machine is "
@@ -147,6 +152,11 @@ class Firewall:
         )
         _FORWARDING.write_text("1\n")
         return True
+
+    def _run(self, commands: str) -> str:
+        if self._nft is None:
+            self._nft = Nftables()
+        return self._nft.run(commands)
 
     def _guard(self) -> None:
         """Write the table again when another program removed it, or when a name has other addresses."""
@@ -196,19 +206,3 @@ def _name_for_nft(cgroup: Path | None) -> str | None:
         return None
     cgroup.mkdir(parents=True, exist_ok=True)
     return str(cgroup.relative_to(_CGROUPS))
-
-
-def _nft(*options: str, say: str = "") -> str:
-    """Run nft. Raises :class:`HostUnavailable` with its message."""
-    program = find_tool("nft")
-    if program is None:
-        raise HostUnavailable("nft is not installed on this host (apt-get install nftables)")
-    try:
-        done = subprocess.run(
-            [program, *options], input=say, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise HostUnavailable(f"nft did not end within {_TIMEOUT_S:g} s") from None
-    if done.returncode != 0:
-        raise HostUnavailable(f"the packet filter of this host's ranks cannot be written: {done.stderr.strip()[-300:]}")
-    return done.stdout
