@@ -22,8 +22,8 @@ from gpu_platform.prediction.run_time_predictor import JobTraits, RunTimePredict
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import run_times
 
-MAX_TOLD = 20_000
-"""So many predictions are kept to be compared with what came."""
+MAX_TOLD = MAX_LEARNED = 20_000
+"""So many predictions are kept to be compared with what came, and so many ids of runs, to learn none of them twice."""
 LOOK_AGAIN_S = 30.0
 FIRST_LOOK, NEXT_LOOK = 2000, 300
 """From how many of the newest runs is learned at first, and later."""
@@ -39,7 +39,7 @@ class LearnedRunTimes:
         self._store = store
         self._predictor = RunTimePredictor()
         self._told: OrderedDict[str, RunTime] = OrderedDict()
-        self._learned: set[str] = set()
+        self._learned: OrderedDict[str, None] = OrderedDict()
         self._looked_at = -LOOK_AGAIN_S
         self._lock = threading.Lock()
 
@@ -48,7 +48,9 @@ class LearnedRunTimes:
         with self._lock:
             limit = NEXT_LOOK if self._learned and job_ids is None else FIRST_LOOK
             for run in run_times.ended_runs(self._store, job_ids, limit=limit, known=self._learned):
-                self._learned.add(run.job_id)
+                self._learned[run.job_id] = None
+                if len(self._learned) > MAX_LEARNED:
+                    self._learned.popitem(last=False)
                 self._predictor.learn(traits_of(run.spec), run.run_s, self._told.pop(run.job_id, None))
 
     def look_again(self) -> None:

@@ -13,6 +13,7 @@ from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from service.cli.show import show_job, show_waiting, tables
@@ -84,6 +85,34 @@ def test_a_connection_that_counts_the_spare_hosts_in_says_so() -> None:
     assert "its spare hosts counted in" in line
     alone = made.model_copy(update={"spec": spec.model_copy(update={"spare_hosts": 0})})
     assert "spare" not in shown(show_job.job_details(alone, []))
+
+
+def test_a_job_says_how_long_such_jobs_usually_run() -> None:
+    made = Job(id="j-1", spec=JobSpec(command=["true"]), state=JobState.QUEUED, created_at=NOW)
+    assert "usually" not in shown(show_job.job_details(made, []))
+    told = made.model_copy(update={"run_time": RunTime(7800.0, 4800.0, 10800.0, 12)})
+    [line] = [line for line in shown(show_job.job_details(told, [])).splitlines() if line.startswith("runs")]
+    assert line.split(maxsplit=1)[1].strip() == "usually 2h10m (80 %: 1h20m to 3h00m)"
+
+
+def test_an_estimate_from_run_times_is_told_beside_a_promise_that_is_later() -> None:
+    at = NOW.timestamp()
+    reason = Reason(
+        code=WaitCode.WAITING_FOR_GPUS,
+        message="needs 8 GPUs",
+        starts_by=at + 600,
+        estimated_start=at + 60,
+        estimate=EstimateBasis.RUN_TIMES,
+    )
+    text = show_waiting.start_text(reason, NOW)
+    assert text is not None
+    assert text.startswith("promised: by ")
+    assert "(in 10m00s), if jobs keep their time limits; probably " in text
+    assert text.endswith(", if jobs run as long as earlier ones did")
+    alone = show_waiting.start_text(reason.model_copy(update={"starts_by": None}), NOW)
+    assert alone is not None
+    assert alone.endswith("(in 1m00s), if jobs run as long as earlier ones did")
+    assert "promised" not in alone
 
 
 def test_the_demonstration_names_the_attempt_once() -> None:
