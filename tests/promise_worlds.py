@@ -15,14 +15,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from unittest.mock import patch
 
-from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.jobs.placement import EstimateBasis, Placement
+from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, WithdrawalCode
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.scheduling.loading import load_cluster_state
-from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy import MoveBudget, Policy
+from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S
 from gpu_platform.scheduling.queueing.queue_order import ORDERS
@@ -30,6 +32,10 @@ from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
 from tests.builders import cluster, job
 
+CHECKPOINT_S = 5.0
+"""How often jobs of a world save their work."""
+RESTART_S = 2.0
+"""What a move costs each GPU in a world, besides lost work."""
 LENT = Quotas(
     policy=AllocationPolicy.HYBRID,
     reserved_ratio=0.0,
@@ -104,9 +110,11 @@ class Trace:
     def troubled(cls, seed: int, **given: object) -> Trace:
         """``random(seed)`` with changes of leaders and maybe of policies. Jobs are stopped or moved."""
         draw, calm = Random(-1 - seed), cls.random(seed, **given)
-        stops = draw.choice([(), ("preemption",)])
+        stops = draw.choice([(), ("preemption",), ("defragmentation", "recovery"), ("preemption", "recovery")])
         fields: dict[str, object] = dict.fromkeys(stops, True)
         fields |= {"order": draw.choice([calm.policy.order, *sorted(ORDERS)])}
+        budget = MoveBudget(restart_s=RESTART_S)
+        fields |= {"defragmentation_budget": budget, "recovery_budget": budget}
         fields |= {"min_run_s": draw.choice([0.0, 5.0]), "defragment_after_s": 2.0, "defragment_every_s": 5.0}
         policy = replace(calm.policy, **fields)  # pyright: ignore[reportArgumentType]
         jobs = tuple(
@@ -125,6 +133,37 @@ class Trace:
         return replace(
             calm, policy=policy, jobs=jobs, looks=looks, new_leaders=leaders, policies=tuple(sorted(policies, key=_at))
         )
+
+    @classmethod
+    def fragmented(cls, seed: int) -> Trace:
+        """Small jobs on all hosts, some with free GPUs, and then gangs that need whole hosts: jobs are moved."""
+        draw = Random(seed)
+        machines = cluster().hosts(3, "dgx-h100")
+        jobs: list[Arrival] = []
+        for number in range(draw.randint(6, 12)):
+            gpus, at = draw.choice([1, 2, 3, 4]), float(draw.choice([0, 0, 0, 20, 40, 60]))
+            if number > 4 and draw.random() < 0.5:
+                gpus, at = draw.choice([6, 8, 8]), float(draw.choice([5, 10, 30]))
+            limit = draw.choice([None, 50.0, 100.0, 400.0])
+            made = job(gpus, name=f"j{number:02d}").arrived(at).priority(draw.choice([0, 0, 1]))
+            row = (made if limit is None else made.lasting(limit)).row
+            resources = row.resources.model_copy(update={"strategy": Strategy.SPREAD})
+            row = replace(row, resources=resources, checkpoints=draw.random() < 0.9)
+            jobs.append(Arrival(row, draw.choice([0.2, 0.6, 1.0]) * (limit or 100.0)))
+        budget = MoveBudget(restart_s=RESTART_S)
+        policy = Policy(
+            backfill=draw.choice(["easy", "conservative"]),
+            defragmentation=True,
+            recovery=True,
+            min_run_s=0.0,
+            defragment_after_s=2.0,
+            defragment_every_s=5.0,
+            defragmentation_budget=budget,
+            recovery_budget=budget,
+        )
+        looks = tuple(float(at) for at in range(1, 200, 5))
+        leaders = tuple(float(draw.randint(1, 120)) for _ in range(draw.randint(0, 2)))
+        return cls(tuple(machines.host_rows.values()), tuple(jobs), policy, (), looks, leaders)
 
 
 def _at(change: tuple[float, Policy]) -> float:
@@ -187,6 +226,9 @@ class World:
     overran: set[str] = field(default_factory=set)
     """Jobs that ran over their time limits."""
     policy_changed_at: float = -math.inf
+    moves: list[tuple[str, float]] = field(default_factory=list)
+    """Moved jobs, and when. A new leader begins anew."""
+    moves_before_leaders: int = 0
     taken_back: Counter[str] = field(default_factory=Counter)
     """Promises that were withdrawn, by the code of the reason."""
 
@@ -263,6 +305,8 @@ class World:
     def load(self, policy_changed: bool) -> None:
         """Another leader reads what the database says."""
         before, snapshot = self.scheduler, self.scheduler.snapshot
+        self.moves_before_leaders += len(self.moves)
+        self.moves.clear()
         reports: dict[str, GpuRow] = {}
         self.scheduler = self.make(self.policy)
         with patch.object(self.scheduler, "upsert_gpus", lambda rows: reports.update((row.uuid, row) for row in rows)):
@@ -308,12 +352,18 @@ class World:
                 for name, row in self.running.items()
                 if row.time_limit_s is not None and self.now > self.began[name] + row.time_limit_s
             }
+            for name, row in self.running.items():
+                if row.checkpoints:
+                    saved_at = self.now - (self.now - self.began[name]) % CHECKPOINT_S
+                    self.scheduler.checkpoint_saved(name, row.attempt, saved_at)
             decision = self.scheduler.decide(self.now)
             self.check_promises(decision)
             for row, placement in decision.placements:
                 self.starts(row, placement)
-            for key in (key for preemption in decision.preemptions for key in preemption.victims):
-                self.at(self.now + 1.0, "stopped", self.running[key[0]])
+            for preemption in decision.preemptions:
+                self.check_moves(preemption)
+                for key in preemption.victims:
+                    self.at(self.now + 1.0, "stopped", self.running[key[0]])
             if number == 0 and not decision.placements and not self.running:
                 self.check_idle()
             if not self.scheduler.unexplained:
@@ -350,6 +400,24 @@ class World:
                     raise Violation(f"{name} was told {before}, and at {self.now} it is {late}, without a reason")
         self.told = dict(dates)
 
+    def check_moves(self, preemption: Preemption) -> None:
+        """Jobs are moved for gangs only, not too often, and only if that pays, by a cost model of our own."""
+        if preemption.reason is PreemptionReason.PREEMPTION:
+            return
+        moved = [self.running[name] for name, _ in preemption.victims]
+        cost = sum(row.gpu_count * ((self.now - self.began[row.job_id]) % CHECKPOINT_S + RESTART_S) for row in moved)
+        for name in (row.job_id for row in moved):
+            self.moves.append((name, self.now))
+            if self.moves.count((name, self.now)) > 1 or any(other == name for other, _ in self.moves[:-1]):
+                raise Violation(f"{name} is moved twice within an hour")
+        row = self.scheduler.queue.get(preemption.job_id)
+        assert row is not None, "it waits"
+        if preemption.reason is PreemptionReason.RECOVERY:
+            return  # nobody knows how long it would wait
+        waits_on = min(self.now - row.enqueued_at, self.told.get(row.job_id, math.inf) - self.now)
+        if row.gpu_count < 2 or row.gpu_count * waits_on <= cost:
+            raise Violation(f"moving {preemption.victims} for {row.job_id} does not pay: {cost} GPU-seconds")
+
     def check_reason(self, change: PromiseChange) -> None:
         """Is the reason true?"""
         row, policy = self.scheduler.queue.get(change.job_id), self.policy
@@ -375,7 +443,8 @@ class World:
             if date < self.now:
                 raise Violation(f"{name} is promised {date} at {self.now}")
         for reason in scheduler.reasons.values():
-            for date in (reason.starts_by, reason.estimated_start):
+            told = reason if reason.estimate is not EstimateBasis.PREEMPTING else reason.as_told(None, self.now)
+            for date in (told.starts_by, told.estimated_start):
                 if date is not None and date < self.now:
                     raise Violation(f"{reason.first_job} is shown {date} at {self.now}: {reason}")
             if "None" in f"{reason.message} {reason.next_step}":

@@ -73,6 +73,10 @@ class MoveBudget:
     """The most jobs that may be moved."""
     lost_gpu_s: float = 8 * 3600.0
     """The most work that may be lost: GPU-seconds since the last checkpoints of all moved jobs."""
+    restart_s: float = 60.0
+    """What a move costs each GPU of the moved job besides: the end, the start and the reading of the checkpoint."""
+    per_job_hour: int = 1
+    """How often a job may be moved within an hour."""
 
 
 @dataclass(frozen=True)

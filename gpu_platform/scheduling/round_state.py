@@ -21,6 +21,9 @@ from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder
 from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
 
+RESOURCES = GPUS, HOST_ROOM = 0, 1
+"""What jobs take of a host. CPUs and memory are its room."""
+
 
 @dataclass(frozen=True)
 class SchedulerState:
@@ -52,3 +55,9 @@ class WaitingEntry:
     turn: float
     denial: QuotaDenial | None = None
     starts_by: float | None = None
+
+
+def resources_taken(row: PlacementRequest) -> list[int]:
+    """Return which of RESOURCES the job takes. Only jobs that take the same are in its way."""
+    resources = [GPUS] if row.gpu_count else []
+    return [*resources, HOST_ROOM] if row.needs_host_resources else resources or [GPUS]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import together
@@ -35,11 +35,10 @@ from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
+from gpu_platform.scheduling.round_state import RESOURCES, SchedulerState, WaitingEntry, resources_taken
 from gpu_platform.scheduling.screening import NOTHING_KNOWN, Screening
 
 NO_TURN = np.iinfo(np.int64).max
-_RESOURCES = _GPUS, _HOST_ROOM = 0, 1
 MAX_TENTATIVE_DATES = 4
 """How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
 more.
@@ -74,7 +73,7 @@ class SchedulingRound:
     """For each class of jobs, the date that was promised to its first job."""
 
     def __post_init__(self) -> None:
-        shape = (len(_RESOURCES), len(self.state.snapshot))
+        shape = (len(RESOURCES), len(self.state.snapshot))
         self.blocked_by = np.full(shape, NO_TURN, np.int64)
         """For each resource (GPUs; CPUs and memory) and host, the turn of the first job that keeps the host."""
         self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
@@ -89,6 +88,7 @@ class SchedulingRound:
         self._blocked_by_newcomer = np.zeros(shape, bool)
         """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
         self._tentative = 0
+        self._all_but_claim: PlannedReservation | None = None
         self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
@@ -103,7 +103,9 @@ class SchedulingRound:
             # Claims come first. Otherwise a job that waits because of the claim might keep its hosts.
             owner = queue.get(claim.job_id)
             if owner is not None and self.denial(owner) is None:
+                self._all_but_claim = all_but(claim, self.state.snapshot)  # the rest may be promised to others
                 self._start(owner)
+        self._all_but_claim = None
         conservative = policy.backfill == "conservative"
         every = partial(EveryJobCursor, depth=policy.backfill_depth, always=self._earlier.standing)
         turns = every(queue, share) if conservative else QueueCursor(queue, share)
@@ -145,7 +147,7 @@ class SchedulingRound:
         kept = self._blocking_turns_for_limited(row)
         if row.time_limit_s is not None or row.job_id in self._earlier.standing:
             return kept
-        return np.minimum(kept, self.blocked_for_unlimited_by[_resources_of(row)].min(axis=0))
+        return np.minimum(kept, self.blocked_for_unlimited_by[resources_taken(row)].min(axis=0))
 
     def _blocking_turns_for_limited(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Do the same without the hosts that are kept only from jobs without a time limit."""
@@ -153,7 +155,7 @@ class SchedulingRound:
         if row.job_id in self._earlier.standing:
             # A job without a date keeps its hosts from others, but not from those that had a promise before.
             blocked_by = np.where(self._blocked_by_newcomer, blocked_by, NO_TURN)
-        return blocked_by[_resources_of(row)].min(axis=0)
+        return blocked_by[resources_taken(row)].min(axis=0)
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
@@ -214,7 +216,7 @@ class SchedulingRound:
         kept = self._blocking_turns_for_limited(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.resources.hosts
         if excludes:
-            taken = (kept != NO_TURN) | self.has_reservation[_resources_of(row)].any(axis=0)
+            taken = (kept != NO_TURN) | self.has_reservation[resources_taken(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER
             return None, bool(hopeless and (alike or not (usable & ~taken).any()))
@@ -294,6 +296,8 @@ class SchedulingRound:
 
     def _unreserved(self, row: PlacementRequest, candidates: Candidates) -> Candidates:
         """Return ``candidates`` without what is reserved for other jobs before ``row`` would end."""
+        if self._all_but_claim is not None:
+            return self.state.backfill.without_reserved([self._all_but_claim], row, candidates)
         binding = [other for other in self._ahead(row) if other.binds(row, self.now)]
         as_promised = self._earlier.as_promised(row)
         binding += [promise for promise in self._earlier.to_others(row) if promise.binds(as_promised, self.now)]
@@ -319,7 +323,7 @@ class SchedulingRound:
         if policy.backfill == "none":
             blocked_by[blocked_by == NO_TURN] = turn
             return None
-        resources = _resources_of(row)
+        resources = resources_taken(row)
         first = not (usable & self.has_reservation[resources]).any()
         reservation = self._kept_promise(row, self._date(row, usable, first))
         if reservation is not None:
@@ -390,11 +394,5 @@ class SchedulingRound:
         )
 
     def _block_for_unlimited(self, row: PlacementRequest, hosts: NDArray[np.bool_], turn: int) -> None:
-        for resource in _resources_of(row):
+        for resource in resources_taken(row):
             self.blocked_for_unlimited_by[resource][hosts & (self.blocked_for_unlimited_by[resource] == NO_TURN)] = turn
-
-
-def _resources_of(row: PlacementRequest) -> list[int]:
-    """Return which resources of hosts the job takes. Only jobs that take the same are in its way."""
-    resources = [_GPUS] if row.gpu_count else []
-    return [*resources, _HOST_ROOM] if row.needs_host_resources else resources or [_GPUS]

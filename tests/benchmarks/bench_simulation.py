@@ -69,7 +69,7 @@ def main() -> None:
 
 def compare(trace: Trace, load: float, policies: dict[str, Policy]) -> None:
     jobs = [
-        job.model_copy(update={"time_limit_s": limit}) for job, limit in zip(trace.jobs, _limits(trace), strict=True)
+        job.model_copy(update={"time_limit_s": limit}) for job, limit in zip(trace.jobs, limits(trace), strict=True)
     ]
     begin_s, until_s = jobs[0].submit_s, jobs[-1].submit_s
     asked = sum(job.gpus.gpus * min(job.duration_s, until_s - job.submit_s) for job in jobs) / (until_s - begin_s)
@@ -123,7 +123,8 @@ def _line(name: str, jobs: Sequence[TraceJob], waits: Sequence[float], used: flo
     )
 
 
-def _limits(trace: Trace) -> Iterator[float]:
+def limits(trace: Trace) -> Iterator[float]:
+    """Time limits of 1 to 5 times the run time; the same at every call."""
     generator = random.Random(5)
     for job in trace.jobs:
         yield chosen_limit_s(job.duration_s * generator.uniform(1.0, 5.0))

@@ -15,6 +15,8 @@ from gpu_platform.scheduling.backfilling.promises import EarlierPromises
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
+from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import Withdrawals
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -46,6 +48,11 @@ def test_promises_outlive_leaders_and_are_withdrawn_only_for_true_reasons(seed: 
     play(Trace.troubled(seed))
 
 
+def test_moves_pay_are_rare_and_break_no_promise() -> None:
+    worlds = [play(Trace.fragmented(seed)) for seed in range(FIRST, FIRST + 2 * WORLDS)]
+    assert sum(len(world.moves) + world.moves_before_leaders for world in worlds) >= WORLDS // 4, "jobs are moved"
+
+
 FAULTS = {
     "promises bind nobody": (patch.object(EarlierPromises, "to_others", lambda self, row: []), 24, "was promised"),
     "gangs that cannot start keep hosts": (patch.object(EmptyFits, "fits", lambda self, row: True), 18, "nothing runs"),
@@ -75,6 +82,12 @@ FAULTS_OF_LEADERS = {
         patch.object(Withdrawals, "cause", lambda *_: (WithdrawalCode.HOST_OUT, "host h0 is LOST")),
         "is not true",
     ),
+    "moves go against promises": (patch.object(MovePlanner, "avoid", lambda self, promised: None), "not true|reason"),
+    "moves need not pay": (patch.object(MovePlan, "pays", lambda *_: True), "does not pay"),
+    "jobs are moved again and again": (
+        patch.object(PreemptionPlanner, "_not_too_often", lambda self, movable, budget: movable),
+        "moved twice",
+    ),
     "no reason is found": (patch.object(Withdrawals, "_came_ahead", lambda *_: None), "is broken"),
 }
 
@@ -89,6 +102,7 @@ def test_a_planted_fault_of_the_ledger_is_found(fault: str) -> None:
 def _play_troubled_worlds(count: int) -> None:
     for seed in range(count):
         play(Trace.troubled(seed))
+        play(Trace.fragmented(seed))
 
 
 def test_a_date_that_has_passed_is_taken_back_with_the_reason_and_given_again() -> None:

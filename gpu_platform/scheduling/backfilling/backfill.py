@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,30 @@ class PlannedReservation:
         reservation's start.
         """
         return row.time_limit_s is None or (self.is_promised and now + row.time_limit_s > self.start)
+
+
+def all_but(claim: PlannedReservation, snapshot: Snapshot) -> PlannedReservation:
+    """Return a reservation of all GPUs of the cluster besides those of ``claim``, now and for ever."""
+    hosts = np.arange(len(snapshot))
+    gpus = snapshot.all_gpus[hosts].copy()
+    gpus[claim.hosts] &= ~claim.gpus
+    return PlannedReservation("", -math.inf, math.inf, hosts, gpus)
+
+
+def around(row: PlacementRequest, reservations: Iterable[PlannedReservation], snapshot: Snapshot) -> PlacementRequest:
+    """Return ``row`` as a request that avoids what is reserved, now and for ever."""
+    gpus, hosts = set(row.excluded_gpus), set(row.excluded_hosts)
+    for reservation in reservations:
+        resources = reservation.host_resources
+        for number, (host_index, reserved) in enumerate(
+            zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True)
+        ):
+            gpus.update(snapshot.uuid(host_index, position) for position in members(reserved))
+            if resources is not None and resources[number] and row.needs_host_resources:
+                hosts.add(snapshot.names[host_index])
+    if len(gpus) == len(row.excluded_gpus) and len(hosts) == len(row.excluded_hosts):
+        return row
+    return replace(row, excluded_gpus=frozenset(gpus), excluded_hosts=frozenset(hosts))
 
 
 def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices, GpuSets, NDArray[np.bool_]]:

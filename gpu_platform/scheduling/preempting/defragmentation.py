@@ -5,6 +5,7 @@ together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
@@ -12,7 +13,7 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.move_solver import SolverTime
-from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
+from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 
 LOOK_LIMIT = 0.05
 """The solver's time for one look, in its own unit: all requests of one look together."""
@@ -25,8 +26,9 @@ def defragment(
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
+    gain: Gain,
 ) -> tuple[int, tuple[PlacementRequest, MovePlan] | None]:
-    """Return the first of ``waiting`` for which moving jobs helps, and which jobs to move. No job is moved for one of
+    """Return the first of ``waiting`` for which moving jobs pays, and which jobs to move. No job is moved for one of
     lower priority.
 
     The first number of the answer says at how many of ``waiting`` it looked. It stops when the solver's time for one
@@ -37,8 +39,9 @@ def defragment(
         if time.left <= 0:
             return number, None
         allowed = [job for job in movable if job.priority <= row.priority]
+        limits = replace(budget, lost_gpu_s=min(budget.lost_gpu_s, gain(row)))
         with Statement(snapshot) as attempt:
-            moves = move_planner.smallest_plan(row, allowed, budget, now, attempt, time)
-        if moves is not None:
+            moves = move_planner.smallest_plan(row, allowed, limits, now, attempt, time)
+        if moves is not None and moves.pays(gain(row), budget.restart_s):
             return number + 1, (row, moves)
     return len(waiting), None

@@ -10,7 +10,7 @@ to clear; then a smaller set may exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, around
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
@@ -41,6 +42,10 @@ MAX_SUBSETS_OF = 8
 """If a host has at most this many jobs, every subset of them is looked at."""
 
 
+Gain = Callable[[PlacementRequest], float]
+"""Returns the GPU-seconds of waiting that a waiting job would save if it started now."""
+
+
 @dataclass(frozen=True)
 class MovePlan:
     """The gang gets ``placement`` once ``jobs`` are moved."""
@@ -48,8 +53,14 @@ class MovePlan:
     jobs: tuple[RunningRow, ...]
     lost_gpu_s: float
     placement: Placement
+    new_places: dict[str, Placement]
+    """Where the moved jobs go, by job."""
     is_smallest: bool
     """False: there may be a smaller set, because not all hosts were looked at or the solver's time was up."""
+
+    def pays(self, gain_gpu_s: float, restart_s: float) -> bool:
+        """Tell whether the moves save more than they cost: lost work, and ``restart_s`` for each moved GPU."""
+        return gain_gpu_s > self.lost_gpu_s + restart_s * sum(len(job.gpu_uuids) for job in self.jobs)
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,11 @@ class MovePlanner:
     ) -> None:
         self._snapshot, self._framework = snapshot, framework
         self._candidates, self._placer = candidates, placer
+        self._promised: Sequence[PlannedReservation] = ()
+
+    def avoid(self, promised: Sequence[PlannedReservation]) -> None:
+        """Set what the next plans must leave alone, besides the own promise of a job."""
+        self._promised = promised
 
     def smallest_plan(
         self,
@@ -92,31 +108,43 @@ class MovePlanner:
         problem = whole if exact else self._cheapest_part(row, jobs, now)
         if problem is None:
             return None
-        model = self._model(row, problem, budget, now)
+        model = self._model(self._unpromised(row), problem, budget, now)
         for candidate in cheapest_sets(model, MAX_TRIES, time):
             chosen = [problem.jobs[number] for number in candidate.jobs]
-            placement = self.try_moving(row, chosen, attempt)
-            if placement is not None:
+            places = self.try_moving(row, chosen, attempt)
+            if places is not None:
                 lost = sum(lost_work(job, now) for job in chosen)
-                return MovePlan(tuple(chosen), lost, placement, exact and candidate.is_optimal)
+                return MovePlan(tuple(chosen), lost, *places, is_smallest=exact and candidate.is_optimal)
         return None
 
     def try_moving(
         self, row: PlacementRequest, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
-    ) -> Placement | None:
-        """Return the gang's placement if ``jobs`` are moved and all of them find another place, or None.
+    ) -> tuple[Placement, dict[str, Placement]] | None:
+        """Return the gang's placement and those of ``jobs``, if they are moved and all of them find another place, or
+        None.
 
         ``keep``: what was found stays held in ``attempt``.
         """
         before = attempt.checkpoint()
         for job in jobs:
             attempt.end(job)
-        placement = self._placer.place_in(row, attempt)
-        largest_first = sorted(jobs, key=lambda job: (-len(job.gpu_uuids), job.job_id))
-        found = placement is not None and all(self._placer.place_in(job.requeued(), attempt) for job in largest_first)
-        if not (found and keep):
+        placement = self._placer.place_in(self._unpromised(row), attempt)
+        new_places: dict[str, Placement] = {}
+        for job in sorted(jobs, key=lambda job: (-len(job.gpu_uuids), job.job_id)) if placement is not None else ():
+            found = self._placer.place_in(self._unpromised(job.requeued()), attempt)
+            if found is None:
+                break
+            new_places[job.job_id] = found
+        if placement is None or len(new_places) < len(jobs):
             attempt.rollback(before)
-        return placement if found else None
+            return None
+        if not keep:
+            attempt.rollback(before)
+        return placement, new_places
+
+    def _unpromised(self, row: PlacementRequest) -> PlacementRequest:
+        """Return the request without the places that other jobs were promised."""
+        return around(row, (one for one in self._promised if one.job_id != row.job_id), self._snapshot)
 
     # -- which sets to try -----------------------------------------------------------------------
 

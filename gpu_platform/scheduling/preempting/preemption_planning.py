@@ -8,8 +8,8 @@ ahead of it nor those that were moved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -17,13 +17,13 @@ import numpy as np
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, resources_of
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, around, resources_of
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.defragmentation import defragment
-from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
+from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import (
     Preemption,
     PreemptionReason,
@@ -46,6 +46,8 @@ HEAL_PATIENCE_S = 30.0
 
 GATHER_S = 2.0
 """After several hosts were lost, jobs of low priority wait this long, until the lost jobs are back in the queue."""
+DISPLACED_WAIT_S = 3600.0
+"""How long a job that lost its GPUs is supposed to wait for others. Nobody knows."""
 RETURN_S = 30.0
 """A job that lost its hosts is in the queue again within this time, or has ended."""
 
@@ -54,6 +56,8 @@ RETURN_S = 30.0
 class _ClaimWithDeadline:
     reservation: PlannedReservation
     until: float
+    seen: float
+    """When the job last waited, or was being stopped."""
     facts_version: int
     """After a later version, GPUs may be at other positions, and the claim is not valid."""
 
@@ -80,6 +84,8 @@ class PreemptionPlanner:
         self._displaced: dict[str, _Displaced] = {}
         """Jobs that lost hosts or GPUs and have no new place yet."""
         self._claims: dict[str, _ClaimWithDeadline] = {}
+        self._moves: dict[str, list[float]] = {}
+        """When each job was moved, within the last hour."""
         self._next_look = -math.inf
         self._looked_at: set[str] = set()
         """The jobs at which defragmentation looked already. When it has looked at all, it begins again."""
@@ -142,10 +148,13 @@ class PreemptionPlanner:
 
     def claims(self, now: float) -> list[PlannedReservation]:
         """Return the claims that are valid now."""
-        facts = self._state.snapshot.facts_version
+        facts, stopping = self._state.snapshot.facts_version, {job_id for job_id, _ in self._being_preempted}
         self._claims = {
-            job: claim for job, claim in self._claims.items() if claim.until > now and claim.facts_version == facts
+            job: replace(claim, seen=now) if job in stopping or job in self._state.queue else claim
+            for job, claim in self._claims.items()
+            if claim.until > now and claim.facts_version == facts
         }
+        self._claims = {job: claim for job, claim in self._claims.items() if now - claim.seen < RETURN_S}
         return [claim.reservation for claim in self._claims.values()]
 
     def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
@@ -156,10 +165,11 @@ class PreemptionPlanner:
         staying, being_preempted = self._running()
         self._being_preempted &= {(row.job_id, row.attempt) for row in being_preempted}
         waiting = sorted(found.waiting.values(), key=lambda entry: entry.turn)
-        decided = self._preempt(waiting, staying, being_preempted, now) if policy.preemption else None
+        decided = self._preempt(found, waiting, staying, being_preempted, now) if policy.preemption else None
         waiting = [entry for entry in waiting if entry.denial is None]
         if decided is None and not being_preempted and not self._claims:
-            decided = self._move(waiting, staying, now)
+            self._move_planner.avoid([one for _, one in found.reservations if one.is_promised])
+            decided = self._move(waiting, staying, now, partial(_gain, found.promises(), now))
         decided = decided or []
         self._being_preempted |= {key for preemption in decided for key in preemption.victims}
         return decided
@@ -224,7 +234,12 @@ class PreemptionPlanner:
         return None if self._state.quotas.idle else partial(self._allowed, row)
 
     def _preempt(
-        self, waiting: list[WaitingEntry], staying: list[RunningRow], being_preempted: list[RunningRow], now: float
+        self,
+        found: SchedulingRound,
+        waiting: list[WaitingEntry],
+        staying: list[RunningRow],
+        being_preempted: list[RunningRow],
+        now: float,
     ) -> list[Preemption] | None:
         """Choose victims for the first waiting job that may have them. None: there is no such job."""
         state = self._state
@@ -235,6 +250,7 @@ class PreemptionPlanner:
             if not eligible:
                 continue
             allowed = self._allowance(row)
+            row = around(row, self._of_those_before(entry, found), state.snapshot)
             victims = choose_victims(
                 row, state.snapshot, state.framework, eligible, now, being_preempted, state.gangs, allowed
             )
@@ -245,6 +261,18 @@ class PreemptionPlanner:
                 return []  # it only waits for jobs that were ordered to stop
         return None
 
+    def _of_those_before(self, entry: WaitingEntry, found: SchedulingRound) -> Iterator[PlannedReservation]:
+        """Yield what preemption for a job must leave alone: claims of others, and promises to jobs that are ahead of
+        it and at least as important.
+        """
+        for claim in self._claims.values():
+            if claim.reservation.job_id != entry.row.job_id:
+                yield claim.reservation
+        for turn, reservation in found.reservations:
+            owner = self._state.queue.get(reservation.job_id)
+            if turn < entry.turn and reservation.is_promised and owner and owner.priority >= entry.row.priority:
+                yield reservation
+
     def _allowed(self, row: PlacementRequest, ended: Iterable[RunningRow]) -> bool:
         """Tell whether the quotas would allow ``row`` once these jobs have ended."""
         quotas, snapshot = self._state.quotas, self._state.snapshot
@@ -253,17 +281,21 @@ class PreemptionPlanner:
         with quotas.assuming(charges):
             return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
-    def _move(self, waiting: list[WaitingEntry], staying: list[RunningRow], now: float) -> list[Preemption]:
+    def _move(self, waiting: list[WaitingEntry], staying: list[RunningRow], now: float, gain: Gain) -> list[Preemption]:
         """Return the jobs to move: for displaced jobs if that helps, else for defragmentation."""
         policy = self._state.policy
         movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
+        self._moves = {job: recent for job, at in self._moves.items() if (recent := [t for t in at if t > now - 3600])}
         self._forget_settled(staying, now)
         recovered: list[Preemption] = []
         if policy.recovery and self._displaced and self.hold_back_priority(now) == -math.inf:
-            recovered = self._recover(movable, now)
+            recovered = self._recover(self._not_too_often(movable, policy.recovery_budget), now)
         if recovered or not policy.defragmentation or now < self._next_look:
             return recovered
-        return self._defragment(waiting, movable, now)
+        return self._defragment(waiting, self._not_too_often(movable, policy.defragmentation_budget), now, gain)
+
+    def _not_too_often(self, movable: list[RunningRow], budget: MoveBudget) -> list[RunningRow]:
+        return [row for row in movable if len(self._moves.get(row.job_id, ())) < budget.per_job_hour]
 
     def _forget_settled(self, staying: list[RunningRow], now: float) -> None:
         """Forget displaced jobs that ended meanwhile. When none is left, the whole budget is there again."""
@@ -279,21 +311,23 @@ class PreemptionPlanner:
         """Return the jobs to move for displaced jobs, and take what that costs from the budget."""
         due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
         displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
-        plans = recover(displaced, self._move_planner, self._state.snapshot, movable, self._budget, now)
+        snapshot, budget = self._state.snapshot, self._budget
+        plans = recover(displaced, self._move_planner, snapshot, movable, budget, now, _gain_of_displaced)
         if plans:
-            self._budget = MoveBudget(
-                self._budget.jobs - sum(len(plan.jobs) for _, plan in plans),
-                self._budget.lost_gpu_s - sum(plan.lost_gpu_s for _, plan in plans),
-            )
+            jobs, lost = sum(len(plan.jobs) for _, plan in plans), sum(plan.lost_gpu_s for _, plan in plans)
+            self._budget = replace(budget, jobs=budget.jobs - jobs, lost_gpu_s=budget.lost_gpu_s - lost)
         return [self._moved(row, plan, PreemptionReason.RECOVERY, now) for row, plan in plans]
 
-    def _defragment(self, waiting: list[WaitingEntry], movable: list[RunningRow], now: float) -> list[Preemption]:
+    def _defragment(
+        self, waiting: list[WaitingEntry], movable: list[RunningRow], now: float, gain: Gain
+    ) -> list[Preemption]:
         """Return the jobs to move for the first gang that has waited long enough and that moves help."""
         policy = self._state.policy
-        rows = [entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s]
+        waited = [entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s]
+        rows = [row for row in waited if row.gpu_count > 1]
         due = [row for row in rows[:PREEMPTORS] if row.job_id not in self._looked_at]
         looks, found = defragment(
-            due, self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now
+            due, self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now, gain
         )
         self._looked_at |= {row.job_id for row in due[:looks]}
         if found is not None or looks == len(due):
@@ -312,15 +346,29 @@ class PreemptionPlanner:
 
     def _claim(self, job_id: str, placement: Placement, now: float) -> None:
         claim = self._reservation(job_id, placement)
-        self._claims[job_id] = _ClaimWithDeadline(claim, now + CLAIM_S, self._state.snapshot.facts_version)
+        self._claims[job_id] = _ClaimWithDeadline(claim, now + CLAIM_S, now, self._state.snapshot.facts_version)
 
     def _moved(self, row: PlacementRequest, moves: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
         self._claim(row.job_id, moves.placement, now)
+        for job_id, placement in moves.new_places.items():
+            self._claim(job_id, placement, now)
+            self._moves.setdefault(job_id, []).append(now)
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
 
     def _reservation(self, job_id: str, placement: Placement) -> PlannedReservation:
         hosts, gpus, host_resources = resources_of(placement, self._state.snapshot)
         return PlannedReservation(job_id, -math.inf, math.inf, hosts, gpus, host_resources=host_resources)
+
+
+def _gain(promised: Mapping[str, float], now: float, row: PlacementRequest) -> float:
+    """Return the GPU-seconds that are saved if ``row`` need not wait on: as long as it has waited so far, but only
+    until it would start anyway. So moves begin when waiting has cost as much as they do (as in the ski-rental problem).
+    """
+    return row.gpu_count * min(now - row.enqueued_at, promised.get(row.job_id, math.inf) - now)
+
+
+def _gain_of_displaced(row: PlacementRequest) -> float:
+    return row.gpu_count * DISPLACED_WAIT_S
 
 
 def _keys(rows: Iterable[RunningRow]) -> tuple[AttemptId, ...]:

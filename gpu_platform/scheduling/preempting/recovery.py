@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
-from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
+from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 
 
 def recover(
@@ -19,9 +20,10 @@ def recover(
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
+    gain: Gain,
 ) -> list[tuple[PlacementRequest, MovePlan]]:
     """Return which jobs to move for which displaced job. Displaced jobs that fit without moves, or not at all, are
-    left out.
+    left out, and so are those for which the moves would cost more than they save.
 
     The place of a displaced job counts as taken for those that follow, and so do the new places of moved jobs. So all
     moves that are returned can happen together.
@@ -34,8 +36,9 @@ def recover(
             if move_planner.try_moving(row, (), attempt, keep=True) is not None:
                 continue
             allowed = [job for job in movable if job.job_id not in moved and job.priority <= row.priority]
-            moves = move_planner.smallest_plan(row, allowed, MoveBudget(left, lost), now, attempt) if left > 0 else None
-            if moves is None:
+            limits = replace(budget, jobs=left, lost_gpu_s=min(lost, gain(row)))
+            moves = move_planner.smallest_plan(row, allowed, limits, now, attempt) if left > 0 else None
+            if moves is None or not moves.pays(gain(row), budget.restart_s):
                 continue
             move_planner.try_moving(row, moves.jobs, attempt, keep=True)
             moved |= {job.job_id for job in moves.jobs}
