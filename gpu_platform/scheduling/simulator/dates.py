@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.placement import EstimateBasis
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.domain.placing.promise import PromiseOutcome, WithdrawalCode
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 
 @dataclass(slots=True)
@@ -17,6 +18,8 @@ class PromisedStart:
     start_s: float
     """The earliest start that was promised."""
     started_at_s: float | None = None
+    withdrawn: WithdrawalCode | None = None
+    """Why it was taken back. The job may have got a later promise since. None: it was not, or without a reason."""
 
 
 @dataclass(slots=True)
@@ -40,8 +43,12 @@ class ToldDates:
     _promised: dict[str, PromisedStart] = field(default_factory=dict)
     _estimated: dict[str, EstimatedStart] = field(default_factory=dict)
 
-    def note_promises(self, scheduler: Scheduler, now: float) -> None:
-        """Note the promises after a decision. Nothing else than ``scheduler.promises`` is read for them."""
+    def note_promises(self, scheduler: Scheduler, decision: Decision, now: float) -> None:
+        """Note the promises after a decision. Dates come from ``scheduler.promises`` alone."""
+        for change in decision.promises:
+            known = self._promised.get(change.job_id)
+            if change.outcome is PromiseOutcome.WITHDRAWN and known is not None:
+                known.withdrawn = change.code
         for job_id, start_s in scheduler.promises.items():
             known = self._promised.get(job_id)
             if known is None:

@@ -225,9 +225,9 @@ class _Simulation:
         decision = self._scheduler.decide(self._now)
         if self._clock:
             self._decision_s.append(self._clock() - begin)
+        self._told.note_promises(self._scheduler, decision, self._now)
         for row, placement in decision.placements:
             self._start(self._records[row.job_id], row, placement)
-        self._told.note_promises(self._scheduler, self._now)
         for job_id in self._arrived:
             self._told.ask(self._scheduler, job_id, self._now)
         self._arrived.clear()

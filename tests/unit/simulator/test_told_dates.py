@@ -26,7 +26,7 @@ def test_a_job_that_starts_before_its_promise_keeps_it() -> None:
     assert (figures.given, figures.kept, figures.broken, figures.open) == (1, 1, 0, 0)
 
 
-def test_a_failure_breaks_a_promise_and_the_report_says_by_how_much_and_to_whom() -> None:
+def test_a_failure_takes_a_promise_back_and_the_report_says_why_by_how_much_and_to_whom() -> None:
     jobs = trace(
         came("a", at=0, gpus=8, runs=200, limit=200, namespace="x"),
         came("b", at=10, gpus=8, runs=5, limit=9, namespace="y"),
@@ -34,10 +34,11 @@ def test_a_failure_breaks_a_promise_and_the_report_says_by_how_much_and_to_whom(
     ).on(hosts(1))
     report = jobs.failing(Outage(at_s=150, host="gpu-0000", down_s=300)).report()
     # At 150 the host is lost. At 450 it is back: a comes again first and runs until 650, then b starts, then c.
-    assert (report.promises.broken, report.promises.late_s.max) == (1, 450)
+    told = report.promises
+    assert (told.withdrawn, told.reasons, told.broken, told.late_s.max) == (1, {"host_out": 1}, 0, 450)
     by_size = {size.gpus: size.promises for size in report.by_size}
-    assert (by_size["2-8"].broken, by_size["2-8"].late_s.max) == (1, 450)
-    by_namespace = {share.namespace: share.promises.broken for share in report.namespaces}
+    assert (by_size["2-8"].withdrawn, by_size["2-8"].late_s.max) == (1, 450)
+    by_namespace = {share.namespace: share.promises.withdrawn for share in report.namespaces}
     assert by_namespace == {"x": 0, "y": 1}
 
 

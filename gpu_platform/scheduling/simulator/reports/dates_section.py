@@ -14,6 +14,8 @@ _Figures = tuple[PromiseFigures, EstimateFigures]
 _COLUMNS = (
     ("promised", "jobs that were promised a start"),
     ("kept", "of these, the part that started by then"),
+    ("withdrawn", "of these, how many were taken back with a reason"),
+    ("broken", "how many were neither kept nor taken back"),
     ("late", "the latest start after its promise"),
     ("estimated", "jobs whose estimated start was noted when they came, and that started"),
     ("error", "median difference between estimated and real start"),
@@ -55,11 +57,13 @@ def _rows(reports: Sequence[SimulationReport]) -> Iterator[tuple[str, list[_Figu
 
 def _cells(figures: _Figures) -> str:
     promises, estimates = figures
-    decided = promises.kept + promises.broken
+    decided = promises.kept + promises.withdrawn + promises.broken
     texts = (
         f"{promises.given}",
         f"{promises.kept / decided:.1%}" if decided else "",
-        duration(promises.late_s.max) if promises.broken else "",
+        f"{promises.withdrawn}" if decided else "",
+        f"{promises.broken}" if decided else "",
+        duration(promises.late_s.max) if promises.withdrawn or promises.broken else "",
         f"{estimates.started}",
         duration(estimates.error_s.p50) if estimates.started else "",
         f"{estimates.near:.0%}" if estimates.started else "",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 
+from pydantic import Field
+
+from gpu_platform.scheduling.simulator.dates import PromisedStart
 from gpu_platform.scheduling.simulator.records import SimulationRun
 from gpu_platform.scheduling.simulator.reports.distribution import Distribution, ReportData
 
@@ -19,12 +23,16 @@ class PromiseFigures(ReportData):
 
     given: int = 0
     kept: int = 0
+    withdrawn: int = 0
+    """The job started later, or had not started when the simulation ended after the promised start. It was told why."""
+    reasons: dict[str, int] = Field(default_factory=dict)
+    """How many were withdrawn for each reason."""
     broken: int = 0
-    """The job started later, or had not started when the simulation ended after the promised start."""
+    """The same without a reason."""
     open: int = 0
     """The simulation ended before the promised start."""
     late_s: Distribution = Distribution.of([])
-    """How late the jobs with a broken promise started. Those that did not start count up to the end."""
+    """How late the jobs with a broken or withdrawn promise started. Those that did not start count up to the end."""
 
 
 class EstimateFigures(ReportData):
@@ -47,15 +55,21 @@ def promises_of(run: SimulationRun, jobs: Container[str] | None = None) -> Promi
     """Return the figures of the promises to the jobs with these ids. None: to all jobs."""
     promises = [one for one in run.told.promises if jobs is None or one.job_id in jobs]
     open_ = [one for one in promises if one.started_at_s is None and one.start_s >= run.end_s - EXACT_S]
-    ended = [(one.started_at_s if one.started_at_s is not None else run.end_s) - one.start_s for one in promises]
-    late = [seconds for seconds in ended if seconds >= EXACT_S]
+    too_late = [one for one in promises if _late_s(one, run.end_s) >= EXACT_S]
+    reasons = Counter(str(one.withdrawn) for one in too_late if one.withdrawn is not None)
     return PromiseFigures(
         given=len(promises),
-        kept=len(promises) - len(late) - len(open_),
-        broken=len(late),
+        kept=len(promises) - len(too_late) - len(open_),
+        withdrawn=reasons.total(),
+        reasons=dict(sorted(reasons.items())),
+        broken=len(too_late) - reasons.total(),
         open=len(open_),
-        late_s=Distribution.of(late),
+        late_s=Distribution.of([_late_s(one, run.end_s) for one in too_late]),
     )
+
+
+def _late_s(one: PromisedStart, end_s: float) -> float:
+    return (end_s if one.started_at_s is None else one.started_at_s) - one.start_s
 
 
 def estimates_of(run: SimulationRun, jobs: Container[str] | None = None) -> EstimateFigures:
