@@ -147,7 +147,7 @@ class Problem(BaseModel):
 
     def error(self) -> PlatformError:
         """The platform's error that this problem describes."""
-        kind = _ERRORS_BY_CODE.get(self.code)
+        kind = _tree(PlatformError).get(self.code)  # now: a module that came later may have its own errors
         if kind is None or kind is PlatformError:
             kind = Unavailable if self.retryable else InvalidRequest if self.status < 500 else PlatformError
         # Some classes make their message from their arguments. Here the message exists already.
@@ -237,6 +237,3 @@ def _tree(kind: type[PlatformError]) -> dict[str, type[PlatformError]]:
         for code, below in _tree(child).items():
             found.setdefault(code, below)
     return found
-
-
-_ERRORS_BY_CODE = _tree(PlatformError)
