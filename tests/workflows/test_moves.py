@@ -12,7 +12,13 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.harness import Platform
 
-POLICY = {"defragmentation": True, "defragment_after_s": 0.0, "defragment_every_s": 0.1, "min_run_s": 0.0}
+POLICY = {
+    "defragmentation": True,
+    "defragment_after_s": 0.0,
+    "defragment_every_s": 0.1,
+    "min_run_s": 0.0,
+    "defragmentation_budget": {"restart_s": 0.0},  # else the move pays only after the gang has waited long enough
+}
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 
 
