@@ -27,6 +27,7 @@ from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.leader import LeaderActivities
 from activities.search_attributes import of_submission
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.jobs.attempt import StopRequest
@@ -150,6 +151,12 @@ class SimulatedNode:
         for key in answer.kill:
             await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))
 
+    async def end_ranks(self) -> None:
+        """End what a test leaves running."""
+        for key in self.agent.attempts():
+            with contextlib.suppress(PlatformError):
+                await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="the test is over"))
+
     async def lose(self) -> None:
         """Declare the host LOST at once, as the leader does after a silent lease."""
         store = self._platform.store
@@ -221,6 +228,7 @@ class Platform:
                 node.health.start()
                 stack.callback(node.health.stop)
                 stack.callback(node.agent.close)
+                stack.push_async_callback(node.end_ranks)
                 await node.report()
                 if name not in silent:
                     await stack.enter_async_context(platform.listening(name))

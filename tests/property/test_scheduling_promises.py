@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -91,18 +92,20 @@ FAULTS_OF_LEADERS = {
     "no reason is found": (patch.object(Withdrawals, "_came_ahead", lambda *_: None), "is broken"),
 }
 
+FAULTS_OF_MOVES = {"moves need not pay", "jobs are moved again and again"}
+
 
 @pytest.mark.parametrize("fault", FAULTS_OF_LEADERS)
 def test_a_planted_fault_of_the_ledger_is_found(fault: str) -> None:
     planted, words = FAULTS_OF_LEADERS[fault]
+    make = Trace.fragmented if fault in FAULTS_OF_MOVES else Trace.troubled
     with planted, pytest.raises(Violation, match=words):
-        _play_troubled_worlds(60)
+        _play_worlds(make)
 
 
-def _play_troubled_worlds(count: int) -> None:
-    for seed in range(count):
-        play(Trace.troubled(seed))
-        play(Trace.fragmented(seed))
+def _play_worlds(make: Callable[[int], Trace]) -> None:
+    for seed in range(60):
+        play(make(seed))
 
 
 def test_a_date_that_has_passed_is_taken_back_with_the_reason_and_given_again() -> None:

@@ -136,7 +136,8 @@ async def test_a_flood_of_bad_tokens_delays_no_report(sqlite_store: Store, tmp_p
         await asyncio.gather(*floods)
     assert codes[429] > codes[401], "it was a flood"
     assert set(codes) == {401, 429}
-    assert looks["find_token"] <= codes[401] + 20, "with 20 at once, so many are looked up before the limit is known"
+    # When one more is allowed, up to 20 that come at once are looked up before one of them has taken it.
+    assert looks["find_token"] <= 3 * codes[401] + 20
     assert slowest < Settings().lease_ttl_s / 2, f"a report took {slowest:.1f} s"
 
 

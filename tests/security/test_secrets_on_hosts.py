@@ -93,7 +93,14 @@ def files_with(directory: Path, *needles: bytes) -> list[str]:
     """Files below the directory that hold one of the values, also in base64."""
     wanted = [*needles, *(base64.b64encode(needle)[:-4] for needle in needles)]
     files = [path for path in directory.rglob("*") if path.is_file() and not path.is_symlink()]
-    return [path.name for path in files if any(needle in path.read_bytes() for needle in wanted)]
+    return [path.name for path in files if any(needle in _content(path) for needle in wanted)]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # the host removed it meanwhile
+        return b""
 
 
 def on_disk(host: ExecRig) -> list[str]:
