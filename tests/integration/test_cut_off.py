@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
 from tests.harness import eventually
+from tests.membership import every_host_knows_all
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(name, "dgx-h100") for name in "abc")
@@ -58,14 +57,6 @@ async def cut_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         async with cluster:
             await eventually(lambda: every_host_knows_all(cluster), "each host to have the list of all three")
             yield cluster, network
-
-
-def every_host_knows_all(cluster: LocalCluster) -> bool:
-    """A host that knows only itself is a majority, and keeps its lease alone."""
-    with closing(sqlite3.connect(cluster.database_url.removeprefix("sqlite:///"))) as database:
-        [newest] = database.execute("SELECT max(version) FROM membership").fetchone()
-        known = [row[0] for row in database.execute("SELECT members_known FROM host")]
-    return known == [newest] * len(NODES)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -18,6 +18,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from tests.harness import eventually
+from tests.membership import every_host_knows_all
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 FIRST_ATTEMPT_SLEEPS = 'echo "$GPU_PLATFORM_ATTEMPT $$" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
@@ -35,6 +36,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
         settings={"GPU_PLATFORM_REMEDIATION__FLAPPING_FIRST_MIN": "0"},
     )
     async with LocalCluster(config) as cluster:
+        await eventually(lambda: every_host_knows_all(cluster), "each host to have the list of both")
         yield cluster
 
 
