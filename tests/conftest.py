@@ -18,11 +18,12 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
+from tests.forked.client import SERVER
 from tests.lan import Machine
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.state_guard import GuardedStore
 from tests.temporal_server import client_of_new_namespace, running_temporal
-from workers.local import cluster
+from workers.local import cluster, supervision
 
 FOLDERS = ("chaos", "integration", "workflows", "property", "security", "unit")
 """Workers of pytest-xdist take files in this order, so that no worker is left alone with long tests at the end."""
@@ -62,6 +63,22 @@ def guarded_clusters() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "Store", GuardedStore)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_clusters() -> Iterator[None]:
+    """The processes of clusters are forked from one that has imported them, where that makes no difference."""
+    start_interpreter = supervision.spawn
+
+    async def spawn(argv: list[str], env: dict[str, str], output: int) -> Any:
+        if not SERVER.can_fork(argv, env):
+            return await start_interpreter(argv, env, output)
+        return SERVER.start(argv, env, stdout=output, stderr=output, dies_with_parent=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervision, "spawn", spawn)
+        yield
+    SERVER.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -30,6 +30,18 @@ def _die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+async def spawn(argv: list[str], env: dict[str, str], output: int) -> asyncio.subprocess.Process:
+    """Start a child with this environment. Its output goes to the file descriptor ``output``."""
+    return await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=env,
+        preexec_fn=_die_with_parent,
+    )
+
+
 @dataclass
 class ChildProcess:
     """One process, kept running until :meth:`stop`."""
@@ -90,14 +102,7 @@ class ChildProcess:
     async def _spawn(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **self.env},
-                preexec_fn=_die_with_parent,
-            )
+            self._process = await spawn(self.argv, {**os.environ, **self.env}, output.fileno())
 
     async def _keep(self) -> None:
         backoff = FIRST_BACKOFF_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import signal
@@ -34,6 +33,8 @@ from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
+from tests.command_line import run, start
+from tests.forked.client import COMMAND
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
 from tests.unit.service.api_server import (
     LogFiles,
@@ -43,35 +44,6 @@ from tests.unit.service.api_server import (
     temporal_dev_server,
     until,
 )
-
-PROGRAM = str(Path(sys.executable).with_name("gpu-platform"))
-
-
-@dataclass
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-async def run(*arguments: str, url: str = "http://127.0.0.1:1", cwd: Path | None = None) -> Ran:
-    process = await _start(arguments, url, cwd)
-    out, err = await asyncio.wait_for(process.communicate(), 30)
-    return Ran(process.returncode or 0, out.decode(), err.decode())
-
-
-async def _start(arguments: tuple[str, ...], url: str, cwd: Path | None = None) -> asyncio.subprocess.Process:
-    environment = {
-        **os.environ,
-        "GPU_PLATFORM_API_URL": url,
-        "GPU_PLATFORM_USER": "ada",
-        "COLUMNS": "200",
-        "TERM": "dumb",
-    }
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        PROGRAM, *arguments, env=environment, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-    )
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +88,13 @@ async def platform(temporal: str, sqlite_template: Path, tmp_path: Path) -> Asyn
         Cluster(store).host("a", gpus=2, agent_url=agent)
         yield Platform(url, store, logs)
     store.close()
+
+
+async def test_the_installed_script_is_the_command_line() -> None:
+    """Without the fork server, as a shell starts it."""
+    process = await asyncio.create_subprocess_exec(COMMAND, "--version", stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    assert (process.returncode, out) == (0, (await run("--version")).out.encode())
 
 
 async def test_help_shows_every_command() -> None:
@@ -232,7 +211,7 @@ async def test_submit_follow_prints_only_the_jobs_output(platform: Platform) -> 
 
 
 async def test_interrupting_the_wait_leaves_the_job(platform: Platform) -> None:
-    process = await _start(("submit", "--wait", "--", "x"), platform.url)
+    process = await start("submit", "--wait", "--", "x", url=platform.url)
     assert process.stdout is not None
     job_id = (await process.stdout.readline()).decode().strip()
     process.send_signal(signal.SIGINT)  # it may be anywhere after its first output
@@ -369,7 +348,7 @@ async def test_grace_may_be_nothing(platform: Platform, grace: str) -> None:
 
 
 async def test_watch_goes_on_until_interrupted(platform: Platform) -> None:
-    process = await _start(("watch", "--interval", "100ms", "--json"), platform.url)
+    process = await start("watch", "--interval", "100ms", "--json", url=platform.url)
     assert process.stdout is not None
     for _ in range(2):
         assert json.loads(await process.stdout.readline())["hosts"][0]["name"] == "a"

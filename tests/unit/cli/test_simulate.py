@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +15,8 @@ from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.observers import Progress
 from service.cli.simulating.progress import as_text
+from tests.command_line import Ran, run_to_end
 
-PROGRAM = str(Path(sys.executable).with_name("gpu-platform"))
 CLUSTER = "hosts: [{count: 2, machine: dgx-h100}]\n"
 JOBS = [
     {"id": "a", "submit_s": 0, "duration_s": 7200, "gpus": {"hosts": 2, "gpus_per_host": 8}, "namespace": "vision"},
@@ -36,35 +33,32 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str, cluster: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb", "GPU_PLATFORM_API_URL": "http://127.0.0.1:1"}
-    return subprocess.run(
-        [PROGRAM, "simulate", *(("jobs.jsonl", "--cluster", "cluster.yaml") if cluster else ()), *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+def run(folder: Path, *arguments: str, cluster: bool = True) -> Ran:
+    files = ("jobs.jsonl", "--cluster", "cluster.yaml") if cluster else ()
+    return run_to_end("simulate", *files, *arguments, cwd=folder)
 
 
 def test_policies_side_by_side_as_a_table_and_a_page(folder: Path) -> None:
     ran = run(folder, "--policy", "mine.yaml", "--compare", "fcfs", "--html", "page.html")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split()[:2] == ["mine", "fcfs"]
-    assert "Utilisation" in ran.stdout
-    assert "wrote page.html" in ran.stderr
+    assert ran.code == 0, ran.err
+    assert ran.out.split()[:2] == ["mine", "fcfs"]
+    assert "Utilisation" in ran.out
+    assert "wrote page.html" in ran.err
     assert (folder / "page.html").read_text().startswith("<!doctype html>")
 
 
 def test_any_settings_are_compared_and_an_order_says_what_it_keeps(folder: Path) -> None:
     ran = run(folder, "--compare", "fcfs", "--compare", "order=fcfs,backfill=none", "--json")
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
     assert [report["policy"] for report in result["reports"]] == ["default", "fcfs", "order=fcfs,backfill=none"]
     assert "its backfill is still easy" in result["notes"][-1]
 
 
 def test_json_tells_everything(folder: Path) -> None:
     ran = run(folder, "--set", "order=fcfs", "--until", "2h30m", "--json")
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
     (report,) = result["reports"]
     assert (result["trace"], result["cluster"], report["end_s"]) == ("jobs.jsonl", "cluster", 9000)
     # First come, first served: a for two hours, then b for the rest of the time on half the GPUs.
@@ -75,8 +69,8 @@ def test_json_tells_everything(folder: Path) -> None:
 
 def test_random_limits_a_load_and_a_part_of_the_trace(folder: Path) -> None:
     ran = run(folder, "--skip", "1", "--limits", "1-5", "--seed", "4", "--load", "0.5", "--json")
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
     assert sum(result["reports"][0]["jobs"].values()) == 2
     assert "the jobs ask for 50% of the GPU time" in result["notes"][0]
     assert "1 to 5 times their run time at random (seed 4)" in result["notes"][1]
@@ -84,21 +78,21 @@ def test_random_limits_a_load_and_a_part_of_the_trace(folder: Path) -> None:
 
 def test_the_mix_of_a_trace_is_a_policy_file_for_simulate(folder: Path) -> None:
     derived = run(folder, "derive-mix", "jobs.jsonl", cluster=False)
-    assert derived.returncode == 0, derived.stderr
-    assert "- {gpus: 8, weight: 1}" in derived.stdout
-    (folder / "mix.yaml").write_text(derived.stdout)
-    assert run(folder, "--policy", "mix.yaml", "--set", "weights=fragmentation").returncode == 0
+    assert derived.code == 0, derived.err
+    assert "- {gpus: 8, weight: 1}" in derived.out
+    (folder / "mix.yaml").write_text(derived.out)
+    assert run(folder, "--policy", "mix.yaml", "--set", "weights=fragmentation").code == 0
 
 
 def test_progress_is_one_line_and_only_for_a_terminal(folder: Path) -> None:
-    assert "jobs done" not in run(folder).stderr  # not a terminal
+    assert "jobs done" not in run(folder).err  # not a terminal
     text = as_text("default", Progress(done=1234, jobs=5000, waiting=7, passed_s=7200.0), passed_s=2.0)
     assert text == "default: 1,234 of 5,000 jobs done, 7 wait; 2 h of virtual time; 617 jobs/s"
 
 
 def test_failures_at_a_rate_strike_all_policies_alike(folder: Path) -> None:
     ran = run(folder, "--compare", "fcfs", "--mtbf", "1d", "--repair", "10m", "--checkpoint", "10m", "--json")
-    first, second = json.loads(ran.stdout)["reports"]
+    first, second = json.loads(ran.out)["reports"]
     assert first["failures"] > 0
     assert first["restarts"] > 0
     assert second["restarts"] > 0
@@ -120,9 +114,9 @@ def test_failures_at_a_rate_strike_all_policies_alike(folder: Path) -> None:
 )
 def test_mistakes_end_in_one_line(folder: Path, arguments: list[str], code: int, says: str) -> None:
     ran = run(folder, *arguments)
-    assert ran.returncode == code
-    assert says in " ".join(ran.stderr.split())
-    assert "Traceback" not in ran.stderr
+    assert ran.code == code
+    assert says in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
 
 
 def test_a_live_cluster_is_replayed_with_its_own_policy(folder: Path) -> None:
@@ -134,8 +128,8 @@ def test_a_live_cluster_is_replayed_with_its_own_policy(folder: Path) -> None:
     state = ClusterState(at=1200.0, hosts=rows, gpus=gpus, running=[runs], queue=waits, policy={"order": "fcfs"})
     (folder / "live.json").write_text(state.model_dump_json())
     ran = run(folder, "--snapshot", "live.json", "--compare", "priority", "--json", cluster=False)
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
     assert [report["policy"] for report in result["reports"]] == ["default", "priority"]
     # What runs ends 400 s after the snapshot; then two start, then the third.
     assert [report["end_s"] for report in result["reports"]] == [520, 520]
@@ -143,4 +137,4 @@ def test_a_live_cluster_is_replayed_with_its_own_policy(folder: Path) -> None:
 
 
 def test_one_of_cluster_and_snapshot_is_needed(folder: Path) -> None:
-    assert "give --cluster or --snapshot" in run(folder, cluster=False).stderr
+    assert "give --cluster or --snapshot" in run(folder, cluster=False).err

@@ -1,0 +1,194 @@
+"""Asks the fork server for processes, and stands for them as :class:`asyncio.subprocess.Process` does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+LARGEST_MESSAGE = 1 << 20
+PROGRAMS = ("workers.service", "workers.control", "workers.scheduler", "workers.node", "workers.gateway")
+COMMAND = str(Path(sys.executable).with_name("gpu-platform"))
+_NAMESPACES = ("net", "mnt", "uts", "ipc", "user", "cgroup")
+
+
+def program_of(argv: Sequence[str]) -> list[str] | None:
+    """What the fork server calls this program, with its arguments. None: it cannot fork it."""
+    if argv[0] == COMMAND:
+        return list(argv)
+    if argv[0] == sys.executable and argv[1] == "-m" and argv[2] in PROGRAMS:
+        return list(argv[2:])
+    return None
+
+
+class Process:
+    """``ended``: its exit code, or the negative number of the signal that ended it, as soon as it has ended.
+
+    A child of the fork server. Its methods are those of :class:`asyncio.subprocess.Process`."""
+
+    def __init__(self, pid: int, ended: Future[int]) -> None:
+        self.pid = pid
+        self.ended = ended
+        self.stdout: asyncio.StreamReader | None = None
+        self.stderr: asyncio.StreamReader | None = None
+
+    @property
+    def returncode(self) -> int | None:
+        """What ``ended`` has. None: it runs."""
+        return self.ended.result() if self.ended.done() else None
+
+    async def wait(self) -> int:
+        """Wait for its end. Returns what ``returncode`` is then."""
+        return await asyncio.shield(asyncio.wrap_future(self.ended))
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """Read both outputs to their ends and wait for its end."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        out, err, _ = await asyncio.gather(self.stdout.read(), self.stderr.read(), self.wait())
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """One fork server, and the connection to it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._living: dict[int, Future[int]] = {}
+        self._server: subprocess.Popen[bytes] | None = None
+        self._surroundings: tuple[str, ...] = ()
+        self._connection: socket.socket
+
+    def can_fork(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
+        """Whether a forked process would be as a new one: the program is known, and this thread and the server are in
+        the same namespaces and cgroups. Variables that an interpreter reads at its start must be the same."""
+        if program_of(argv) is None:
+            return False
+        with self._lock:
+            self._begin()
+        kept = {name for name in {*env, *os.environ} if name.startswith(("PYTHON", "LD_", "MALLOC_"))}
+        same = all(env.get(name) == os.environ.get(name) for name in kept)
+        return same and _surroundings("thread-self") == self._surroundings
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int,
+        stderr: int,
+        cwd: Path | None = None,
+        dies_with_parent: bool = False,
+    ) -> Process:
+        """Start a program in a session of its own, without input. The two descriptors stay the caller's."""
+        request = {
+            "argv": program_of(argv), "env": dict(env), "cwd": str(cwd or Path.cwd()),
+            "dies_with_parent": dies_with_parent,
+        }  # fmt: skip
+        with self._lock:
+            self._begin()
+            socket.send_fds(self._connection, [json.dumps(request).encode()], [stdout, stderr])
+            answer = self._answers.get(timeout=30)
+        return Process(answer["pid"], answer["ended"])
+
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program without input to its end. It is killed after ``timeout_s`` seconds, and TimeoutError raised."""
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            process = self.start(argv, env, stdout=out.fileno(), stderr=err.fileno(), cwd=cwd)
+            try:
+                code = process.ended.result(timeout_s)
+            finally:
+                process.kill()
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(list(argv), code, out.read(), err.read())
+
+    async def piped(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Process:
+        """Start a program without input, whose outputs are read by way of ``stdout`` and ``stderr``."""
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        try:
+            process = self.start(argv, env, stdout=out_end, stderr=err_end, cwd=cwd)
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+        process.stdout, process.stderr = await _reader(out), await _reader(err)
+        return process
+
+    def close(self) -> None:
+        """End the server."""
+        with self._lock:
+            if self._server is not None:
+                self._connection.shutdown(socket.SHUT_RDWR)
+                self._server.wait(30)
+                self._connection.close()
+                self._server = None
+
+    def _begin(self) -> None:
+        if self._server is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "tests.forked.server", str(theirs.fileno())]
+            # Libraries of numerics start threads when they are imported, which a fork would lose.
+            env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env)
+        self._connection = ours
+        threads = json.loads(ours.recv(LARGEST_MESSAGE))["threads"]
+        assert threads == 1, f"the fork server has {threads} threads: a child would have one of them"
+        self._surroundings = _surroundings(str(self._server.pid))
+        threading.Thread(target=self._read, name="fork-server", daemon=True).start()
+
+    def _read(self) -> None:
+        while message := self._connection.recv(LARGEST_MESSAGE):
+            note: dict[str, Any] = json.loads(message)
+            if "pid" in note:
+                # Set here and not by the caller: the child may end before that.
+                self._living[note["pid"]] = note["ended"] = Future()
+                self._answers.put(note)
+            else:
+                self._living.pop(note["ended"]).set_result(note["code"])
+
+
+SERVER = ForkServer()
+"""That of this test process. It starts when it is first used, and ends with the session (``conftest.py``)."""
+
+
+def _surroundings(process: str) -> tuple[str, ...]:
+    directory = Path("/proc", process)
+    return (*[str((directory / "ns" / name).readlink()) for name in _NAMESPACES], (directory / "cgroup").read_text())
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(descriptor, "rb", buffering=0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader

@@ -1,0 +1,113 @@
+"""The process that imports the platform's programs and forks them: ``python -m tests.forked.server FD``.
+
+It has one thread, so a forked child is as good as a new process. It ends with the connection at descriptor FD, and its
+children get SIGTERM from the kernel then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+MODULES: tuple[str, ...] = (
+    "workers.service",
+    "workers.control",
+    "workers.scheduler",
+    "workers.node.main",
+    "workers.gateway.server",
+    "service.cli.main",
+    "gpu_platform.client",
+)
+LARGEST_MESSAGE = 1 << 20
+PR_SET_PDEATHSIG = 1
+
+
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Fork a child for each request and report each end. Returns in a child: what it must run."""
+    libc = ctypes.CDLL(None)
+    waking, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    selector = selectors.DefaultSelector()
+    selector.register(connection, selectors.EVENT_READ)
+    selector.register(waking, selectors.EVENT_READ)
+    connection.send(json.dumps({"threads": len(os.listdir("/proc/self/task"))}).encode())
+    while True:
+        ready = {key.fd for key, _ in selector.select()}
+        if waking in ready:
+            os.read(waking, 4096)
+            _report_ends(connection)
+        if connection.fileno() not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(connection, LARGEST_MESSAGE, 2)
+        if not message:
+            sys.exit(0)
+        request: dict[str, Any] = json.loads(message)
+        if (pid := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.setsid()
+            if request["dies_with_parent"]:
+                libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            selector.close()
+            connection.close()
+            for descriptor in (waking, wake):
+                os.close(descriptor)
+            descriptors.insert(0, os.open(os.devnull, os.O_RDONLY))
+            for number, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.send(json.dumps({"pid": pid}).encode())
+
+
+def _report_ends(connection: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        connection.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def become(request: dict[str, Any]) -> None:
+    """Run what was asked for, as ``python -m MODULE`` does, or the script of ``gpu-platform``."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    program, *arguments = request["argv"]
+    sys.argv = [program, *arguments]
+    if "/" in program:
+        runpy.run_path(program, run_name="__main__")
+        return
+    sys.orig_argv = [sys.executable, "-m", program, *arguments]
+    if not hasattr(sys.modules.get(program), "__path__"):
+        # A new interpreter has the module as ``__main__`` only.
+        sys.modules.pop(program, None)
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    child = serve(socket.socket(fileno=int(sys.argv[1])))
+    if child is not None:
+        become(child)
