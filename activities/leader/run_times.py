@@ -59,10 +59,15 @@ class LearnedRunTimes:
             self._looked_at = time.monotonic()
             self.learn()
 
-    def expect(self, traits: JobTraits) -> RunTime | None:
-        """Return how long such a job will run. None: nothing is known."""
+    def expect(self, traits: JobTraits, job_id: str | None = None) -> RunTime | None:
+        """Return how long such a job will run. None: nothing is known. ``job_id``: compare it with what comes."""
         with self._lock:
-            return self._predictor.predict(traits)
+            told = self._predictor.predict(traits)
+            if told is not None and job_id is not None:
+                self._told[job_id] = told
+                if len(self._told) > MAX_TOLD:
+                    self._told.popitem(last=False)
+            return told
 
     def expecting(self, rows: Sequence[_Row]) -> list[_Row]:
         """Return the rows with expected run times."""
@@ -70,11 +75,7 @@ class LearnedRunTimes:
         result = []
         for row in rows:
             program = programs.get(row.job_id)
-            told = None if program is None else self.expect(_traits_of_row(row, program))
-            if told is not None:
-                self._told[row.job_id] = told
-                if len(self._told) > MAX_TOLD:
-                    self._told.popitem(last=False)
+            told = None if program is None else self.expect(_traits_of_row(row, program), row.job_id)
             result.append(replace(row, run_time=told))
         return result
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from gpu_platform.domain.documents import wrong_fields
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.plugin import PluginFault, PluginKind
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
@@ -65,8 +66,7 @@ def read_policy(
         build_framework(policy)  # raises an error that lists the known scores
         build_order(policy)  # the same for orders and their factors
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
-        raise InvalidRequest(f"{what}: {'; '.join(problems)}") from error
+        raise InvalidRequest(f"{what}: {wrong_fields(error)}") from error
     except ValueError as error:
         raise InvalidRequest(f"{what}: {error}") from error
     if policy.backfill not in BACKFILLS:

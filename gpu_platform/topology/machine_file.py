@@ -5,19 +5,16 @@ The fields are those of :class:`MachineDescription`; ``docs/contributing/machine
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
+from gpu_platform.domain.documents import wrong_fields, yaml_mapping
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.topology.description import GpuModel, GpuPosition, MachineDescription, NumaNode, load_description
-
-_MOST_PROBLEMS = 10
 
 
 def is_machine_file(name: str) -> bool:
@@ -36,17 +33,15 @@ def find_machine(name: str) -> MachineDescription:
 def read_machine(path: Path) -> MachineDescription:
     """Read a description. Raises :class:`NotFound`, and :class:`InvalidRequest` that names every field at fault."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError) as error:
         raise NotFound(f"there is no file {path}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{path.name} is not YAML: {error}") from error
-    if not isinstance(content, Mapping):
-        raise InvalidRequest(f"{path.name} must be a mapping, not {json.dumps(content, default=str)[:60]}")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{path.name} is not text: {error}") from error
     try:
-        return MachineDescription.model_validate(content)
+        return MachineDescription.model_validate(yaml_mapping(text, path.name))
     except ValidationError as error:
-        raise InvalidRequest(f"{path.name} describes no machine: {'; '.join(_problems(error))}") from error
+        raise InvalidRequest(f"{path.name} describes no machine: {wrong_fields(error)}") from error
 
 
 def machine_of_host(inventory: HostInventory, machine_id: str, name: str) -> MachineDescription:
@@ -115,12 +110,3 @@ def _nvlink(inventory: HostInventory) -> dict[str, int] | list[tuple[int, int, i
 
 def _flow(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
-
-
-def _problems(error: ValidationError) -> Iterable[str]:
-    problems = error.errors()
-    for item in problems[:_MOST_PROBLEMS]:
-        where = ".".join(map(str, item["loc"]))
-        yield f"{where}: {item['msg']}" if where else str(item["msg"]).removeprefix("Value error, ")
-    if len(problems) > _MOST_PROBLEMS:
-        yield f"and {len(problems) - _MOST_PROBLEMS} more"

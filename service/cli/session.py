@@ -22,6 +22,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -54,6 +55,7 @@ BreakGlass = Annotated[
 ]
 _EXIT_CODES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 429: AWAY, 503: AWAY}
 
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]
 
 
@@ -129,6 +131,15 @@ def write_json_line(value: dict[str, Any]) -> None:
 def write(text: str) -> None:
     """Print lines to stdout that are no table, e.g. an id."""
     typer.echo(printable(text))
+
+
+def write_file(path: Path, text: str, summary: str = "") -> None:
+    """Write what ``-o FILE`` asks for, and say so. Raises :class:`typer.BadParameter`."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
+    say(f"wrote {path}: {summary}" if summary else f"wrote {path}")
 
 
 def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:

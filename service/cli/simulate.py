@@ -260,7 +260,7 @@ def _show(
     start = inputs.start()
     notes = [*(start.notes if start else ()), *trace.notes, *policy_notes]
     if output.html:
-        output.html.write_text(page.html_page(trace.name, inputs.where, notes, reports), encoding="utf-8")
+        session.write_file(output.html, page.html_page(trace.name, inputs.where, notes, reports))
     if output.json:
         dumped = [report.model_dump(mode="json") for report in reports]
         session.print_json({"trace": trace.name, "cluster": inputs.where, "notes": notes, "reports": dumped})
@@ -268,8 +268,6 @@ def _show(
     for note in notes:
         session.say(f"note: {note}")
     session.show(_table(reports))
-    if output.html:
-        session.say(f"wrote {output.html}")
 
 
 def _failures(hosts: list[HostRow], failing: _FailureOptions) -> list[Outage] | Iterator[Outage]:

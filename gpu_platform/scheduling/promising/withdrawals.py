@@ -68,8 +68,7 @@ class Withdrawals:
             or self._came_ahead(promise, row, before)
             or self._runs_longer(promise)
             or self._behind_another(row)
-            or (self.notes[-1] if self.notes else None)
-            or (WithdrawalCode.UNKNOWN, "the scheduler cannot say why: this should not happen")
+            or self.late()
         )
         self._put_off.append((self._turn(row), row.job_id, found))
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,7 +36,7 @@ def queue(
 
 
 def snapshot(
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")] = None,
+    output: session.Output = None,
 ) -> None:
     """Write the live state as one JSON document: hosts, GPUs, jobs, the policy. See simulate --snapshot."""
     from gpu_platform.domain.texts import counted
@@ -47,10 +46,6 @@ def snapshot(
     if output is None:
         session.print_json(found)
         return
-    try:
-        output.write_text(found.model_dump_json() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
     running, waiting = counted(len(found.running), "job"), counted(len(found.queue), "job")
     summary = f"{counted(len(found.hosts), 'host')}, {running} with GPUs, {waiting} in the queue"
-    session.say(f"wrote {output}: {summary}")
+    session.write_file(output, found.model_dump_json() + "\n", summary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,7 +52,7 @@ def veto(gpu: GpuId, reason: session.ReasonOption = "", json: session.Json = Fal
 
 def service_case(
     gpu: GpuId,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: stdout.")] = None,
+    output: session.Output = None,
 ) -> None:
     """Write a GPU's record for its vendor as JSON: identity, driver, faults, resets, what was tried, who had it."""
     with session.service() as client:
@@ -61,8 +60,8 @@ def service_case(
     if output is None:
         session.print_json(found)
         return
-    output.write_text(found.model_dump_json(indent=2) + "\n")
-    session.say(f"{output}: {len(found.faults)} faults and {found.resets} resets of {gpu}")
+    summary = f"{len(found.faults)} faults and {found.resets} resets of {gpu}"
+    session.write_file(output, found.model_dump_json(indent=2) + "\n", summary)
 
 
 def _in_words(gpu: str, found: RemediationStatus) -> str:

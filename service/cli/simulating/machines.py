@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +45,7 @@ def check(machine: Machine) -> None:
 def capture(
     host: Annotated[str, typer.Argument(metavar="HOST", help="A registered host.", show_default=False)],
     machine_id: Annotated[str | None, typer.Option("--id", help="Id of the machine type; default: the host's.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")] = None,
+    output: session.Output = None,
 ) -> None:
     """Write the description of a registered host, for `simulate` and `up --simulate`."""
     from gpu_platform.domain.errors import NotFound
@@ -62,11 +61,7 @@ def capture(
     if output is None:
         session.write(text.rstrip())
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
-    session.say(f"wrote {output}")
+    session.write_file(output, text)
 
 
 def _summary(described: MachineDescription) -> list[str]:

@@ -379,6 +379,8 @@ async def test_the_record_of_a_gpu_is_exported_and_no_repair_is_no_repair(platfo
     assert ran.code == 0
     case = json.loads((tmp_path / "case.json").read_text())
     assert (case["gpu"]["info"]["uuid"], case["open"]) == (uuid_of("a", 0), False)
+    ran = await run("service-case", "a:0", "-o", str(tmp_path / "none" / "case.json"), url=platform.url)
+    assert (ran.code, "cannot write" in ran.err, "No such file or directory" in ran.err) == (2, True, True)
     ran = await run("remediation", "show", "a:0", url=platform.url)
     assert (ran.code, "nothing is being done about GPU a:0" in ran.err) == (3, True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gzip
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 import yaml
 from pydantic import ValidationError
 
+from gpu_platform.domain.documents import wrong_fields, yaml_mapping
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.scheduler_input import HostRow
@@ -39,9 +39,9 @@ def load_cluster(path: Path) -> list[HostRow]:
         if ".csv" in path.suffixes:
             return read_nodes(path.name, file)
         try:
-            return ClusterFile.model_validate(_with_machines(_yaml(path, file), path.parent)).rows()
+            return ClusterFile.model_validate(_with_machines(yaml_mapping(file.read(), path.name), path.parent)).rows()
         except ValidationError as error:
-            raise InvalidRequest(f"{path.name} is no cluster: {_problems(error)}") from error
+            raise InvalidRequest(f"{path.name} is no cluster: {wrong_fields(error)}") from error
 
 
 def _with_machines(content: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def load_state(path: Path) -> ClusterState:
         try:
             return ClusterState.model_validate_json(file.read())
         except ValidationError as error:
-            raise InvalidRequest(f"{path.name} is no snapshot of a cluster: {_problems(error)}") from error
+            raise InvalidRequest(f"{path.name} is no snapshot of a cluster: {wrong_fields(error)}") from error
 
 
 def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:
@@ -84,7 +84,7 @@ def load_policy(
     path = Path(name)
     if path.is_file():
         with _open(path) as file:
-            content = _yaml(path, file)
+            content = yaml_mapping(file.read(), path.name)
         label = path.stem
     else:
         content, label = copy.deepcopy(dict(default or {})) | ({} if name == "default" else {"order": name}), name
@@ -127,17 +127,3 @@ def _open(path: Path) -> Iterator[TextIO]:
         raise NotFound(f"there is no file {path}") from error
     except (UnicodeDecodeError, gzip.BadGzipFile) as error:
         raise InvalidRequest(f"{path} is not text: {error}") from error
-
-
-def _yaml(path: Path, file: TextIO) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(file) or {}
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"{path.name} is not YAML: {error}") from error
-    if not isinstance(content, Mapping):
-        raise InvalidRequest(f"{path.name} must be a mapping, not {json.dumps(content, default=str)[:60]}")
-    return dict(content)
-
-
-def _problems(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
