@@ -33,7 +33,6 @@ PR_SET_PDEATHSIG = 1
 
 def serve(connection: socket.socket) -> dict[str, Any] | None:
     """Fork a child for each request and report each end. Returns in a child: what it must run."""
-    libc = ctypes.CDLL(None)
     waking, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(waking, False)
@@ -54,25 +53,31 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
         if not message:
             sys.exit(0)
         request: dict[str, Any] = json.loads(message)
-        if (pid := os.fork()) == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.setsid()
-            if request["dies_with_parent"]:
-                libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.fork() == 0:
             selector.close()
-            connection.close()
             for descriptor in (waking, wake):
                 os.close(descriptor)
-            descriptors.insert(0, os.open(os.devnull, os.O_RDONLY))
-            for number, descriptor in enumerate(descriptors):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
+            _separate(request, descriptors)
+            # Only now: whoever knows the process finds it in its own session, with its own files.
+            connection.send(json.dumps({"pid": os.getpid()}).encode())
+            connection.close()
             return request
         for descriptor in descriptors:
             os.close(descriptor)
-        connection.send(json.dumps({"pid": pid}).encode())
+
+
+def _separate(request: dict[str, Any], outputs: list[int]) -> None:
+    """Make this child independent of the server: signals, session, files, directory."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    if request["dies_with_parent"]:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
 
 
 def _report_ends(connection: socket.socket) -> None:
@@ -88,7 +93,6 @@ def _report_ends(connection: socket.socket) -> None:
 
 def become(request: dict[str, Any]) -> None:
     """Run what was asked for, as ``python -m MODULE`` does, or the script of ``gpu-platform``."""
-    os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     program, *arguments = request["argv"]
