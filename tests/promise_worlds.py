@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from unittest.mock import patch
 
-from gpu_platform.domain.jobs.placement import EstimateBasis, Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
@@ -443,8 +443,7 @@ class World:
             if date < self.now:
                 raise Violation(f"{name} is promised {date} at {self.now}")
         for reason in scheduler.reasons.values():
-            told = reason if reason.estimate is not EstimateBasis.PREEMPTING else reason.as_told(None, self.now)
-            for date in (told.starts_by, told.estimated_start):
+            for date in (reason.starts_by, reason.estimated_start):
                 if date is not None and date < self.now:
                     raise Violation(f"{reason.first_job} is shown {date} at {self.now}: {reason}")
             if "None" in f"{reason.message} {reason.next_step}":

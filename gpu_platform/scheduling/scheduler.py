@@ -291,8 +291,10 @@ class Scheduler:
             reasons = self._renew()
             preemptions = self._planner.plan(self.round, now)
             decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
-        # At the end, because trials during the decision also increase the snapshot's version.
-        self._settled = (self.snapshot.version, self.queue.version, period, hold_back_priority)
+        # At the end, because trials during the decision also increase the snapshot's version. Claims of new preemptions
+        # count from the next round on.
+        version = -1 if decision.preemptions else self.snapshot.version
+        self._settled = (version, self.queue.version, period, hold_back_priority)
         return decision
 
     def _serve(self, now: float, hold_back_priority: float) -> None:
@@ -334,6 +336,7 @@ class Scheduler:
         if not self._explains:
             self.queue.take_new_classes()
             return {}
+        self._book.pass_time(self._now)
         return self._book.renew(self.round, self._now, idle) if not idle or self._book.pending() else {}
 
     def _propose(self, row: PlacementRequest, placement: Placement) -> None:

@@ -33,6 +33,8 @@ SLICE, IDLE_SLICE = 8, 256
 """How many jobs are looked at during a decision, and how many if there is nothing to decide."""
 RATE_PER_S, BURST = 256.0, 64.0
 """How many jobs are looked at per second during decisions: on average, and at once."""
+ESTIMATE_AGAIN_S = 5.0
+"""After an estimated start has passed, estimates begin anew at most this often, unless something changes."""
 PREEMPTION_FORECAST_LIMIT = 400
 """With more hosts and running jobs than this, the next preemption is computed only for a job about which somebody
 asks.
@@ -57,10 +59,27 @@ class WaitingReasons:
         self._seen = (-1, -1)
         self._facts = -1
         self._allowance, self._at = BURST, 0.0
+        self._first_date = math.inf
+        """No published estimate is earlier."""
+        self._has_passed = False
+        """An estimate has passed since the last run of estimates began."""
+        self._estimated_at = -math.inf
 
     def current(self) -> dict[str, Reason]:
         """Return the published reason of each class that still waits."""
         return {key: self._published[key] for key in self._state.queue.classes() if key in self._published}
+
+    def pass_time(self, now: float) -> None:
+        """Note what time it is. Reasons whose estimated start has passed become pending: a date in the past is no
+        estimate."""
+        if now > self._first_date:
+            dates = {key: one.estimated_start for key, one in self._published.items() if one.estimated_start}
+            passed = [key for key, date in dates.items() if date < now]
+            self._new.extendleft(passed)
+            self._first_date = min((date for date in dates.values() if date >= now), default=math.inf)
+            self._has_passed |= bool(passed)
+        if self._has_passed and now - self._estimated_at >= ESTIMATE_AGAIN_S:
+            self._has_passed, self._seen = False, (-1, -1)
 
     def pending(self) -> bool:
         """Tell whether there is more to publish."""
@@ -72,6 +91,7 @@ class WaitingReasons:
         """
         self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
         self._at = now
+        self.pass_time(now)
         self._new.extend(self._state.queue.take_new_classes())
         self._look_ahead(last_round, now, idle)
         keys = dict.fromkeys(self._promises(last_round))
@@ -79,7 +99,7 @@ class WaitingReasons:
             keys[self._new.popleft()] = None
         for _ in range(self._spend(idle, len(self._due))):
             keys[self._due.popleft()] = None
-        return self._publish(keys, last_round)
+        return self._publish(keys, last_round, now)
 
     def renew_all(self, last_round: SchedulingRound, now: float) -> None:
         """Renew every reason."""
@@ -90,7 +110,7 @@ class WaitingReasons:
         while self._estimates.advance(IDLE_SLICE):
             pass
         self._seen = self._stamp()
-        self._publish(dict.fromkeys(self._state.queue.classes()), last_round)
+        self._publish(dict.fromkeys(self._state.queue.classes()), last_round, now)
 
     def why(self, row: PlacementRequest, last_round: SchedulingRound, now: float) -> Reason:
         """Return the reason of one waiting job, not of its class, at this moment."""
@@ -102,10 +122,10 @@ class WaitingReasons:
             given = WaitingEntry(
                 row, last_round.turn_of(row), last_round.denial(row), last_round.promises().get(row.job_id)
             )
-        reason = self.reason(given, last_round, estimates)
+        reason = self.reason(given, last_round, estimates, now)
         if reason.code is WaitCode.WAITING_FOR_GPUS and not has_simple_estimate(row):
             reason = self._with_trial_estimate(reason, row, now)
-        return self._if_others_stop(reason, row, last_round, math.inf)
+        return self._if_others_stop(reason, row, last_round, now, math.inf)
 
     def _with_trial_estimate(self, reason: Reason, row: PlacementRequest, now: float) -> Reason:
         earliest = find_earliest_start(row, self._state, now)
@@ -117,20 +137,25 @@ class WaitingReasons:
             update |= {"estimated_start": earliest.start, "estimate": basis}
         return reason.model_copy(update=update)
 
-    def reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
-        """Say why a job waits, whatever was published before."""
-        reason, faults = self._reason(entry, last_round, estimates), self._state.policy.plugin_faults
+    def reason(
+        self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None, now: float
+    ) -> Reason:
+        """Say why a job waits, whatever was published before. No estimate in it is before ``now``."""
+        reason, faults = self._reason(entry, last_round, estimates, now), self._state.policy.plugin_faults
         if not faults:
             return reason
         return reason.model_copy(update={"message": "; ".join([reason.message, *(fault.brief for fault in faults)])})
 
-    def _reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
+    def _reason(
+        self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None, now: float
+    ) -> Reason:
         state, row = self._state, entry.row
         if entry.denial is not None:
             reason = over_quota(row.resources, entry.denial)
             at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
             update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
-            return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
+            reason = reason.model_copy(update=update)
+            return self._if_others_stop(reason, row, last_round, now, PREEMPTION_FORECAST_LIMIT)
         if row.is_plain:
             candidates = state.candidates.of(row)
             kept = _kept(entry, last_round, row, candidates)
@@ -142,7 +167,7 @@ class WaitingReasons:
             reason = behind_displaced_jobs(reason)
         update: dict[str, object] = {"first_job": row.job_id}
         estimate = _estimate(row, reason, estimates)
-        if estimate is not None and (estimate.start is None or estimate.start >= last_round.now):
+        if estimate is not None and (estimate.start is None or estimate.start >= now):
             update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
         if reason.code is WaitCode.WAITING_FOR_GPUS and has_simple_estimate(row):
             able = state.candidates.of(row).after_use
@@ -152,10 +177,10 @@ class WaitingReasons:
         if any(claim.job_id == row.job_id for claim in last_round.claims):
             # Dates from time limits do not count: jobs are being preempted for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
-        return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
+        return self._if_others_stop(reason.model_copy(update=update), row, last_round, now, PREEMPTION_FORECAST_LIMIT)
 
     def _if_others_stop(
-        self, reason: Reason, row: PlacementRequest, last_round: SchedulingRound, up_to: float
+        self, reason: Reason, row: PlacementRequest, last_round: SchedulingRound, now: float, up_to: float
     ) -> Reason:
         """Return the reason with a preemption, if running jobs will be stopped before the job would start anyway.
 
@@ -163,7 +188,7 @@ class WaitingReasons:
         """
         too_many = len(self._state.snapshot) + len(self._state.running_jobs) > up_to
         next_preemption = None if too_many else self._next_preemption(last_round)
-        if next_preemption is None or next_preemption[0] != row.job_id:
+        if next_preemption is None or next_preemption[0] != row.job_id or next_preemption[1] < now:
             return reason
         other = reason.starts_by if reason.starts_by is not None else reason.estimated_start
         return (
@@ -190,7 +215,7 @@ class WaitingReasons:
                 self._due.extend(self._state.queue.classes())
 
     def _begin(self, last_round: SchedulingRound, now: float) -> Estimates:
-        self._facts = self._state.snapshot.facts_version
+        self._facts, self._estimated_at = self._state.snapshot.facts_version, now
         return Estimates(self._state, self.forecast, last_round.denial, now)
 
     def _spend(self, idle: bool, wanted: int) -> int:
@@ -202,20 +227,22 @@ class WaitingReasons:
         return spent
 
     def _promises(self, last_round: SchedulingRound) -> list[str]:
-        """Return the classes whose promised start changed."""
-        promised = last_round.promised_start
+        """Return the classes whose promised start changed, or for whose first job others are stopped now."""
+        claimed = (self._state.queue.get(claim.job_id) for claim in last_round.claims)
+        promised = {**last_round.promised_start, **{row.class_key: -math.inf for row in claimed if row is not None}}
         changed = [key for key in {**self._promised, **promised} if self._promised.get(key) != promised.get(key)]
-        self._promised = dict(promised)
+        self._promised = promised
         return changed
 
-    def _publish(self, keys: dict[str, None], last_round: SchedulingRound) -> dict[str, Reason]:
+    def _publish(self, keys: dict[str, None], last_round: SchedulingRound, now: float) -> dict[str, Reason]:
         changed, before = {}, self._stamp()
         for key in keys:
             entry = last_round.entry_of_class(key)
             if entry is None:
                 self._published.pop(key, None)
                 continue
-            reason = self.reason(entry, last_round, self._estimates)
+            reason = self.reason(entry, last_round, self._estimates, now)
+            self._first_date = min(self._first_date, reason.estimated_start or math.inf)
             if self._published.get(key) != reason:
                 self._published[key] = changed[key] = reason
         if self._seen == before:

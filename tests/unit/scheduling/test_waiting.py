@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from gpu_platform.domain.jobs.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.placing.quota import Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.explaining.start_estimate import AHEAD
 from gpu_platform.scheduling.explaining.waiting_reasons import IDLE_SLICE, PREEMPTION_FORECAST_LIMIT, SLICE
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
@@ -213,3 +217,42 @@ def test_a_job_that_waits_only_because_its_gpus_are_kept_hides_no_preemption_fro
     play = playing(cluster().hosts(1), job(4, name="low"), policy=Policy(preemption=True, min_run_s=300.0))
     play.submit(job(8, name="high").priority(5).row, job(2, name="kept-out").row)
     assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.PREEMPTING, 300.0)
+
+
+def published(scheduler: Scheduler, name: str) -> Reason:
+    [reason] = [one for one in scheduler.reasons.values() if one.first_job == name]
+    return reason
+
+
+def test_while_the_victims_stop_the_passed_date_of_the_preemption_is_not_told_any_more() -> None:
+    machines = cluster().host("a").busy("a")
+    scheduler = machines.scheduler(Policy(preemption=True, min_run_s=300.0))
+    uuids = tuple(simulated_uuid("a", index) for index in range(8))
+    scheduler.started(RunningRow("low", 1, "n", "u", 0, uuids, started_at=0.0))
+    scheduler.add(job(4, name="high").priority(5).row)
+    scheduler.decide(1.0)
+    assert published(scheduler, "high").estimated_start == 300.0
+    assert [one.victims for one in scheduler.decide(300.0).preemptions] == [(("low", 1),)]
+    told = scheduler.decide(301.0).reasons  # "low" uses its grace; nothing else happens
+    assert [(one.first_job, one.estimated_start) for one in told.values()] == [("high", None)]
+    assert published(scheduler, "high").estimate is EstimateBasis.PREEMPTING
+
+
+def test_an_estimate_that_has_passed_is_renewed_without_any_other_change() -> None:
+    machines = cluster().host("a").busy("a")
+    scheduler = machines.scheduler()
+    uuids = tuple(simulated_uuid("a", index) for index in range(8))
+    usual = RunTime(100.0, 50.0, 200.0, 10)
+    scheduler.started(RunningRow("runs", 1, "n", "u", 0, uuids, started_at=0.0, time_limit_s=9000, run_time=usual))
+    scheduler.add(job(4, name="waits").lasting(50).row)
+    while scheduler.unexplained:
+        scheduler.decide(1.0)
+    assert published(scheduler, "waits").estimate is EstimateBasis.RUN_TIMES
+    assert published(scheduler, "waits").estimated_start == 100.0
+    scheduler.decide(101.0)
+    while scheduler.unexplained:
+        scheduler.decide(101.0)
+    renewed = published(scheduler, "waits")
+    assert renewed.estimate is EstimateBasis.RUN_TIMES
+    assert renewed.estimated_start is not None
+    assert 101.0 < renewed.estimated_start < 9000
