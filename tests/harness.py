@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -54,31 +53,14 @@ from gpu_platform.store.hosts import gpus, reports
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
+from tests.waiting import DEADLINE_S, eventually
 from workers.control import control_worker
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.main import node_worker, report_maker
 from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
 
-DEADLINE_S = 20.0
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
 LEASE_TTL_S = 3600.0
 """Nodes report only when a test says so. The lease is so long that none is lost by itself."""
-
-
-async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str, within_s: float = DEADLINE_S) -> Any:
-    """The condition's first true value; fails with ``what`` after the deadline. A condition that takes long is looked
-    at less often, so that what it waits for has the processor."""
-    deadline = time.monotonic() + within_s
-    while True:
-        began = time.monotonic()
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        now = time.monotonic()
-        assert now < deadline, f"not within {within_s} s: {what}"
-        await asyncio.sleep(min(max(SHORTEST_PAUSE_S, 5 * (now - began)), LONGEST_PAUSE_S))
 
 
 _FAST: dict[str, Any] = {"health_interval_s": 0.02, "accounting_interval_s": 0.2, "time_limit_slack_s": 0.5}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -166,15 +165,6 @@ class HostRig:
         planner = self.agent._launcher._jail_planner
         if planner is not None:
             planner.network.firewall.remove()
-
-
-async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 15.0) -> Any:
-    """Wait for a condition; fails with ``what`` when it does not come."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"never: {what or condition}"
-        await asyncio.sleep(0.005)
-    return value
 
 
 def is_running(pid: int) -> bool:

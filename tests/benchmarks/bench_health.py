@@ -34,8 +34,9 @@ from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.harness import Platform
-from tests.hosts_rig import RESET_FOR_EVER, HostRig, until
+from tests.hosts_rig import RESET_FOR_EVER, HostRig
 from tests.temporal_server import temporal_server
+from tests.waiting import eventually
 
 _MEASURED_S = 20.0
 
@@ -102,7 +103,7 @@ async def bench_library_to_fault(directory: Path) -> None:
     for count in range(30):
         began = time.perf_counter()
         fake.strike(count % 8, xid=1000 + count)  # each another one: none is a repetition
-        await until(lambda count=count: len(faults) > count, "the fault")
+        await eventually(lambda count=count: len(faults) > count, "the fault")
         delays.append((faults[count][0] - began) * 1e3)
     monitor.stop()
     show("XID in the (fake) library -> fault report", delays)

@@ -30,7 +30,8 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig, parent_of, until
+from tests.hosts_rig import HostRig, parent_of
+from tests.waiting import eventually
 
 TREE = 1_000
 
@@ -82,7 +83,7 @@ async def bench_stop(host: HostRig) -> None:
     for _ in range(5):
         plan = host.plan("sh", "-c", loop)
         host.launch(plan)
-        await until(lambda plan=plan: "up" in host.log(plan), f"{TREE} processes", timeout_s=60)
+        await eventually(lambda plan=plan: "up" in host.log(plan), f"{TREE} processes", within_s=60)
         began = time.perf_counter()
         stopped = await host.stop(plan.key)
         kills.append((time.perf_counter() - began) * 1e3)
@@ -114,7 +115,7 @@ async def bench_health(host: HostRig, seconds: float = 10.0) -> None:
     for count in range(50):
         began = time.perf_counter()
         host.strike(count % 8, xid=1000 + count)  # unknown ones, each another: none is a repetition
-        await until(lambda count=count: len(faults) > count, "the fault")
+        await eventually(lambda count=count: len(faults) > count, "the fault")
         delays.append((faults[count][0] - began) * 1e3)
     show("XID injected -> fault reported", delays)
     monitor.stop()

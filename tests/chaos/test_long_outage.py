@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events
 from tests.chaos.test_random_kills import SECONDS
-from tests.harness import eventually
+from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 OUTAGE_S = min(600.0, SECONDS)

@@ -25,7 +25,8 @@ from gpu_platform.store.reservations import attempts, releasing, reserving
 from service import node_agents
 from service.operations import logs as logs_of_ranks
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
-from tests.unit.service.api_server import LogFiles, application, bearer, in_process, node_headers, served, until
+from tests.unit.service.api_server import LogFiles, application, bearer, in_process, node_headers, served
+from tests.waiting import eventually
 
 NO_TEMPORAL = "127.0.0.1:1"
 
@@ -72,9 +73,9 @@ async def test_a_job_is_followed_from_its_first_event_to_its_last(api: Served) -
                 kinds.append(event.kind)
 
         following = asyncio.create_task(follow())
-        await until(lambda: "job.queued" in kinds, "the past")
+        await eventually(lambda: "job.queued" in kinds, "the past")
         await asyncio.to_thread(api.running, "j-1")
-        await until(lambda: "job.running" in kinds, "the present")
+        await eventually(lambda: "job.running" in kinds, "the present")
         await asyncio.to_thread(api.ended, "j-1", 1)
         await asyncio.wait_for(following, 10)
     assert kinds[0] == "job.submitted"
@@ -141,15 +142,15 @@ async def test_logs_are_followed_across_attempts(api: Served) -> None:
         following = asyncio.create_task(follow())
         await asyncio.to_thread(api.running, "j-1")
         api.logs.write("j-1", 1, 0, "step 1 caf\u00e9 ".encode()[:-2])
-        await until(lambda: chunks, "the first lines")
+        await eventually(lambda: chunks, "the first lines")
         assert chunks[-1].text == "step 1 caf"  # the character is not whole yet
         api.logs.write("j-1", 1, 0, "\u00e9 \r 50 %\n".encode()[1:])
-        await until(lambda: "50 %" in chunks[-1].text, "the rest")
+        await eventually(lambda: "50 %" in chunks[-1].text, "the rest")
         api.logs.write("j-1", 1, 0, b"last words of attempt 1\n")
         await asyncio.to_thread(api.ended, "j-1", 1, JobState.QUEUED)
         api.logs.write("j-1", 2, 0, b"attempt 2\n")
         await asyncio.to_thread(api.running, "j-1", 2)
-        await until(lambda: chunks[-1].attempt == 2, "the second attempt")
+        await eventually(lambda: chunks[-1].attempt == 2, "the second attempt")
         api.logs.write("j-1", 2, 0, b"done\xff\n")
         await asyncio.to_thread(api.ended, "j-1", 2)
         await asyncio.wait_for(following, 10)
@@ -298,10 +299,10 @@ async def test_a_follower_survives_a_restart_of_the_service(store: Store) -> Non
                     kinds.append(event.kind)
 
         following = asyncio.create_task(follow())
-        await until(lambda: "job.queued" in kinds, "the past")
+        await eventually(lambda: "job.queued" in kinds, "the past")
     api.running("j-1")
     async with served(application(store, NO_TEMPORAL), port):
-        await until(lambda: "job.running" in kinds, "the follower to come back")
+        await eventually(lambda: "job.running" in kinds, "the follower to come back")
         await asyncio.to_thread(api.ended, "j-1", 1)
         await asyncio.wait_for(following, 10)
     assert len(kinds) == len(set(kinds))

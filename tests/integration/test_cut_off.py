@@ -22,8 +22,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
-from tests.harness import eventually
 from tests.membership import every_host_knows_all
+from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(name, "dgx-h100") for name in "abc")

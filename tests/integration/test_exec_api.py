@@ -25,9 +25,10 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import attempts, reserving
 from service import streams
 from service.operations.exec import _parse
-from tests.hosts_rig import HostRig, is_running, until
+from tests.hosts_rig import HostRig, is_running
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.unit.service.api_server import application, served
+from tests.waiting import eventually
 from workers.node import exec
 from workers.node.http import node_app
 
@@ -106,14 +107,14 @@ async def test_a_shell_in_a_terminal(platform: Platform) -> None:
 
     # The sum is not what was typed, so it is no echo.
     os.write(ours, b"tty; echo job=$GPU_PLATFORM_JOB_ID sum=$((40+2))\n")
-    await until(lambda: read(b"job=j-1 sum=42"), "an answer")
+    await eventually(lambda: read(b"job=j-1 sum=42"), "an answer")
     assert b"/dev/pts/" in seen
     os.write(ours, b"sh -c 'echo re''ady; exec sleep 1000'\n")
-    await until(lambda: read(b"ready"), "the program in the foreground")
+    await eventually(lambda: read(b"ready"), "the program in the foreground")
     os.write(ours, b"\x03")
     os.write(ours, b"exit $((4+5))\n")
     waiting = asyncio.ensure_future(process.wait())
-    await until(lambda: (read(b""), waiting.done())[1], "the end")
+    await eventually(lambda: (read(b""), waiting.done())[1], "the end")
     assert waiting.result() == 9, seen
     os.close(ours)
 
@@ -184,7 +185,7 @@ async def test_ctrl_c_ends_the_command_too(platform: Platform) -> None:
     pid = int(await asyncio.wait_for(process.stdout.readline(), 20))
     process.send_signal(2)
     assert await asyncio.wait_for(process.wait(), 20) == 130
-    await until(lambda: not is_running(pid), "the command's end")
+    await eventually(lambda: not is_running(pid), "the command's end")
 
 
 async def test_only_the_service_may_ask_a_node(platform: Platform) -> None:

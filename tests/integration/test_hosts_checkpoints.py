@@ -19,7 +19,8 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
+from tests.waiting import eventually
 
 LIBRARY = str(Path(gpu_platform.__file__).parent.parent)
 
@@ -77,14 +78,14 @@ async def stop(host: HostRig, plan: HostPlan, grace_s: float) -> float:
 
 async def test_before_a_stop_it_asks_and_waits_for_the_answer(host: HostRig) -> None:
     plan = program(host, SAVES)
-    await until(lambda: list(host.settings.state_dir.glob("checkpoints/*/*/.listening")), "the program listens")
+    await eventually(lambda: list(host.settings.state_dir.glob("checkpoints/*/*/.listening")), "the program listens")
     assert await stop(host, plan, 30.0) < 10.0
     lines = host.log(plan).split("\n")
     assert lines[1] == "asked: stop"
     assert lines[2].startswith("saved ")
     assert lines[3] == "SIGTERM"
     following = program(host, SAVES, key=host.key(2, plan.key.job_id), resume_from_attempt=1, gpu_uuids=plan.gpu_uuids)
-    await until(lambda: "from" in host.log(following), "its first line")
+    await eventually(lambda: "from" in host.log(following), "its first line")
     [newest] = host.agent.checkpointing.list_job(plan.key.job_id)
     assert host.log(following).split("\n")[0] == f"from {newest.path}"
     assert newest.verified == "hashes", "read before the attempt went on from it"
@@ -93,7 +94,7 @@ async def test_before_a_stop_it_asks_and_waits_for_the_answer(host: HostRig) -> 
 async def test_who_does_not_listen_gets_sigterm_at_once(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "trap 'echo SIGTERM; exit 3' TERM; echo ready; while :; do sleep 0.02; done")
     host.launch(plan)
-    await until(lambda: "ready" in host.log(plan), "ready")
+    await eventually(lambda: "ready" in host.log(plan), "ready")
     assert await stop(host, plan, 30.0) < 3.0
     assert "SIGTERM" in host.log(plan)
 
@@ -107,7 +108,7 @@ async def test_who_listens_but_does_not_answer_costs_its_part_of_the_grace(host:
         time.sleep(600)
     """
     plan = program(host, silent)
-    await until(lambda: list(host.settings.state_dir.glob("checkpoints/*/*/.listening")), "the program listens")
+    await eventually(lambda: list(host.settings.state_dir.glob("checkpoints/*/*/.listening")), "the program listens")
     assert 1.0 < await stop(host, plan, 1.5) < 5.0
     assert "SIGTERM" in host.log(plan), "its part of the grace is left"
 
@@ -120,7 +121,7 @@ async def test_a_program_of_another_language_hears_the_signal(host: HostRig) -> 
     """
     plan = host.plan("sh", "-c", shell, checkpoint=CheckpointPolicy(signal="USR2"))
     host.launch(plan)
-    await until(lambda: "ready" in host.log(plan), "ready")
+    await eventually(lambda: "ready" in host.log(plan), "ready")
     assert await stop(host, plan, 30.0) < 10.0
     assert "saved" in host.log(plan)
 
@@ -129,7 +130,7 @@ async def test_it_asks_at_the_interval_and_keeps_the_newest(host: HostRig) -> No
     plan = program(host, SAVES, checkpoint=CheckpointPolicy(every_s=1, keep=2))
     task = watching(host, [])
     try:
-        await until(lambda: host.log(plan).count("saved") >= 3, "three answers", timeout_s=30)
+        await eventually(lambda: host.log(plan).count("saved") >= 3, "three answers", within_s=30)
         assert "asked: interval" in host.log(plan)
     finally:
         task.cancel()
@@ -140,7 +141,7 @@ async def test_it_asks_at_the_interval_and_keeps_the_newest(host: HostRig) -> No
         removed.extend(host.agent.sweep_checkpoints())
         return len(host.agent.checkpointing.list_job(plan.key.job_id)) == 2
 
-    await until(two_are_left, "two to be left", timeout_s=10)
+    await eventually(two_are_left, "two to be left", within_s=10)
     left = host.agent.checkpointing.list_job(plan.key.job_id)
     assert len(removed) >= 1
     assert all(one.complete for one in left)
@@ -153,12 +154,12 @@ async def test_who_never_answers_is_told_once(host: HostRig) -> None:
     reports: list[FaultReport] = []
     task = watching(host, reports)
     try:
-        await until(lambda: reports, "a report", timeout_s=30)
+        await eventually(lambda: reports, "a report", within_s=30)
         assert "no checkpoint came within 1 s of the platform's request (by a file): let the" in reports[0].message
         [request] = host.settings.state_dir.glob("checkpoints/*/.request-1")
         for _ in range(2):
             asked = request.read_text()
-            await until(lambda asked=asked: request.read_text() != asked, "it is asked again")
+            await eventually(lambda asked=asked: request.read_text() != asked, "it is asked again")
         assert len(reports) == 1
     finally:
         task.cancel()
@@ -169,8 +170,8 @@ async def test_it_asks_before_the_time_limit_and_when_the_host_is_drained(host: 
     task = watching(host, [])
     try:
         host.agent.checkpointing.clock.drain(True)
-        await until(lambda: "asked: drain" in host.log(plan), "asked for the drain")
-        await until(lambda: "asked: time limit" in host.log(plan), "asked before the limit")
+        await eventually(lambda: "asked: drain" in host.log(plan), "asked for the drain")
+        await eventually(lambda: "asked: time limit" in host.log(plan), "asked before the limit")
         assert host.log(plan).count("asked: drain") == 1
     finally:
         task.cancel()

@@ -20,7 +20,8 @@ from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.processes import exec_sessions
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from tests.hosts_rig import HostRig, is_running, kill, until
+from tests.hosts_rig import HostRig, is_running, kill
+from tests.waiting import eventually
 
 SLEEPER = ("sleep", "1000")
 
@@ -81,7 +82,7 @@ async def test_a_command_gets_the_ranks_environment_directory_input_and_code(hos
     ran = await host.run(plan.key, "sh", "-c", script, rank=1, stdin=b"told\n")
     assert ran.out == f"1 {plan.gpu_uuids[1]} blue {tmp_path}\ntold\n"
     assert (ran.err, ran.code, ran.reason) == ("oops\n", 7, None)
-    await until(lambda: not host.left(plan), "the helper's end")
+    await eventually(lambda: not host.left(plan), "the helper's end")
 
 
 async def test_a_terminal_is_one_and_follows_its_size(host: ExecRig) -> None:
@@ -155,8 +156,8 @@ async def test_it_dies_with_the_node_worker(host: ExecRig) -> None:
     session = await host.start(plan.key, "sh", "-c", "echo $$; sleep 1000")
     first = await asyncio.wait_for(anext(session.follow(0)), 10)
     host.sessions.close()  # what the kernel does with the descriptors of a process that was killed
-    await until(lambda: not is_running(int(first.data)), "the command's end")
-    await until(lambda: not host.left(plan), "the helper's end")
+    await eventually(lambda: not is_running(int(first.data)), "the command's end")
+    await eventually(lambda: not host.left(plan), "the helper's end")
     assert host.rig.processes(plan.key), "the rank goes on"
 
 
@@ -180,8 +181,8 @@ async def test_a_command_that_nobody_reads_ends(host: ExecRig, monkeypatch: pyte
     host.rig.launch(plan)
     session = await host.start(plan.key, "sh", "-c", "echo $$; yes")
     first = await asyncio.wait_for(anext(session.follow(0)), 10)
-    await until(lambda: not is_running(int(first.data.split()[0])), "its end")
-    await until(session.ended.is_set, "the end is told")
+    await eventually(lambda: not is_running(int(first.data.split()[0])), "its end")
+    await eventually(session.ended.is_set, "the end is told")
     assert (await output(session, first.next_offset)).reason == "nobody read its output"
 
 
@@ -189,7 +190,7 @@ async def test_a_slow_reader_holds_the_program_up_and_misses_nothing(host: ExecR
     plan = host.rig.plan(*SLEEPER)
     host.rig.launch(plan)
     session = await host.start(plan.key, "sh", "-c", "seq 400000")
-    await until(lambda: session._paused, "it waits")
+    await eventually(lambda: session._paused, "it waits")
     assert sum(len(chunk.data) for chunk in session._chunks) < 400_000
     assert (await output(session)).out == "".join(f"{number}\n" for number in range(1, 400_001))
 

@@ -21,8 +21,8 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.harness import eventually
-from tests.hosts_rig import HostRig, kill, parent_of, until
+from tests.hosts_rig import HostRig, kill, parent_of
+from tests.waiting import eventually
 
 
 class Looked:
@@ -68,7 +68,7 @@ class Looked:
             self.watch.sample()
             return len(self.faults) >= count
 
-        await until(told, f"{count} reports about {plan.key}")
+        await eventually(told, f"{count} reports about {plan.key}")
         return self.faults
 
 
@@ -166,7 +166,7 @@ async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_
     assert (report.action, report.attempt) == ("watch", plan.key)
     assert exits.first_failure is not None
     assert exits.first_failure.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-    await until(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
+    await eventually(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
     message = looked.host.agent.overdue_message(plan.key)
     assert message == "ran longer than its limit of 2 s; ask for more with --time"
 
@@ -178,7 +178,7 @@ async def test_usage_is_measured_and_survives_restarts_and_goes_with_the_stop(lo
     host.launch(plan)
     looked.host.strike(0, corrected_ecc=5)
     looked.monitor.poll_once()
-    await until(lambda: _sample(looked) and _cpu_s(looked, plan) >= 1.0, "CPU time is seen")
+    await eventually(lambda: _sample(looked) and _cpu_s(looked, plan) >= 1.0, "CPU time is seen")
     looked.host.strike(0, corrected_ecc=8, clock_reasons=0x40)
     looked.monitor.poll_once()
     _sample(looked)
@@ -346,7 +346,7 @@ async def test_a_hosts_own_hang_limit_spares_who_reads_and_ends_who_stands_still
     before = attempt.counters[0].io_bytes
     still = _on_the_second_gpu(looked, looked.host.plan("sleep", "600"))
     try:
-        await until(lambda: (looked.watch.sample(), attempt.counters[0].io_bytes > before)[1], "it reads")
+        await eventually(lambda: (looked.watch.sample(), attempt.counters[0].io_bytes > before)[1], "it reads")
         looked.host.launch(still)
         [fault] = await looked.until_told(still)
         assert (fault.attempt, fault.action) == (still.key, "retry_job")

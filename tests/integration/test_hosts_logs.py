@@ -15,8 +15,9 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.settable_clock import SettableClock
+from tests.waiting import eventually
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -74,7 +75,7 @@ async def test_a_full_disk_does_not_fail_the_rank(small_disk: Path) -> None:
         plan = rig.plan(sys.executable, "-c", script)
         rig.launch(plan)
         watching = asyncio.create_task(rig.watch(plan))
-        note = await until(lambda: rig.agent.read_log(plan.key, 0, 0, 1).note, "the reader is told")
+        note = await eventually(lambda: rig.agent.read_log(plan.key, 0, 0, 1).note, "the reader is told")
         assert "the disk of the host is full" in note
         exits = await watching
         assert exits.first_failure is None, "every write was taken, and its end could still be recorded"

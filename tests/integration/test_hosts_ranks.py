@@ -14,8 +14,9 @@ import pytest
 from gpu_platform.domain.errors import IllegalTransition, NotFound, PreflightFailed
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureKind
-from tests.hosts_rig import HostRig, is_running, until
+from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PYTHON
+from tests.waiting import eventually
 
 
 @pytest.fixture(params=["plain", "required"])
@@ -209,7 +210,7 @@ async def test_stop_kills_what_ignores_sigterm_leaves_the_session_and_forks_twic
     plan = host.plan("sh", "-c", tree, ranks=2)
     host.launch(plan)
     for rank in (0, 1):
-        await until(lambda rank=rank: len(host.log(plan, rank).split()) == 4, "the tree stands")
+        await eventually(lambda rank=rank: len(host.log(plan, rank).split()) == 4, "the tree stands")
     names = {int(pid) for rank in (0, 1) for pid in host.log(plan, rank).split()}
     processes = host.processes(plan.key)
     assert names <= set(processes)
@@ -226,7 +227,7 @@ async def test_grace_is_for_the_whole_tree_even_when_the_main_process_goes_first
     saves = "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     plan = host.plan("sh", "-c", f'sh -c "{saves}"; true')
     host.launch(plan)
-    await until(lambda: "ready" in host.log(plan), "ready")
+    await eventually(lambda: "ready" in host.log(plan), "ready")
     await host.stop(plan.key, grace_s=10)
     assert host.log(plan).splitlines()[-1] == "saved"
 
@@ -234,7 +235,7 @@ async def test_grace_is_for_the_whole_tree_even_when_the_main_process_goes_first
 async def test_a_rank_that_obeys_sigterm_ends_the_grace(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done")
     host.launch(plan)
-    await until(lambda: "ready" in host.log(plan), "ready")
+    await eventually(lambda: "ready" in host.log(plan), "ready")
     stopped = await host.stop(plan.key, grace_s=600, timeout_s=10)
     assert [rank.exit_code for rank in stopped.exits] == [4]
 
@@ -242,9 +243,9 @@ async def test_a_rank_that_obeys_sigterm_ends_the_grace(host: HostRig) -> None:
 async def test_a_kill_overtakes_a_stop_that_waits_out_its_grace(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done")
     host.launch(plan)
-    await until(lambda: "ready" in host.log(plan), "ready")
+    await eventually(lambda: "ready" in host.log(plan), "ready")
     patient = asyncio.create_task(host.stop(plan.key, grace_s=600))
-    await until(lambda: "told" in host.log(plan), "its grace to begin")
+    await eventually(lambda: "told" in host.log(plan), "its grace to begin")
     kills = await asyncio.gather(*[host.stop(plan.key, grace_s=0) for _ in range(3)])
     assert {kill.exits[0].exit_code for kill in kills} == {137}
     assert (await patient).exits[0].exit_code == 137
@@ -284,7 +285,7 @@ async def test_racing_launches_start_a_rank_once(host: HostRig) -> None:
     racers = [asyncio.to_thread(rig.launch, plan) for rig in (host, twin) for _ in range(4)]
     answers = await asyncio.gather(*racers)
     assert all(answer == answers[0] for answer in answers)
-    await until(lambda: host.log(plan, 1), "log")
+    await eventually(lambda: host.log(plan, 1), "log")
     await host.stop(plan.key)
     twin.agent.close()
     assert [host.log(plan, rank) for rank in (0, 1)] == ["started\n", "started\n"]
@@ -330,7 +331,7 @@ async def test_the_processes_on_a_gpu_are_known_and_forbid_its_reset(host: HostR
     plan = host.plan("sh", "-c", "sleep 600 & wait")
     pid = host.launch(plan).ranks[0].pid
     gpu = plan.gpu_uuids[0]
-    await until(lambda: len(host.agent.gpu_processes(gpu)) == 2, "the shell and its sleep")
+    await eventually(lambda: len(host.agent.gpu_processes(gpu)) == 2, "the shell and its sleep")
     assert pid in host.agent.gpu_processes(gpu)
     with pytest.raises(PreflightFailed, match="hold it"):
         host.agent.reset_gpu(gpu)

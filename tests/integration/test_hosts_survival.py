@@ -15,7 +15,8 @@ import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.system import paths, records
-from tests.hosts_rig import HostRig, is_running, kill, parent_of, until
+from tests.hosts_rig import HostRig, is_running, kill, parent_of
+from tests.waiting import eventually
 
 COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); sleep 0.005; done; exit {code}"
 
@@ -64,10 +65,10 @@ async def test_a_rank_outlives_node_worker_and_spawner_and_is_reattached(host: H
     lines, code = 400, 5
     plan = host.plan("sh", "-c", COUNT.format(n=lines, code=code))
     worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
-    await until(lambda: "line 20\n" in host.log(plan), "some lines")
+    await eventually(lambda: "line 20\n" in host.log(plan), "some lines")
     os.kill(worker.spawner, signal.SIGKILL)
     worker.kill()
-    await until(lambda: not is_running(worker.spawner))
+    await eventually(lambda: not is_running(worker.spawner))
     assert is_running(worker.pid)
 
     successor = host.restart()
@@ -82,7 +83,7 @@ async def test_a_rank_that_ended_while_no_node_worker_lived_has_its_exit_code(ho
     plan = host.plan("sh", "-c", COUNT.format(n=60, code=9))
     worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
     worker.kill()
-    await until(lambda: not is_running(worker.pid), "the end of the rank")
+    await eventually(lambda: not is_running(worker.pid), "the end of the rank")
     host.restart()
     exits = await host.watch(plan)
     assert exits.first_failure is not None
@@ -94,7 +95,7 @@ async def test_a_rank_that_ended_while_no_node_worker_lived_has_its_exit_code(ho
 async def test_a_successor_stops_what_its_predecessor_launched(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "trap '' TERM; setsid sleep 600 & echo $!; sleep 600; wait", ranks=2)
     worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
-    await until(lambda: host.log(plan, 0) and host.log(plan, 1), "the logs")
+    await eventually(lambda: host.log(plan, 0) and host.log(plan, 1), "the logs")
     worker.kill()
     host.restart()
     stopped = await host.stop(plan.key, grace_s=0.1)
@@ -108,7 +109,7 @@ async def test_a_stop_cut_off_by_sigkill_is_finished_by_the_next(host: HostRig) 
     plan = host.plan("sh", "-c", "trap '' TERM; sleep 600; sleep 600")
     pid = host.launch(plan).ranks[0].pid
     stopping = asyncio.create_task(host.stop(plan.key, grace_s=60))
-    await until((paths.attempt_dir(host.home, plan.key) / records.CLOSED).exists, "closed")
+    await eventually((paths.attempt_dir(host.home, plan.key) / records.CLOSED).exists, "closed")
     stopping.cancel()
     await asyncio.gather(stopping, return_exceptions=True)
     assert is_running(pid)
@@ -132,7 +133,7 @@ async def test_a_killed_spawner_is_replaced(host: HostRig) -> None:
 async def test_a_killed_supervisor_means_a_vanished_rank_whose_processes_are_found(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "(setsid sh -c 'echo $$; exec sleep 600' &) ; sleep 600 & echo $!; wait")
     pid = host.launch(plan).ranks[0].pid
-    await until(lambda: len(host.log(plan).split()) == 2, "the tree")
+    await eventually(lambda: len(host.log(plan).split()) == 2, "the tree")
     tree = [pid, *map(int, host.log(plan).split())]
     watching = asyncio.create_task(host.watch(plan))
     await asyncio.sleep(0)
@@ -154,7 +155,7 @@ async def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_no_second_r
         plan = host.plan("sh", "-c", "echo $$; exec sleep 600")
         launch = asyncio.create_task(asyncio.to_thread(host.launch, plan))
         claim = paths.rank_dir(host.home, plan.key, 0) / records.LOCK
-        await until(claim.exists, "claim")
+        await eventually(claim.exists, "claim")
         await asyncio.sleep(delay / 10_000)
         record = records.read_record(str(claim))
         if record is not None and is_running(record["pid"]):

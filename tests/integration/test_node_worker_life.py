@@ -20,9 +20,10 @@ from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.unit.service.api_server import application, bearer, served, temporal_dev_server
 from tests.unit.service.api_server import until as until_async
+from tests.waiting import eventually
 from workers.node import nvml_watch
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, unusable
 
@@ -139,7 +140,7 @@ async def test_a_hiccup_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(found, "look", hiccup)
     task = asyncio.create_task(found.run())
-    await until(lambda: looks > 12 or task.done(), "many looks")
+    await eventually(lambda: looks > 12 or task.done(), "many looks")
     assert not task.done()
     task.cancel()
 

@@ -19,7 +19,7 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from tests.harness import eventually
+from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.lan import Machine
 from tests.security.attacks import attack
+from tests.waiting import eventually
 from workflows.attempts.launching import with_gang
 
 NET = """
@@ -72,7 +73,7 @@ class Host:
         """Start a rank, and wait until it says ``ready``."""
         plan = self.plan(script, **changes)
         self.launch(plan)
-        await until(lambda: "ready" in self.rig.log(plan), "the rank is ready")
+        await eventually(lambda: "ready" in self.rig.log(plan), "the rank is ready")
         return plan
 
     def table(self) -> str:

@@ -22,8 +22,9 @@ from gpu_platform.hosts.isolation.furnishing import MAX_TERMINALS
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.security.attacks import PRELUDE, PYTHON, attack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -132,7 +133,7 @@ async def test_inotify_and_terminals_of_one_job_leave_another_its_own(host: Host
         """,
     )
     host.launch(greedy)
-    await until(lambda: "terminals" in host.log(greedy), "the greedy one's limits")
+    await eventually(lambda: "terminals" in host.log(greedy), "the greedy one's limits")
     inotify, terminals = [line.split() for line in host.log(greedy).splitlines()]
     assert inotify[2] == "EMFILE"
     assert int(terminals[1]) <= MAX_TERMINALS
@@ -159,7 +160,7 @@ async def test_signals_memory_files_and_message_queues_do_not_cross(host: HostRi
         """,
     )
     pid = host.launch(victim).ranks[0].pid
-    await until(lambda: "up True" in host.log(victim), "the victim")
+    await eventually(lambda: "up True" in host.log(victim), "the victim")
     script = f"""
     print(sorted(os.listdir("/dev/shm")), "note" in os.listdir("/tmp"))
     attempt("signal", os.kill, {pid}, 0)

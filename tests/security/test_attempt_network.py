@@ -19,9 +19,10 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NetworkSettings, NodeSettings, TemporalSettings
-from tests.hosts_rig import is_running, until
+from tests.hosts_rig import is_running
 from tests.lan import Lan, Machine
 from tests.security.hosts_on_lan import Host, logs, start_gang
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 
@@ -290,7 +291,7 @@ async def test_two_gangs_on_the_same_hosts_do_not_meet(hosts: Any) -> None:
     assert [log[1] for log in await logs(pair, blue)] == ["blue-from-rank-1", "from rank 0 blue"]
     assert [log[1] for log in await logs(pair, red)] == ["red-from-rank-1", "from rank 0 red"]
     waiting = await start_gang(pair, LISTEN.replace("probe.connect", "(lambda _: None)"))
-    await until(lambda: all("ready" in h.rig.log(p, p.ranks[0].rank) for h, p in zip(pair, waiting, strict=True)))
+    await eventually(lambda: all("ready" in h.rig.log(p, p.ranks[0].rank) for h, p in zip(pair, waiting, strict=True)))
     lines = await pair[0].run(
         """
 frame = b"\\x08" + bytes(7) + b"anything"
@@ -386,7 +387,7 @@ async def test_nothing_is_left_after_the_end(hosts: Any) -> None:
     assert [len(left_on(host)) for host in pair] == [1, 1]
     for host, plan in zip(pair, plans, strict=True):
         await host.rig.stop(plan.key)
-        await until(lambda host=host: not left_on(host), "the links are gone")
+        await eventually(lambda host=host: not left_on(host), "the links are gone")
         assert "8474" not in host.machine.run("ss", "-Hlun"), "nor the socket of the gang's network"
     assert [host.machine.run("nft", "list", "ruleset") for host in pair] == rules, "nor a rule"
 
@@ -407,7 +408,7 @@ async def test_a_spawner_killed_in_the_middle_leaves_nothing(hosts: Any, after_m
     with host.machine.here():
         host.rig.restart()
     await host.rig.stop(plan.key)
-    await until(lambda: not left_on(host), "the links are gone")
+    await eventually(lambda: not left_on(host), "the links are gone")
 
 
 def children_of(pid: int) -> list[int]:
@@ -420,7 +421,7 @@ async def test_rules_that_another_program_throws_away_are_written_again(hosts: A
     host.machine.listen(5432)
     plan = await host.start("print('ready', flush=True)\nwait_for('/nothing')")
     host.machine.run("nft", "flush", "ruleset")
-    await until(lambda: host.table() in host.machine.run("nft", "list", "tables"), "the table is back")
+    await eventually(lambda: host.table() in host.machine.run("nft", "list", "tables"), "the table is back")
     lines = await host.run("quickly('database', tcp, '10.1.0.1', 5432)")
     assert lines == ["database ECONNREFUSED"]
     await host.rig.stop(plan.key)
@@ -435,9 +436,9 @@ async def test_a_program_that_changes_many_rules_does_not_keep_the_guard_busy(
     monkeypatch.setattr(host.firewall, "is_there", lambda: looks.append(is_there()) or looks[-1])
     tables = "".join(f"table ip theirs{number} {{\n}}\n" for number in range(300))
     host.machine.run("nft", "-f", "-", say=tables)
-    await until(lambda: looks, "the guard looked")
+    await eventually(lambda: looks, "the guard looked")
     host.machine.run("nft", "flush", "ruleset")
-    await until(lambda: host.table() in host.machine.run("nft", "list", "tables"), "the table is back")
+    await eventually(lambda: host.table() in host.machine.run("nft", "list", "tables"), "the table is back")
     assert len(looks) < 10
 
 

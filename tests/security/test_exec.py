@@ -12,9 +12,10 @@ import pytest
 
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig, is_running, until
+from tests.hosts_rig import HostRig, is_running
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -113,7 +114,7 @@ async def test_a_daemon_of_a_command_dies_with_the_job(host: ExecRig, tmp_path: 
     assert jail is not None
     rank = host.rig.agent.local.rank(plan.key, 0).main_process
     assert rank is not None
-    left = await until(lambda: jail.cgroup.child("rank-0").processes() - {rank.pid}, "the daemon")
+    left = await eventually(lambda: jail.cgroup.child("rank-0").processes() - {rank.pid}, "the daemon")
     if ends == "killed":
         await host.rig.stop(plan.key)
     else:

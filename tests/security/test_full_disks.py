@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.hosts.system import paths, records
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.security.attacks import attack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -69,6 +70,6 @@ async def test_a_job_that_fills_the_disk_of_checkpoints_fails_alone(tmp_path: Pa
         assert (await host.watch(third)).first_failure is None
         await host.stop(hog.key)
         assert records.read_record(str(host.agent.local.rank(hog.key, 0).directory / records.EXIT)) is not None
-        await until(lambda: not host.processes(hog.key), "nothing of the first is left")
+        await eventually(lambda: not host.processes(hog.key), "nothing of the first is left")
     finally:
         await host.aclose()

@@ -16,9 +16,9 @@ import pytest
 from gpu_platform.hosts.network.rules import GangPeers
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings import NetworkSettings
-from tests.hosts_rig import until
 from tests.lan import Lan, Machine
 from tests.security.hosts_on_lan import Host, logs, start_gang
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 
@@ -59,7 +59,7 @@ async def start(pair: list[Host]) -> tuple[Any, int]:
     """Start a gang that waits for a datagram. Returns its plans, and the number of its network."""
     plans = await start_gang(pair, WAIT_FOR_A_DATAGRAM)
     for host, plan in zip(pair, plans, strict=True):
-        await until(lambda host=host, plan=plan: "ready" in host.rig.log(plan, plan.ranks[0].rank), "ranks wait")
+        await eventually(lambda host=host, plan=plan: "ready" in host.rig.log(plan, plan.ranks[0].rank), "ranks wait")
     return plans, vni_of(pair[0], plans[0])
 
 
@@ -84,11 +84,11 @@ async def test_only_hosts_of_a_gang_send_frames_into_it(lan: Lan, hosts: Any) ->
     for machine in (attacker, third.machine):
         send(machine, frame(vni, b"forged"), "10.1.0.1")
     send(pair[1].machine, frame(vni ^ 1, b"of another gang"), "10.1.0.1")
-    await until(lambda: dropped(pair[0]) >= 3, "the frames were dropped")
+    await eventually(lambda: dropped(pair[0]) >= 3, "the frames were dropped")
     assert "GOT" not in pair[0].rig.log(plans[0])
     # What the host of the gang sends arrives: the forged frames were good ones.
     send(pair[1].machine, frame(vni, b"from the gang"), "10.1.0.1")
-    await until(lambda: "GOT from the gang" in pair[0].rig.log(plans[0]), "the frame of the gang arrives")
+    await eventually(lambda: "GOT from the gang" in pair[0].rig.log(plans[0]), "the frame of the gang arrives")
 
 
 async def test_the_attack_works_without_the_filter_of_frames(lan: Lan, hosts: Any) -> None:
@@ -98,7 +98,7 @@ async def test_the_attack_works_without_the_filter_of_frames(lan: Lan, hosts: An
     plans, vni = await start(pair)
     pair[0].machine.run("nft", "flush", "chain", "inet", pair[0].table(), "gang_peers")
     send(attacker, frame(vni, b"forged"), "10.1.0.1")
-    await until(lambda: "GOT forged" in pair[0].rig.log(plans[0]), "nothing else stops the frame")
+    await eventually(lambda: "GOT forged" in pair[0].rig.log(plans[0]), "nothing else stops the frame")
 
 
 async def test_every_address_of_a_host_is_guarded(lan: Lan, hosts: Any) -> None:
@@ -108,7 +108,7 @@ async def test_every_address_of_a_host_is_guarded(lan: Lan, hosts: Any) -> None:
     pair[0].machine.run("ip", "addr", "add", "10.1.0.111/24", "dev", "eth0")
     plans, vni = await start(pair)
     send(attacker, frame(vni, b"forged"), "10.1.0.111")
-    await until(lambda: dropped(pair[0]) >= 1, "the frame was dropped")
+    await eventually(lambda: dropped(pair[0]) >= 1, "the frame was dropped")
     assert "GOT" not in pair[0].rig.log(plans[0])
 
 
@@ -144,11 +144,11 @@ async def test_a_gang_goes_on_when_its_node_worker_restarts_and_when_rules_are_t
     with pair[0].machine.here():
         pair[0].rig.restart()
     pair[0].machine.run("nft", "flush", "ruleset")
-    await until(lambda: pair[0].table() in pair[0].machine.run("nft", "list", "tables"), "the table is back")
+    await eventually(lambda: pair[0].table() in pair[0].machine.run("nft", "list", "tables"), "the table is back")
     send(attacker, frame(vni, b"forged"), "10.1.0.1")
-    await until(lambda: dropped(pair[0]) >= 1, "strangers are dropped as before")
+    await eventually(lambda: dropped(pair[0]) >= 1, "strangers are dropped as before")
     send(pair[1].machine, frame(vni, b"from the gang"), "10.1.0.1")
-    await until(lambda: "GOT from the gang" in pair[0].rig.log(plans[0]), "the gang meets as before")
+    await eventually(lambda: "GOT from the gang" in pair[0].rig.log(plans[0]), "the gang meets as before")
 
 
 async def test_a_gang_that_an_earlier_release_started_goes_on(hosts: Any) -> None:
@@ -163,7 +163,7 @@ async def test_a_gang_that_an_earlier_release_started_goes_on(hosts: Any) -> Non
     with pair[0].machine.here():
         pair[0].rig.restart()
     send(pair[1].machine, frame(vni, b"from the gang"), "10.1.0.1")
-    await until(lambda: "GOT from the gang" in pair[0].rig.log(plans[0]), "the gang meets as before")
+    await eventually(lambda: "GOT from the gang" in pair[0].rig.log(plans[0]), "the gang meets as before")
 
 
 async def test_a_gang_that_has_ended_is_admitted_no_more(hosts: Any) -> None:

@@ -19,8 +19,9 @@ from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_lim
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.security import attacks
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -83,7 +84,7 @@ async def test_a_fork_bomb_of_several_ranks_ends_at_the_attempts_limit(tmp_path:
     async with host_with(tmp_path, attempt_pids_max=64, rank_pids_max=200) as host:
         plan = host.plan(PYTHON, "-c", attacks.PRELUDE + FORKS, ranks=2)
         host.launch(plan)
-        await until(lambda: all(host.log(plan, rank) for rank in (0, 1)), "both ranks at the limit")
+        await eventually(lambda: all(host.log(plan, rank) for rank in (0, 1)), "both ranks at the limit")
         answers = [host.log(plan, rank).split() for rank in (0, 1)]
         assert {code for _, code in answers} == {"EAGAIN"}
         assert sum(int(made) for made, _ in answers) < 64

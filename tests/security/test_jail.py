@@ -23,8 +23,9 @@ from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, is_running, until
+from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PRELUDE, PYTHON, attack, can_make_node, can_open, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -159,7 +160,7 @@ async def test_a_rank_inherits_nothing_that_leads_out(host: HostRig) -> None:
 async def test_another_job_can_be_neither_seen_signalled_nor_traced(host: HostRig, tmp_path: Path) -> None:
     victim = attack(host, "print('up', flush=True); time.sleep(600)", gpu=1)
     pid = host.launch(victim).ranks[0].pid
-    await until(lambda: "up" in host.log(victim), "the victim")
+    await eventually(lambda: "up" in host.log(victim), "the victim")
     lines = await run(
         host,
         f"""
@@ -226,7 +227,7 @@ async def test_a_fork_bomb_hurts_only_itself(host: HostRig) -> None:
     """
     plan = attack(host, script)
     host.launch(plan)
-    await until(lambda: host.log(plan), "the limit")
+    await eventually(lambda: host.log(plan), "the limit")
     made, code = host.log(plan).split()
     assert code == "EAGAIN"
     assert int(made) < 60
@@ -280,7 +281,7 @@ async def test_nothing_survives_a_stop(host: HostRig, supervised: bool) -> None:
     """
     plan = attack(host, script)
     host.launch(plan)
-    await until(lambda: "up" in host.log(plan), "up")
+    await eventually(lambda: "up" in host.log(plan), "up")
     pids = list(host.processes(plan.key).values())
     assert len(pids) == 2
     if not supervised:
@@ -312,7 +313,7 @@ async def test_cgroups_of_others_are_not_seen(host: HostRig) -> None:
     """Their names are ids of other tenants' jobs, and their files say what those jobs do."""
     victim = attack(host, "print('up', flush=True); time.sleep(600)", gpu=1)
     host.launch(victim)
-    await until(lambda: "up" in host.log(victim), "the victim")
+    await eventually(lambda: "up" in host.log(victim), "the victim")
     lines = await run(
         host,
         f"""

@@ -17,7 +17,8 @@ from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -37,7 +38,7 @@ def job(host: HostRig, script: str, ranks: int = 1, **limits: Any) -> HostPlan:
 
 
 async def cpus_of(host: HostRig, plan: HostPlan, rank: int = 0) -> set[int]:
-    text = await until(lambda: host.log(plan, rank), "the rank's word")
+    text = await eventually(lambda: host.log(plan, rank), "the rank's word")
     return set(map(int, text.split()))
 
 
@@ -54,7 +55,7 @@ time.sleep(600)
 """
     alone = job(host, script, ram_mib=160)
     host.launch(alone)
-    await until(lambda: "all" in host.log(alone), "100 MiB of 160")
+    await eventually(lambda: "all" in host.log(alone), "100 MiB of 160")
     together = job(host, script, ranks=2, ram_mib=160)
     host.launch(together)
     exits = await host.watch(together)

@@ -33,8 +33,9 @@ from gpu_platform.hosts.isolation.passwd import HOLDER_UID, Account, is_account
 from gpu_platform.hosts.processes.spawner_client import _PROGRAM
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.security import attacks
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -386,8 +387,8 @@ async def test_the_spawner_is_hidden_from_ranks_that_run_as_its_user() -> None:
         pytest.skip("another user cannot read this Python or this checkout")
     process = await asyncio.create_subprocess_exec(*as_nobody, _PROGRAM, root, stdin=-1, stdout=-1, env={})
     try:
-        await until(lambda: status_of(process.pid)["Name"] == "gpu-spawner", "the spawner")
-        await until(lambda: os.stat(f"/proc/{process.pid}/environ").st_uid == 0, "a hidden process")
+        await eventually(lambda: status_of(process.pid)["Name"] == "gpu-spawner", "the spawner")
+        await eventually(lambda: os.stat(f"/proc/{process.pid}/environ").st_uid == 0, "a hidden process")
         assert status_of(process.pid)["Uid"].split()[0] == "65534"
     finally:
         process.kill()

@@ -22,9 +22,10 @@ from gpu_platform.hosts.health import fitness
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.sharing import mps
 from gpu_platform.hosts.sharing.mps import MpsDaemon
-from tests.hosts_rig import HostRig, is_running, until
+from tests.hosts_rig import HostRig, is_running
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import PYTHON, attack
+from tests.waiting import eventually
 from workers.node.http import node_app
 
 pytestmark = pytest.mark.usefixtures("jails")
@@ -84,7 +85,7 @@ async def test_names_and_manifests_of_a_rank_end_nothing(host: HostRig) -> None:
     assert not [name for name, one in listed.items() if name.startswith("bad-") and one.complete and name != "bad-6"]
     assert not [name for name in listed if not name.isprintable()]
     checkpointing.newest([plan.key])  # in a thread
-    [saved] = await until(lambda: checkpointing.newest([plan.key]), "the newest checkpoint")
+    [saved] = await eventually(lambda: checkpointing.newest([plan.key]), "the newest checkpoint")
     assert saved.model_dump_json()
     host.agent.sweep_checkpoints()
     checkpointing.retention.sweep_job(plan.key.model_copy(update={"attempt": 2}), keep=1)
@@ -129,7 +130,7 @@ async def test_a_rank_that_says_it_is_anothers_is_not_taken_for_it(host: HostRig
     """
     attacker = attack(host, script, gpu=1)
     host.launch(attacker)
-    await until(lambda: "up" in host.log(attacker), "the attacker")
+    await eventually(lambda: "up" in host.log(attacker), "the attacker")
     stopped = await host.stop(victim.key)
     assert stopped.killed_processes <= 1
     assert "killed" not in host.log(attacker)
@@ -141,7 +142,7 @@ async def test_a_rank_that_says_it_is_a_daemon_of_mps_is_not_taken_for_it(host: 
     plan = attack(host, "print('up', flush=True); time.sleep(600)", gpu=None)
     plan = plan.model_copy(update={"env": {mps._MARK: os.fsdecode(daemon._name)}})
     host.launch(plan)
-    await until(lambda: "up" in host.log(plan), "the rank")
+    await eventually(lambda: "up" in host.log(plan), "the rank")
     assert daemon.processes() == []
 
 
@@ -154,7 +155,7 @@ async def test_a_process_whose_name_is_no_text_can_be_named_and_entered(host: Ho
     """
     plan = attack(host, textwrap.dedent(script), gpu=None)
     pid = host.launch(plan).ranks[0].pid
-    await until(lambda: "up" in host.log(plan), "the rank")
+    await eventually(lambda: "up" in host.log(plan), "the rank")
     assert fitness._comm(pid)
     ran = await exec_rig.run(plan.key, PYTHON, "-c", "print('inside')")
     exec_rig.sessions.close()
@@ -208,9 +209,9 @@ async def test_a_gpu_that_was_passed_on_is_taken_back(tmp_path: Path, dev: Path)
     )
     try:
         pid = rig.launch(taker).ranks[0].pid
-        await until(lambda: "up" in rig.log(taker), "the taker")
+        await eventually(lambda: "up" in rig.log(taker), "the taker")
         rig.launch(giver)
-        await until(lambda: "has" in rig.log(taker), "the descriptor")
+        await eventually(lambda: "has" in rig.log(taker), "the descriptor")
         assert is_running(pid)
         await rig.stop(giver.key)
         assert not is_running(pid)
@@ -250,7 +251,7 @@ async def test_many_who_verify_large_checkpoints_leave_logs_to_others(
     async with httpx.AsyncClient(transport=transport, base_url="http://box", auth=("service", "secret")) as http:
         lists = [asyncio.create_task(http.get("/checkpoints/j-1?hashes=1")) for _ in range(50)]
         try:
-            await until(lambda: len(asked) == len(lists), "all to have asked")
+            await eventually(lambda: len(asked) == len(lists), "all to have asked")
             async with asyncio.timeout(10):
                 answer = await http.get(f"/logs/{plan.key.job_id}/1/0")
         finally:

@@ -52,7 +52,6 @@ from gpu_platform.store.hosts import hosts, identities
 from service.app import create_app
 from service.cli.main import app as cli
 from service.server import Server, check_address
-from tests.harness import eventually
 from tests.store_cluster import Cluster, inventory
 from tests.unit.service.api_server import (
     ADMIN,
@@ -64,6 +63,7 @@ from tests.unit.service.api_server import (
     settings_for,
     sign_in,
 )
+from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity

@@ -39,8 +39,8 @@ from tests.unit.service.api_server import (
     served,
     sign_in,
     temporal_dev_server,
-    until,
 )
+from tests.waiting import eventually
 from workers import first_admin
 from workers.local.token import local_token
 
@@ -519,7 +519,7 @@ async def test_streams_of_one_caller_leave_the_service_to_others(sqlite_store: S
         async def is_served() -> bool:
             return (await http.get("/v1/whoami", headers=bearer(ADA))).status_code == 200
 
-        await until(is_served, "an end of the streams")
+        await eventually(is_served, "an end of the streams")
 
 
 async def test_many_wrong_tokens_at_once_change_nothing(tenants: Tenants) -> None:

@@ -27,7 +27,8 @@ from gpu_platform.store.leadership import leases
 from gpu_platform.store.models import secret
 from gpu_platform.store.reservations import attempts
 from tests.store_cluster import LATER, NOW, Cluster, expire_leases
-from tests.unit.service.api_server import application, bearer, in_process, node_headers, sign_in, until
+from tests.unit.service.api_server import application, bearer, in_process, node_headers, sign_in
+from tests.waiting import eventually
 from workers import keys_in_use
 
 NOWHERE = "127.0.0.1:1"
@@ -173,7 +174,7 @@ async def test_after_a_rotation_values_are_sealed_again_and_the_old_key_is_free(
     settings = Settings(state_dir=desk.state, database_url=address)
     assert keys_in_use.sealed_secrets(settings, old) == ["the secret one of namespace team-a"]
     new = key_ring.rotate(path, after_s=0)
-    await until(lambda: time.time() >= new.use_from, "the new key to seal")
+    await eventually(lambda: time.time() >= new.use_from, "the new key to seal")
     ring = ring_of(desk)
     assert secrets.open_secrets(desk.store, ring, "team-a", {"one"}) == {"one": VALUE.encode()}
     assert secrets.reseal(desk.store, ring) == 1
@@ -277,7 +278,7 @@ async def test_every_time_that_a_host_asks_is_in_the_audit_log(desk: Desk) -> No
         hosts = [(one["actor"], one["verdict"]) for one in found if one["action"].endswith("/secrets")]
         return hosts if len(hosts) == 2 else None
 
-    assert await until(asked, "both records") == [("node/a", "allowed"), ("node/b", "forbidden")]
+    assert await eventually(asked, "both records") == [("node/a", "allowed"), ("node/b", "forbidden")]
     assert any("PUT /v1/secrets" in text and "/v1/secrets/team-a/key" in text for text in texts)
     assert not any(VALUE in text for text in texts)
 

@@ -18,9 +18,10 @@ from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.processes import secret_delivery
 from gpu_platform.hosts.processes.secret_delivery import AWAY, NO_SECRETS
-from tests.hosts_rig import HostRig, kill, until
+from tests.hosts_rig import HostRig, kill
 from tests.integration.test_hosts_exec import ExecRig
 from tests.unit.hosts.test_orders import JAIL, _sent
+from tests.waiting import eventually
 
 VALUE, CONTENT, TOKEN = "hunter2-rosebud", b"\xff\0hunter2-file", "gpj_hunter2-token"
 USES = (SecretUse(name="key", env="KEY"), SecretUse(name="cert", file="cert.pem"))
@@ -110,7 +111,7 @@ def on_disk(host: ExecRig) -> list[str]:
 async def test_a_rank_and_commands_beside_it_get_the_secrets_and_no_disk_does(host: ExecRig, memory: Path) -> None:
     plan = plan_of(host, f"{SHOW}; sleep 600")
     host.rig.launch(plan)
-    await until(lambda: host.rig.log(plan).count("\n") == 5, "its output")
+    await eventually(lambda: host.rig.log(plan).count("\n") == 5, "its output")
     assert host.rig.log(plan) == shown()
     assert (await host.run(plan.key, "sh", "-c", SHOW)).out == shown()
     assert on_disk(host) == []

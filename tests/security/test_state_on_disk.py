@@ -23,9 +23,10 @@ from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
 from gpu_platform.hosts.system.process_tree import read_stat
 from gpu_platform.hosts.system.records import UntrustedRecord, read_record
 from gpu_platform.state_dir import keep_private
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack
+from tests.waiting import eventually
 
 SECRET = "hunter2-hunter2"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts' rights to try")
@@ -68,7 +69,7 @@ def _is_open(path: Path) -> bool:
 async def test_all_that_a_host_writes_is_its_own(plain: HostRig, tmp_path: Path) -> None:
     plan = plain.plan("sh", "-c", "echo out; sleep 600", env={"TOKEN": SECRET})
     plain.launch(plan)
-    await until(lambda: plain.log(plan), "its output")
+    await eventually(lambda: plain.log(plan), "its output")
     found = [line for line in open_to_others(tmp_path / "state") if "/checkpoints" not in line]
     assert found == []
 

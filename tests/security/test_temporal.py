@@ -24,8 +24,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.identity import key_ring
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
-from tests.harness import Platform, eventually
+from tests.harness import Platform
 from tests.sealed_platform import asked, sealed_platform
+from tests.waiting import eventually
 from workers import keys_in_use
 from workflows.job import JobStatus
 

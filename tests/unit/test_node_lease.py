@@ -12,8 +12,8 @@ from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.settings import Settings
-from tests.harness import eventually
 from tests.store_cluster import inventory
+from tests.waiting import eventually
 from workers.node.lease_keeper import LeaseKeeper
 
 

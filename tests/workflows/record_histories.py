@@ -25,8 +25,9 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from tests.builders import ONE_GPU
-from tests.harness import Platform, eventually
+from tests.harness import Platform
 from tests.temporal_server import temporal_server
+from tests.waiting import eventually
 
 HISTORIES = Path(__file__).parent / "histories"
 MACHINES = {"a": "dgx-h100", "b": "dgx-h100"}

@@ -31,7 +31,8 @@ from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 from workers.scheduler import reload_policy
 
 Start = Callable[..., AbstractAsyncContextManager[Platform]]

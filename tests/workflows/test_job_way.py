@@ -23,7 +23,8 @@ from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import queue
 from service.cli.show.show_job import retry_text
 from tests.builders import ONE_GPU
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 

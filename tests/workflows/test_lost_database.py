@@ -17,7 +17,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import restoring
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 
 def lose(store: Store, backup: Path) -> None:

@@ -21,7 +21,8 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.restoring import restoring
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 
 @pytest.fixture

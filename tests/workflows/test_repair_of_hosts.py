@@ -26,9 +26,10 @@ from gpu_platform.store.hosts import gpus, hosts
 from service.context import ServiceContext
 from service.operations import hosts_and_gpus
 from service.temporal import JobWorkflows
-from tests.harness import Platform, SimulatedNode, eventually
+from tests.harness import Platform, SimulatedNode
 from tests.store_cluster import NOW
 from tests.unit.service.api_server import application, in_process
+from tests.waiting import eventually
 
 BY_ITSELF = RemediationSettings(approve=[])
 

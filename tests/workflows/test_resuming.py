@@ -17,7 +17,8 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs.checkpoints import last_known
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 SAVES = """
     import time

@@ -15,7 +15,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.store import Store
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 
 @pytest.fixture

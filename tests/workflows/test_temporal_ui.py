@@ -15,7 +15,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 GANG = JobSpec(command=["sleep", "600"], gpus=ResourceRequest(hosts=2, gpus_per_host=2), grace_s=0)
 

@@ -42,8 +42,8 @@ from tests.unit.service.api_server import (
     recording,
     served,
     temporal_dev_server,
-    until,
 )
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ class Platform:
         )
 
     async def submitted(self) -> Job:
-        return await until(lambda: (jobs.list_jobs(self.store)[0] or [None])[0], "the job")
+        return await eventually(lambda: (jobs.list_jobs(self.store)[0] or [None])[0], "the job")
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_reports import now_ms
 from gpu_platform.hosts.health.health import HealthMonitor, _same_device
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
-from tests.hosts_rig import HostRig, until
+from tests.hosts_rig import HostRig
+from tests.waiting import eventually
 
 
 class Watched:
@@ -58,7 +59,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 async def test_an_injected_xid_becomes_a_fault_with_the_policys_action(watched: Watched) -> None:
     watched.monitor.start()
     watched.host.strike(5, xid=31)
-    await until(lambda: watched.faults, "the fault")
+    await eventually(lambda: watched.faults, "the fault")
     (fault,) = watched.faults
     assert (fault.gpu_index, fault.gpu_uuid, fault.xid, fault.action) == (5, watched.uuids[5], 31, "reset")
     assert fault.host == "box"
@@ -72,7 +73,7 @@ async def test_an_xid_that_the_driver_repeats_is_one_fault_and_each_fault_has_it
     for _ in range(10):
         watched.host.strike(1, xid=13)
     watched.host.strike(2, xid=13)
-    await until(lambda: len(watched.faults) == 2, "two faults")
+    await eventually(lambda: len(watched.faults) == 2, "two faults")
     assert watched.seen == [(1, 13, "fail_job"), (2, 13, "fail_job")]
     assert len({fault.fault_id for fault in watched.faults}) == 2
 
@@ -81,7 +82,7 @@ async def test_an_xid_right_after_a_reset_is_a_fault_of_its_own(watched: Watched
     watched.monitor.start()
     for number in (1, 2):
         watched.host.strike(1, xid=31)
-        await until(lambda number=number: len(watched.faults) == number, f"fault {number}")
+        await eventually(lambda number=number: len(watched.faults) == number, f"fault {number}")
         watched.monitor.was_reset(watched.uuids[1])
     assert watched.seen == [(1, 31, "reset"), (1, 31, "reset")]
 
@@ -90,7 +91,7 @@ async def test_the_drivers_verdict_is_asked_when_an_xid_comes(watched: Watched) 
     watched.host.strike(0, recovery_action=pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT)
     watched.monitor.start()
     watched.host.strike(0, xid=13)
-    await until(lambda: watched.faults, "the fault")
+    await eventually(lambda: watched.faults, "the fault")
     assert watched.seen == [(0, 13, "reboot")]
 
 
@@ -125,19 +126,19 @@ def test_a_lost_gpu_is_one_fault_and_leaves_the_others_alone(watched: Watched) -
 async def test_xids_of_other_gpus_arrive_while_one_is_lost_and_its_own_when_it_is_back(watched: Watched) -> None:
     watched.host.strike(0, lost=True)
     watched.monitor.start()
-    await until(lambda: watched.faults, "the lost GPU")
+    await eventually(lambda: watched.faults, "the lost GPU")
     watched.host.strike(7, xid=48)
-    await until(lambda: len(watched.faults) == 2, "XID 48")
+    await eventually(lambda: len(watched.faults) == 2, "XID 48")
     watched.host.strike(0, clear=True)
     watched.host.strike(0, xid=31)
-    await until(lambda: len(watched.faults) == 3, "XID 31")
+    await eventually(lambda: len(watched.faults) == 3, "XID 31")
     assert watched.seen == [(0, None, "reboot"), (7, 48, "reset"), (0, 31, "reset")]
 
 
 async def test_falling_off_the_bus_and_being_lost_are_one_fault(watched: Watched) -> None:
     watched.monitor.start()
     watched.host.strike(6, xid=79)
-    await until(lambda: watched.monitor.degraded() and watched.faults, "lost")
+    await eventually(lambda: watched.monitor.degraded() and watched.faults, "lost")
     watched.monitor.stop()
     assert len(watched.faults) == 1
     assert watched.faults[0].action == "reboot"
@@ -174,9 +175,9 @@ async def test_a_row_that_waits_for_a_reset_gets_it_in_whatever_order_xid_63_com
     watched.monitor.start()
     for is_xid in (xid_first, not xid_first):
         watched.host.strike(1, **({"xid": 63} if is_xid else {"remap_pending": True}))
-        await until(lambda is_xid=is_xid: watched.faults or not is_xid, "the report")
-        await until(lambda is_xid=is_xid: is_xid or watched.monitor.degraded(), "the condition")
-    await until(lambda: "reset_when_idle" in [fault.action for fault in watched.faults], "a reset")
+        await eventually(lambda is_xid=is_xid: watched.faults or not is_xid, "the report")
+        await eventually(lambda is_xid=is_xid: is_xid or watched.monitor.degraded(), "the condition")
+    await eventually(lambda: "reset_when_idle" in [fault.action for fault in watched.faults], "a reset")
     assert [action for _, _, action in watched.seen].count("reset_when_idle") == 1
 
 
@@ -219,7 +220,7 @@ async def test_a_paused_monitor_holds_no_device_and_goes_on_after(watched: Watch
     with watched.monitor.paused():
         assert all(gpu.reader is None for gpu in watched.monitor._gpus)
     watched.host.strike(1, xid=31)
-    await until(lambda: watched.faults, "the fault")
+    await eventually(lambda: watched.faults, "the fault")
 
 
 def test_nvmls_handles_are_compared_as_the_pointers_they_are() -> None:

@@ -194,16 +194,3 @@ def sign_in(store: Store, token: str, user: str, roles: dict[str, Role], **field
 def bearer(token: str = ADMIN) -> dict[str, str]:
     """The header that signs a request in."""
     return {"Authorization": f"Bearer {token}"}
-
-
-async def until(condition: Any, what: str, within_s: float = 10.0) -> Any:
-    """The first true value of ``condition``, which may be asynchronous."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while True:
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert asyncio.get_running_loop().time() < deadline, f"not within {within_s} s: {what}"
-        await asyncio.sleep(0.01)
