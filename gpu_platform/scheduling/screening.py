@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.request_screen import RequestScreen, RoundView, Verdicts
-from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_cursor import EveryJobCursor, QueueCursor
 
 FEWEST = 24
@@ -51,7 +51,7 @@ class Screening:
         groups = turns.groups() if self._screen.works and len(self._queue) >= FEWEST else []
         if len(groups) >= FEWEST:
             self._turns, self._view, self._stamp = turns, view, stamp
-            self._screen.begin(groups)
+            self._indices = self._screen.begin(groups, self._queue.first)
             self._look()
 
     def of(self, row: PlacementRequest) -> Verdict:
@@ -80,15 +80,17 @@ class Screening:
             self._most = min(2 * self._most, MOST_IN_VAIN)
             self._look()
             if drop:
-                self._turns.drop(self._is_settled)
+                self._drop()
 
     def _look(self) -> None:
         self._seen = self._stamp()
         self._verdicts = self._screen.judge(self._view())
 
-    def _is_settled(self, need: Need, group: GroupKey) -> bool:
-        """Tell whether all jobs of a need would find no place and change nothing, judged by one of its groups."""
-        index = self._screen.index(group)
-        if self._verdicts is None or index < 0 or need.with_exclusions:
-            return False
-        return bool(self._verdicts.hopeless[index] and self._verdicts.settled[index])
+    def _drop(self) -> None:
+        """Take jobs out of the list that would find no place and change nothing. Time limits and users do not matter
+        to what is hopeless, so the first group of a need answers for all of them.
+        """
+        verdicts, known = self._verdicts, self._indices >= 0
+        if verdicts is not None:
+            settled = known & verdicts.settled[self._indices]
+            self._turns.drop(settled & verdicts.hopeless[self._indices], settled & verdicts.no_place[self._indices])

@@ -332,9 +332,9 @@ def _fits_across_sockets(inventories: Sequence[HostInventory], request: Resource
 
 def _of_each(inventories: Sequence[HostInventory], count: Callable[[HostInventory], int]) -> list[int]:
     """Return the count of each inventory. One that is there several times is looked at once."""
-    known = {id(one): one for one in inventories}
-    counts = {number: count(one) for number, one in known.items()}
-    return [counts[id(one)] for one in inventories]
+    numbers = list(map(id, inventories))
+    counts = {number: count(one) for number, one in dict(zip(numbers, inventories, strict=True)).items()}
+    return list(map(counts.__getitem__, numbers))
 
 
 def _models(inventories: Sequence[HostInventory]) -> str:

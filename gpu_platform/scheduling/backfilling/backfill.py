@@ -166,15 +166,18 @@ class Backfill:
         self, reservations: Iterable[PlannedReservation], row: PlacementRequest, candidates: Candidates
     ) -> Candidates:
         """Return ``candidates`` without the GPUs, CPUs and memory that are reserved."""
-        snapshot = self._snapshot
+        snapshot, fits = self._snapshot, candidates.fits
+        near = [reservation for reservation in reservations if fits[reservation.hosts].any()]
+        if not near:
+            return candidates
         reserved, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
-        for reservation in reservations:
+        for reservation in near:
             reserved[reservation.hosts] |= reservation.gpus
             if reservation.host_resources is not None and row.needs_host_resources:
                 host_resources[reservation.hosts] |= reservation.host_resources
-        closed = np.flatnonzero(host_resources & candidates.fits)
+        closed = np.flatnonzero(host_resources & fits)
         touched = np.flatnonzero(candidates.offers.gpus & reserved)
-        touched = touched[candidates.fits[touched] & ~host_resources[touched]]
+        touched = touched[fits[touched] & ~host_resources[touched]]
         if not len(touched) and not len(closed):
             return candidates
         open_gpus = snapshot.available(touched)
@@ -198,6 +201,8 @@ class Backfill:
         hosts = np.flatnonzero(ready_at < math.inf)
         if len(hosts) < request.hosts:
             return None
+        if not is_between_hosts(request.gang_level):
+            return hosts[np.argsort(ready_at[hosts], kind="stable")[: request.hosts]]
         domain = domains_of(request, self._snapshot, hosts)
         order = np.lexsort((ready_at[hosts], domain))
         first = np.flatnonzero(np.diff(domain[order], prepend=-1))

@@ -39,6 +39,7 @@ class HostAvailability:
     at: Times
     """When a host has enough usable GPUs, connected or not. Minus infinity: now. Infinity: nobody knows."""
     seen: int = 0
+    """Up to which change it is up to date: a version of the snapshot, or a number of changes of :class:`WhatIf`."""
     blockers: dict[int, tuple[int, dict[AttemptId, int] | None]] = field(default_factory=dict)
     """Host index -> (version of the snapshot, jobs that must end there): see :meth:`ReleaseForecast.holders`."""
 
@@ -239,7 +240,9 @@ class WhatIf:
     forecast: ReleaseForecast
     snapshot: Snapshot
     ends: Times
-    known: dict[tuple[object, ...], tuple[HostAvailability, ResourceRequest]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], HostAvailability] = field(default_factory=dict)
+    changes: list[HostIndices] = field(default_factory=list)
+    """The hosts of each change of ``ends``. What is known of a shape is brought up to date when it is asked for."""
 
     @classmethod
     def of(cls, forecast: ReleaseForecast, snapshot: Snapshot, now: float) -> WhatIf:
@@ -267,15 +270,12 @@ class WhatIf:
         """Assume that a job has these GPUs until ``until``."""
         for host_index, chosen in gpus.items():
             self.ends[host_index, members(chosen)] = until
-        hosts = np.array(sorted(gpus), np.intp)
-        for available, request in self.known.values():
-            refresh_availability(available, self.ends, hosts, request.gpus_per_host)
+        self.changes.append(np.array(sorted(gpus), np.intp))
 
     def close(self, hosts: HostIndices) -> None:
         """Assume that nobody knows when these hosts are free."""
         self.ends[hosts] = math.inf
-        for available, _ in self.known.values():
-            available.at[hosts] = math.inf
+        self.changes.append(hosts)
 
     def _first_fit(
         self, request: ResourceRequest, host_index: int, available: HostAvailability, after: float
@@ -286,11 +286,16 @@ class WhatIf:
 
     def _availability(self, row: PlacementRequest) -> HostAvailability:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
-        if key not in self.known:
-            available = self.forecast.availability(row).copy()
-            refresh_availability(available, self.ends, np.arange(len(self.snapshot)), row.resources.gpus_per_host)
-            self.known[key] = available, row.resources
-        return self.known[key][0]
+        available = self.known.get(key)
+        if available is None:
+            available = self.known[key] = self.forecast.availability(row).copy()
+            changed = [np.arange(len(self.snapshot))]
+        else:
+            changed = self.changes[available.seen :]
+        if changed:
+            refresh_availability(available, self.ends, np.unique(np.concatenate(changed)), row.resources.gpus_per_host)
+        available.seen = len(self.changes)
+        return available
 
 
 def _learned(holders: Sequence[RunningRow]) -> tuple[float, float, float]:

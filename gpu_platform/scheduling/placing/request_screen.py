@@ -12,7 +12,7 @@ The screen also tells for which requests it changes nothing that they wait: see 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,22 +149,22 @@ class RequestScreen:
         """Return the index of a group, or -1 if it has none."""
         return self._of.get(key, -1)
 
-    def begin(self, groups: Iterable[tuple[GroupKey, PlacementRequest]]) -> None:
-        """Note which groups wait in this round."""
+    def begin(
+        self, groups: Sequence[GroupKey], first: Callable[[GroupKey], PlacementRequest | None]
+    ) -> NDArray[np.intp]:
+        """Note which groups wait in this round. ``first`` returns the first job of a group. Return the index of each
+        group, or -1 if it has none.
+        """
         self._round += 1
         self._learn_classes(self._classes.update())
-        seen, new = [], dict[GroupKey, PlacementRequest]()
-        for key, row in groups:
-            index = self._of.get(key)
-            if index is not None:
-                seen.append(index)
-            elif row.is_plain:
-                new[key] = row
-        self._groups.used[seen] = self._round
+        self._groups.used[[index for key in groups if (index := self._of.get(key)) is not None]] = self._round
+        rows = ((key, first(key)) for key in groups if key not in self._of)
+        new = {key: row for key, row in rows if row is not None and row.is_plain}
         if len(self._of) + len(new) > len(self._groups.key):
             self._make_room(len(new))
         for key, row in new.items():
             self._add(key, row)
+        return np.array([self._of.get(key, -1) for key in groups], np.intp)
 
     def looked(self, index: int, candidates: Candidates) -> None:
         """Note that a round looked at all hosts for the request."""

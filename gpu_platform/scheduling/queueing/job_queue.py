@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
@@ -49,6 +50,7 @@ class JobQueue:
         self._classes: dict[str, dict[GroupKey, None]] = {}
         self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
+        self._in_order: list[tuple[QueueSortKey, Need]] = []
         self.endless = 0
         """The number of jobs without a time limit."""
         self.version = 0
@@ -94,7 +96,8 @@ class JobQueue:
             self._classes.setdefault(row.class_key, {})[group] = None
             need = self._needs.setdefault(self.need(row), Need())
             need.with_exclusions += row.has_exclusions
-            insort(need.groups, (order, group))
+            with self._sorted(need):
+                insort(need.groups, (order, group))
         else:
             first = members[0]
             insort(members, order)
@@ -121,9 +124,22 @@ class JobQueue:
 
     def _move(self, row: PlacementRequest, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
         """Sort a group again, because its first job is another one now."""
-        groups = self._needs[self.need(row)].groups
-        del groups[bisect_left(groups, (before, group))]
-        insort(groups, (after, group))
+        need = self._needs[self.need(row)]
+        with self._sorted(need):
+            del need.groups[bisect_left(need.groups, (before, group))]
+            insort(need.groups, (after, group))
+
+    @contextmanager
+    def _sorted(self, need: Need) -> Iterator[None]:
+        """Keep the need at its place among the needs while its groups change."""
+        before = need.groups[0][0] if need.groups else None
+        yield
+        after = need.groups[0][0] if need.groups else None
+        if before != after:
+            if before is not None:
+                del self._in_order[bisect_left(self._in_order, before, key=_first_key)]
+            if after is not None:
+                insort(self._in_order, (after, need), key=_first_key)
 
     def _dissolve(self, row: PlacementRequest, group: GroupKey, first: QueueSortKey) -> None:
         del self._groups[group]
@@ -132,7 +148,8 @@ class JobQueue:
             del self._classes[row.class_key]
             self._new_classes.pop(row.class_key, None)
         need = self._needs[self.need(row)]
-        del need.groups[bisect_left(need.groups, (first, group))]
+        with self._sorted(need):
+            del need.groups[bisect_left(need.groups, (first, group))]
         need.with_exclusions -= row.has_exclusions
         if not need.groups:
             del self._needs[self.need(row)]
@@ -140,6 +157,10 @@ class JobQueue:
     def get(self, job_id: str) -> PlacementRequest | None:
         """Return a waiting job, or None."""
         return self._jobs.get(job_id)
+
+    def groups(self) -> Iterator[GroupKey]:
+        """Iterate over the keys of all groups."""
+        return iter(self._groups)
 
     def first(self, group: GroupKey) -> PlacementRequest | None:
         """Return the first waiting job of a group, or None."""
@@ -159,6 +180,12 @@ class JobQueue:
         """Iterate over all needs. Callers must not change them; they change as jobs come and go."""
         return iter(self._needs.values())
 
+    def needs_in_order(self) -> list[tuple[QueueSortKey, Need]]:
+        """Return all needs, sorted by their first jobs, with the sort keys of these jobs. The list is a copy; callers
+        must not change the needs.
+        """
+        return self._in_order.copy()
+
     def first_of(self, class_key: str) -> PlacementRequest | None:
         """Return the first waiting job of a class, or None."""
         groups = self._classes.get(class_key)
@@ -172,3 +199,7 @@ class JobQueue:
     def classes(self) -> Iterator[str]:
         """Iterate over the keys of all classes."""
         return iter(self._classes)
+
+
+def _first_key(entry: tuple[QueueSortKey, Need]) -> QueueSortKey:
+    return entry[0]

@@ -11,11 +11,15 @@ import heapq
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
 from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
 
+Flags = NDArray[np.bool_]
 ServiceSortKey = tuple[FairShareKey, QueueSortKey]
 """(fair share, queue order). Smaller is served first."""
 ALL_BLOCKED = -1.0
@@ -29,8 +33,6 @@ class _NeedCursor:
     need: Need
     group: GroupKey | None = None
     at: int = 0
-    row: PlacementRequest | None = None
-    """The job for which it is in the list."""
 
 
 @dataclass
@@ -48,34 +50,45 @@ class QueueCursor:
         """``share`` gives a job's fair share where fair share decides. It changes with each placement."""
         self._queue, self._share = queue, share
         self._blocked: dict[int, _BlockedNeed] = {}
+        self._in_order = queue.needs_in_order() if share is None else []
+        """The needs, where fair share does not decide. Their order is known, so it is not computed in each round."""
+        self._firsts = [need.groups[0][1] for _, need in self._in_order]
+        """The first group of each of them, when the round began."""
+        self._at = 0
+        """How many of these had their turn."""
+        self._dropped = [False] * len(self._in_order)
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
-        if share is None:
-            cursors = [_NeedCursor(need) for need in queue.needs()]
-        else:
-            cursors = [_NeedCursor(need, group) for need in queue.needs() for _, group in need.groups]
-        for number, cursor in enumerate(cursors):
-            row = cursor.row = self._first(cursor)
-            if row is not None:
-                self._heap.append((self._sort_key(row), number, cursor))
-        heapq.heapify(self._heap)
+        """Groups where fair share decides, otherwise needs that had a turn and of which a job is left."""
+        if share is not None:
+            cursors = (_NeedCursor(need, group) for need in queue.needs() for _, group in need.groups)
+            for number, cursor in enumerate(cursors):
+                row = self._first(cursor)
+                if row is not None:
+                    self._heap.append((self._sort_key(row), number, cursor))
+            heapq.heapify(self._heap)
         self._current: tuple[int, _NeedCursor, PlacementRequest] | None = None
 
-    def groups(self) -> list[tuple[GroupKey, PlacementRequest]]:
-        """Return the groups whose first jobs are in the list now."""
-        return [(_group_of(cursor), cursor.row) for _, _, cursor in self._heap if cursor.row is not None]
-
-    def drop(self, is_settled: Callable[[Need, GroupKey], bool]) -> None:
-        """Take needs out of the list, by the group that is next. Not where fair share decides, because there the
-        number of turns says who is ahead.
-        """
+    def groups(self) -> list[GroupKey]:
+        """Return the first group of each need. Where fair share decides, all groups. Call it before ``next``."""
         if self._share is None:
-            self._heap = [entry for entry in self._heap if not is_settled(entry[2].need, _group_of(entry[2]))]
-            heapq.heapify(self._heap)
+            return self._firsts
+        return [cursor.group for _, _, cursor in self._heap if cursor.group is not None]
+
+    def drop(self, needs: Flags, groups: Flags) -> None:
+        """Take needs out of the list, and ``groups`` that are the only ones of their needs. Both are flags in the order
+        of :meth:`groups`. Not where fair share decides, because there the number of turns says who is ahead.
+        """
+        if self._share is not None:
+            return
+        for number in np.flatnonzero(needs | groups).tolist():
+            need = self._in_order[number][1]
+            alone = [group for _, group in need.groups] == [self._firsts[number]]
+            self._dropped[number] |= alone or bool(needs[number] and not need.with_exclusions)
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
-        while self._heap:
-            sort_key, number, cursor = heapq.heappop(self._heap)
+        while (entry := self._pop()) is not None:
+            sort_key, number, cursor = entry
             if cursor.group is not None and self._is_blocked(cursor, cursor.group):
                 continue
             row = self._first(cursor)
@@ -89,6 +102,19 @@ class QueueCursor:
             self._current = (number, cursor, row)
             return sort_key, row
         return None
+
+    def _pop(self) -> tuple[ServiceSortKey, int, _NeedCursor] | None:
+        """Take the next need or group out of the list, or return None."""
+        while self._dropped and self._heap and self._dropped[self._heap[0][1]]:
+            heapq.heappop(self._heap)
+        while self._at < len(self._in_order) and self._dropped[self._at]:
+            self._at += 1
+        if self._at < len(self._in_order):
+            order, need = self._in_order[self._at]
+            if not self._heap or ((), order) < self._heap[0][0]:
+                self._at += 1
+                return ((), order), self._at - 1, _NeedCursor(need)
+        return heapq.heappop(self._heap) if self._heap else None
 
     def placed(self) -> None:
         """The current job was placed. The next job of its group takes its position."""
@@ -119,7 +145,7 @@ class QueueCursor:
             groups = cursor.need.groups
             while cursor.at < len(groups) and self._is_blocked(cursor, groups[cursor.at][1]):
                 cursor.at = len(groups) if self._blocked[id(cursor.need)].all else cursor.at + 1
-        row = cursor.row = self._first(cursor)
+        row = self._first(cursor)
         if row is not None:
             heapq.heappush(self._heap, (self._sort_key(row), number, cursor))
 
@@ -163,11 +189,11 @@ class EveryJobCursor:
         self._blocked: set[GroupKey] = set()
         self._current: PlacementRequest | None = None
 
-    def groups(self) -> list[tuple[GroupKey, PlacementRequest]]:
-        """Return the groups of all jobs."""
-        return [(self._queue.group(row), row) for row in self._queue]
+    def groups(self) -> list[GroupKey]:
+        """Return all groups."""
+        return list(self._queue.groups())
 
-    def drop(self, is_settled: Callable[[Need, GroupKey], bool]) -> None:
+    def drop(self, needs: Flags, groups: Flags) -> None:
         """Every job has its turn, so none is taken out."""
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
@@ -198,7 +224,3 @@ class EveryJobCursor:
 
     def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
         return (() if self._share is None else self._share(row), self._queue.order(row))
-
-
-def _group_of(cursor: _NeedCursor) -> GroupKey:
-    return cursor.need.groups[cursor.at][1] if cursor.group is None else cursor.group
