@@ -227,8 +227,7 @@ class World:
     """Jobs that ran over their time limits."""
     policy_changed_at: float = -math.inf
     moves: list[tuple[str, float]] = field(default_factory=list)
-    """Moved jobs, and when. A new leader begins anew."""
-    moves_before_leaders: int = 0
+    """Moved jobs, and when, by all leaders."""
     taken_back: Counter[str] = field(default_factory=Counter)
     """Promises that were withdrawn, by the code of the reason."""
 
@@ -305,8 +304,6 @@ class World:
     def load(self, policy_changed: bool) -> None:
         """Another leader reads what the database says."""
         before, snapshot = self.scheduler, self.scheduler.snapshot
-        self.moves_before_leaders += len(self.moves)
-        self.moves.clear()
         reports: dict[str, GpuRow] = {}
         self.scheduler = self.make(self.policy)
         with patch.object(self.scheduler, "upsert_gpus", lambda rows: reports.update((row.uuid, row) for row in rows)):
@@ -320,6 +317,7 @@ class World:
             running=list(before.running_jobs),
             queue=list(before.queue),
             promises=list(before.promised.values()),
+            moved={name: [at for other, at in self.moves if other == name] for name, _ in self.moves},
             used=self.used if self.policy.uses_shares else [],
         )
         load_cluster_state(self.scheduler, ClusterState.model_validate_json(written.model_dump_json()))

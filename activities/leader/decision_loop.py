@@ -216,7 +216,9 @@ class DecisionLoop:
         fair = self._policy.uses_shares
         since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
         self._run_times.learn()
-        current = self._run_times.in_state(state.read_state(self._store, utc_now(), since))
+        moves = self._policy.defragmentation or self._policy.recovery
+        written = state.read_state(self._store, utc_now(), since, with_moves=moves)
+        current = self._run_times.in_state(written)
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
         self._promises.begin(current.promises)
         if policy_changed:
@@ -379,7 +381,9 @@ class DecisionLoop:
             victim = AttemptKey(job_id=job_id, attempt=attempt)
             reason = _WHY[preemption.reason].format(job=preemption.job_id)
             log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
-            self._preemption_orders.order(victim, preemption.job_id, reason, time.monotonic())
+            self._preemption_orders.order(
+                victim, preemption.job_id, reason, time.monotonic(), is_move=preemption.is_move
+            )
 
     def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)

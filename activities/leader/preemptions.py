@@ -44,9 +44,11 @@ class PreemptionOrders:
         self._send = send
         self._sent: dict[AttemptKey, _SentOrder] = {}
 
-    def order(self, victim: AttemptKey, by: str, reason: str, now: float) -> None:
-        """Preempt ``victim`` for the job ``by``. ``now``: seconds of a clock that never goes back."""
-        record_preempting(self._store, victim, by, reason, utc_now())
+    def order(self, victim: AttemptKey, by: str, reason: str, now: float, *, is_move: bool = False) -> None:
+        """Preempt ``victim`` for the job ``by``. ``now``: seconds of a clock that never goes back. ``is_move``: the
+        victim has a place elsewhere.
+        """
+        record_preempting(self._store, victim, by, reason, utc_now(), is_move=is_move)
         self.resume(victim, reason, now)
 
     def resume(self, victim: AttemptKey, reason: str, now: float) -> None:

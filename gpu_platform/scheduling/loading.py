@@ -20,5 +20,6 @@ def load_cluster_state(scheduler: Scheduler, state: ClusterState) -> Scheduler:
         scheduler.update_telemetry(name, telemetry)
     for waiting in state.queue:
         scheduler.add(waiting)
+    scheduler.restore_moves(state.moved)
     scheduler.restore_promises(state.promises)
     return scheduler

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -259,6 +259,10 @@ class Scheduler:
     def restore_promises(self, promises: Iterable[PromisedStart]) -> None:
         """Go on with the promises of another scheduler. Everything else must be loaded before."""
         self._ledger.restore(promises)
+
+    def restore_moves(self, moved: Mapping[str, Iterable[float]]) -> None:
+        """Note when jobs were moved, by other leaders too, on the clock of :meth:`decide`."""
+        self._planner.restore_moves(moved)
 
     def policy_changed(self) -> None:
         """Note that the policy is another one than that by which promises were given."""

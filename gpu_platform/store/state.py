@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.spec import RankGroup
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostUse, RunningRow
-from gpu_platform.domain.states import HostState
+from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import events
 from gpu_platform.store.database import Store, epoch_s, reading, writing
 from gpu_platform.store.events import append_event
@@ -32,11 +32,17 @@ from gpu_platform.store.models import allocation, event, host, job
 from gpu_platform.store.reservations.shares import grant_of
 
 _HOUR_S = 3600.0
+_MOVES_COUNT = timedelta(hours=1)
+"""``MoveBudget.per_job_hour`` counts the moves of this time."""
 _TELEMETRY = TypeAdapter(list[GpuTelemetry])
 
 
-def read_state(store: Store, now: datetime, use_since: timedelta | None = None) -> ClusterState:
-    """One state of the database. ``use_since``: also read what was used in that time, for fair share."""
+def read_state(
+    store: Store, now: datetime, use_since: timedelta | None = None, *, with_moves: bool = False
+) -> ClusterState:
+    """One state of the database. ``use_since``: also read what was used in that time, for fair share. ``with_moves``:
+    also read which jobs were moved within the last hour.
+    """
     with store.read_consistently() as session:
         # The position first: should a row be newer, its change is only read once more, never missed.
         seq = events.last_seq(session)
@@ -49,6 +55,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
             running=read_running(session),
             queue=queue.read_queue(session),
             promises=promises.read_promises(session),
+            moved=read_moves(session, now - _MOVES_COUNT) if with_moves else {},
             used=[] if use_since is None else read_use(session, now - use_since),
             telemetry=read_telemetry(session),
         )
@@ -112,8 +119,12 @@ def read_use(session: Session, since: datetime) -> list[PastUseRow]:
 
 
 @writing
-def record_preempting(session: Session, victim: AttemptKey, by: str, reason: str, now: datetime) -> None:
-    """Write down that the scheduler preempts the attempt ``victim`` for the job ``by``."""
+def record_preempting(
+    session: Session, victim: AttemptKey, by: str, reason: str, now: datetime, *, is_move: bool = False
+) -> None:
+    """Write down that the scheduler preempts the attempt ``victim`` for the job ``by``. ``is_move``: the victim has a
+    place elsewhere.
+    """
     append_event(
         session,
         PREEMPTING,
@@ -121,8 +132,22 @@ def record_preempting(session: Session, victim: AttemptKey, by: str, reason: str
         now,
         job_id=victim.job_id,
         attempt=victim.attempt,
-        data={"for": by, "reason": reason},
+        data={"for": by, "reason": reason, "move": is_move},
     )
+
+
+@reading
+def read_moves(session: Session, since: datetime) -> dict[str, list[float]]:
+    """Job -> when the scheduler moved it, after ``since``, in Unix seconds. Only jobs that have not ended.
+
+    Earlier releases did not write down which preemptions are moves.
+    """
+    query = _PREEMPTED_JOBS.where(event.c.at > since)
+    moved: dict[str, list[float]] = {}
+    for row in session.execute(query):
+        if json.loads(row.data).get("move"):
+            moved.setdefault(row.job_id, []).append(row.at.timestamp())
+    return moved
 
 
 @reading
@@ -208,6 +233,12 @@ _RUNNING = (
     .join(job, job.c.id == allocation.c.job_id)
     .where(_HELD)
     .order_by(allocation.c.job_id, allocation.c.attempt, allocation.c.gpu_uuid)
+)
+_PREEMPTED_JOBS = (
+    select(event.c.job_id, event.c.at, event.c.data)
+    .join(job, job.c.id == event.c.job_id)
+    .where(job.c.state.in_([state.value for state in JobState if not state.is_terminal]), event.c.kind == PREEMPTING)
+    .order_by(event.c.seq)
 )
 _PREEMPTED_HOLDERS = (
     select(event.c.job_id, event.c.attempt, event.c.data)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from temporalio.client import Client
 
+from activities.clock import utc_now
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store
+from gpu_platform.store import Store, state
 from tests.harness import Platform
 
 POLICY = {
@@ -43,6 +45,7 @@ async def test_a_job_is_moved_so_that_a_whole_host_is_free(
         await platform.ends(gang, JobState.COMPLETED, within_s=30)
         moved = [job_id for job_id in (jobs[1], jobs[3]) if "job.preempting" in platform.kinds(job_id)]
         assert len(moved) == 1
+        assert list(state.read_moves(sqlite_store, utc_now() - timedelta(hours=1))) == moved, "for the next leader"
         job = await platform.reaches(moved[0], JobState.RUNNING)
         assert (job.attempt, job.preemptions) == (2, 1)
         for job_id in (jobs[1], jobs[3]):

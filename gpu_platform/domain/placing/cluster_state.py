@@ -44,6 +44,9 @@ class ClusterState(BaseModel):
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[PlacementRequest], Field(description="Jobs that wait, in no particular order")] = []
     promises: Annotated[list[PromisedStart], Field(description="Starts that waiting jobs were promised")] = []
+    moved: Annotated[
+        dict[str, list[float]], Field(description="Job -> when it was moved in the last hour, Unix seconds")
+    ] = {}
     used: Annotated[list[PastUseRow], Field(description="Earlier use, for fair share")] = []
     telemetry: Annotated[dict[str, list[GpuTelemetry]], Field(description="Per host, as last reported")] = {}
     policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}

@@ -46,6 +46,11 @@ class Preemption:
     victims: tuple[tuple[str, int], ...]
     reason: PreemptionReason = PreemptionReason.PREEMPTION
 
+    @property
+    def is_move(self) -> bool:
+        """True if each victim has a place elsewhere."""
+        return self.reason is not PreemptionReason.PREEMPTION
+
 
 def lost_work(row: RunningRow, now: float) -> float:
     """Return GPU-seconds since the last checkpoint. A job without GPUs counts as if it had one."""

@@ -103,6 +103,10 @@ class PreemptionPlanner:
         """Note that another leader ordered the job to stop."""
         self._being_preempted.add(key)
 
+    def restore_moves(self, moved: Mapping[str, Iterable[float]]) -> None:
+        """Note when jobs were moved."""
+        self._moves = {job_id: list(at) for job_id, at in moved.items()}
+
     def hosts_lost(self, jobs: Iterable[RunningRow], now: float) -> None:
         """Note that these jobs were on a lost host. They will wait again, and other jobs may be moved for them at
         once.

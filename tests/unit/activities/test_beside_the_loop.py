@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from activities.clock import utc_now
 from activities.leader.host_telemetry import AT_ONCE, HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.preemptions import FIRST_REPEAT_S, PreemptionOrder, PreemptionOrders
@@ -47,6 +48,25 @@ def test_who_left_is_leaving_no_more(store: Store) -> None:
     attempts.mark_running(store, cluster.reserve("low", {"a": [1]}, attempt=2), NOW)
     assert [(row.attempt, row.preempting) for row in state.read_running(store)] == [(2, False)]
     assert state.read_preempting(store) == {}
+
+
+def test_a_new_leader_knows_which_jobs_were_moved_within_the_last_hour(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    for number, name in enumerate(("moved", "stopped", "ended")):
+        cluster.running(name, {"a": [number]})
+    orders = PreemptionOrders(store, lambda _: None)
+    orders.order(key("moved"), "gang", "moved to another place", 0.0, is_move=True)
+    orders.order(key("stopped"), "high", "job high needs its GPUs", 0.0)
+    orders.order(key("ended"), "gang", "moved to another place", 0.0, is_move=True)
+    attempts.end_attempt(store, key("ended"), [JobState.COMPLETED], now=NOW, actor="test")
+    attempts.end_attempt(store, key("moved"), [JobState.PREEMPTED, JobState.QUEUED], now=NOW, actor="scheduler")
+    cluster.enqueue("moved", 2)
+    now = utc_now()
+    moved = state.read_state(store, now, with_moves=True).moved
+    assert list(moved) == ["moved"]
+    assert moved["moved"] == [pytest.approx(now.timestamp(), abs=60)]
+    assert state.read_state(store, now + timedelta(hours=1, seconds=1), with_moves=True).moved == {}
+    assert state.read_state(store, now).moved == {}, "only who moves jobs needs it"
 
 
 def test_a_running_row_says_what_the_core_must_know(store: Store) -> None:
