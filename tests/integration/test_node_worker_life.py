@@ -22,7 +22,6 @@ from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig
 from tests.unit.service.api_server import application, bearer, served, temporal_dev_server
-from tests.unit.service.api_server import until as until_async
 from tests.waiting import eventually
 from workers.node import nvml_watch
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, unusable
@@ -86,7 +85,7 @@ async def test_a_host_whose_nvml_goes_and_comes_back_stays_registered(node: Node
         found = await node.http.get("/v1/hosts/box")
         return found.json() if found.status_code == 200 else None
 
-    first = await until_async(host, "it registers without NVML", 30)
+    first = await eventually(host, "it registers without NVML", 30)
     assert first["state"] == "READY"
     assert first["gpus_total"] == 0, "no other source told of a GPU either"
     node.fake.set(away=0)
@@ -94,15 +93,15 @@ async def test_a_host_whose_nvml_goes_and_comes_back_stays_registered(node: Node
     async def all_available() -> bool:
         return await node.gpu_states() == {"AVAILABLE"}
 
-    await until_async(all_available, "its GPUs come", 30)
+    await eventually(all_available, "its GPUs come", 30)
     node.fake.set(away=1)
 
     async def none_available() -> bool:
         return "AVAILABLE" not in await node.gpu_states()
 
-    await until_async(none_available, "they get no work", 30)
+    await eventually(none_available, "they get no work", 30)
     node.fake.set(away=0)
-    await until_async(all_available, "and come back", 30)
+    await eventually(all_available, "and come back", 30)
     assert node.process.returncode is None, "it is still the same process"
 
 
