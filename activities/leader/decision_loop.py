@@ -22,6 +22,7 @@ from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.promise_writer import PromiseWriter
 from activities.leader.recovery_times import RecoveryTimes
 from activities.leader.run_times import LearnedRunTimes
+from activities.leader.sort_keys import write_sort_keys
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
@@ -221,6 +222,7 @@ class DecisionLoop:
         current = self._run_times.in_state(written)
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
         self._promises.begin(current.promises)
+        write_sort_keys(self._store, self._core, current.queue)
         if policy_changed:
             self._core.policy_changed()
         self._core.prepare()
@@ -322,6 +324,7 @@ class DecisionLoop:
 
     def _requeue(self, job_ids: Iterable[str]) -> None:
         rows = self._run_times.expecting(queue.read_queue(self._store, sorted(job_ids)))
+        write_sort_keys(self._store, self._core, rows)
         waiting = {row.job_id: row for row in rows}
         for job_id in sorted(job_ids):
             if job_id in waiting:

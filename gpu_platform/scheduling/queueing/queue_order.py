@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.queue_orders import AGE, ORDERS, SHARE
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
 
 QueueSortKey = tuple[float, float, str]
 """(urgency, place by arrival and head start, job id). Smaller goes first."""
-AGE, SHARE = "age", "fair_share"
-"""Names in the weights that are no factors: what an hour of waiting counts, and the fair share of the job's user."""
 UNKNOWN_RUN_S = 24 * 3600.0
 """Assumed run time of a job without a time limit, if nothing was learned from earlier ones."""
 
@@ -39,27 +38,6 @@ class OrderFactor(Protocol):
     def __call__(self, row: PlacementRequest) -> float:
         """Return a finite number. Larger goes earlier. It may depend only on ``row``: no clock, no I/O."""
         ...
-
-
-@dataclass(frozen=True)
-class OrderRule:
-    """What an order of the policy goes by."""
-
-    by_priority: bool
-    by_share: bool = False
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of factors that ``Policy.order_weights`` does not name."""
-
-
-ORDERS: Mapping[str, OrderRule] = {
-    "priority": OrderRule(by_priority=True),
-    "fcfs": OrderRule(by_priority=False),
-    "fair_share": OrderRule(by_priority=True, by_share=True),
-    "shortest": OrderRule(by_priority=True, weights={"shortest": 2.0, "size": 2.0}),
-    "size_classes": OrderRule(by_priority=True, weights={"size_class": 4.0}),
-    "multifactor": OrderRule(by_priority=False, weights={"priority": 0.1, "shortest": 2.0, "size": 2.0, SHARE: 4.0}),
-}
-"""The orders of ``Policy.order``."""
 
 
 class PriorityFactor:

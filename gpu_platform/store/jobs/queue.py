@@ -22,6 +22,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest, Rank
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
+from gpu_platform.store.leadership.leader import check_epoch
 from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
 
 _FORGET_REASONS_AFTER = timedelta(hours=1)
@@ -122,6 +123,17 @@ def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) 
     session.execute(delete(waiting_reason).where(waiting_reason.c.at < now - _FORGET_REASONS_AFTER, ~waits))
 
 
+@writing_unsynced
+def write_sort_keys(session: Session, epoch: int, keys: Mapping[str, tuple[float, float]]) -> None:
+    """The leader of ``epoch`` writes where waiting jobs come: job -> (urgency, place), smaller first.
+
+    Raises :class:`StaleEpoch`.
+    """
+    check_epoch(session, epoch)
+    rows = [{"entry": name, "urgent": urgency, "at": place} for name, (urgency, place) in sorted(keys.items())]
+    session.execute(_WRITE_KEY, rows)
+
+
 @reading
 def queue_length(session: Session) -> int:
     """How many jobs wait for a placement."""
@@ -170,6 +182,11 @@ def _still_avoided(session: Session, job_id: str, excluded: Sequence[str]) -> li
     return [uuid for uuid in excluded if uuid not in healed]
 
 
+_WRITE_KEY = (
+    update(queue_entry)
+    .where(queue_entry.c.job_id == bindparam("entry"))
+    .values(urgency=bindparam("urgent"), place=bindparam("at"))
+)
 _IN_SERVICE = [state.value for state in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)]
 _AVOIDING = (
     select(queue_entry).where(queue_entry.c.excluded_gpus.like(bindparam("pattern"))).order_by(queue_entry.c.job_id)
@@ -221,6 +238,8 @@ def _entry(request: PlacementRequest, enqueued_at: datetime) -> dict[str, Any]:
         "time_limit_s": request.time_limit_s,
         "preemptible": request.preemptible,
         "checkpoints": request.checkpoints,
+        "urgency": None,
+        "place": None,
     }
 
 

@@ -1,4 +1,8 @@
-"""Positions in the queue, in the order of the policy in force. For people only; the scheduler keeps its own order."""
+"""Positions in the queue, in the order of the policy in force. For people; the scheduler has its own copy.
+
+Priority and arrival are in the database. What goes beyond them, the head starts, only the leader knows: it writes the
+sort keys of waiting jobs (``queue.write_sort_keys``). A job that it has not seen yet counts without its head start.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.jobs.job import QueueEntry
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.queue_orders import ORDERS
 from gpu_platform.store.database import epoch_s, reading
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.leadership.leader import current_policy
 from gpu_platform.store.models import job, queue_entry, waiting_reason
-from gpu_platform.store.models.columns import UtcDateTime
 
-_AGEING = TypeAdapter(float)
+_AGEING, _WEIGHTS = TypeAdapter(float), TypeAdapter(dict[str, float])
 COUNTED = 3
 """For at most so many jobs it is cheaper to count the jobs ahead than to rank the whole queue."""
 
@@ -29,20 +33,22 @@ class _QueueOrder:
     """The SQL of the queue's order."""
 
     urgency: ColumnElement[Any]
-    """The higher value goes first. Jobs of the same value go in the order in which they came."""
+    """The higher value goes first."""
+    came: ColumnElement[Any]
+    """Among jobs of the same urgency, the lower value goes first."""
     partition_by: list[ColumnElement[Any]]
-    """With fair share there is no order between namespaces: then positions count only the user's own jobs."""
+    """Where shares matter, there is no lasting order between users: then positions count only the user's own jobs."""
 
     @property
     def order_by(self) -> list[ColumnElement[Any]]:
-        return [self.urgency.desc(), queue_entry.c.enqueued_at, queue_entry.c.job_id]
+        return [self.urgency.desc(), self.came, queue_entry.c.job_id]
 
 
 @reading
 def positions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
     """Job -> position in the queue, 1 is next. Jobs of ``job_ids`` that do not wait are left out.
 
-    With ``fair_share`` a position counts only the jobs of the same user.
+    In an order that uses fair shares a position counts only the jobs of the same user.
     """
     if not job_ids:
         return {}
@@ -103,14 +109,12 @@ def list_queue(
 
 def _count_ahead(session: Session, order: _QueueOrder, job_id: str) -> int | None:
     """How many jobs are ahead of it; None if it does not wait. Far cheaper than ranking the whole queue."""
-    mine = [order.urgency, queue_entry.c.enqueued_at, queue_entry.c.job_id, *order.partition_by]
+    mine = [order.urgency, order.came, queue_entry.c.job_id, *order.partition_by]
     row = session.execute(select(*mine).where(queue_entry.c.job_id == job_id)).one_or_none()
     if row is None:
         return None
     urgency, at, _, *group = row
-    came_before = tuple_(queue_entry.c.enqueued_at, queue_entry.c.job_id) < tuple_(
-        literal(at, UtcDateTime), literal(job_id)
-    )
+    came_before = tuple_(order.came, queue_entry.c.job_id) < tuple_(literal(at, order.came.type), literal(job_id))
     ahead = or_(order.urgency > urgency, (order.urgency == urgency) & came_before)
     alike = [column == value for column, value in zip(order.partition_by, group, strict=True)]
     return session.scalar(select(func.count()).select_from(queue_entry).where(ahead, *alike)) or 0
@@ -118,14 +122,17 @@ def _count_ahead(session: Session, order: _QueueOrder, job_id: str) -> int | Non
 
 def _queue_order(session: Session) -> _QueueOrder:
     policy = current_policy(session)
-    order, ageing = policy.get("order", "priority"), _AGEING.validate_python(policy.get("ageing_per_hour", 0.0))
-    urgency: ColumnElement[Any] = literal(0) if order == "fcfs" else queue_entry.c.priority
-    if ageing and order != "fcfs":
+    rule, ageing = ORDERS[policy.get("order", "priority")], _AGEING.validate_python(policy.get("ageing_per_hour", 0.0))
+    weights = _WEIGHTS.validate_python(policy.get("order_weights", {}))
+    came: ColumnElement[Any] = queue_entry.c.enqueued_at
+    urgency: ColumnElement[Any] = queue_entry.c.priority if rule.by_priority else literal(0)
+    if ageing and rule.by_priority:
         urgency = urgency - ageing / 3600.0 * epoch_s(session, queue_entry.c.enqueued_at)
-    return _QueueOrder(
-        urgency,
-        [queue_entry.c.namespace, queue_entry.c.user] if order == "fair_share" else [],
-    )
+    if rule.has_head_starts(weights):
+        urgency = func.coalesce(-queue_entry.c.urgency, urgency)
+        came = func.coalesce(queue_entry.c.place, epoch_s(session, queue_entry.c.enqueued_at))
+    by_user = [queue_entry.c.namespace, queue_entry.c.user] if rule.uses_shares(weights) else []
+    return _QueueOrder(urgency, came, by_user)
 
 
 def _waiting_job(row: Any) -> QueueEntry:

@@ -83,6 +83,11 @@ class QueueEntryRecord(Record, table=True):
     time_limit_s: int | None = None
     preemptible: bool = True
     checkpoints: bool = False
+    urgency: float | None = None
+    """With ``place``: the leader's sort key, smaller first. It counts only in orders with head starts. NULL: the leader
+    has not seen the job yet."""
+    place: float | None = None
+    """The arrival less the head start, Unix seconds."""
 
 
 class WaitingReasonRecord(Record, table=True):
