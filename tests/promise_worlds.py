@@ -19,7 +19,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, PromiseOutcome, WithdrawalCode
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.scheduling.loading import load_cluster_state
@@ -228,6 +228,8 @@ class World:
     policy_changed_at: float = -math.inf
     moves: list[tuple[str, float]] = field(default_factory=list)
     """Moved jobs, and when, by all leaders."""
+    written: dict[str, PromisedStart] = field(default_factory=dict)
+    """The promises in the database."""
     taken_back: Counter[str] = field(default_factory=Counter)
     """Promises that were withdrawn, by the code of the reason."""
 
@@ -316,7 +318,7 @@ class World:
             host_use=list(self.machines._host_use.values()),
             running=list(before.running_jobs),
             queue=list(before.queue),
-            promises=list(before.promised.values()),
+            promises=list(self.written.values()),
             moved={name: [at for other, at in self.moves if other == name] for name, _ in self.moves},
             used=self.used if self.policy.uses_shares else [],
         )
@@ -355,6 +357,7 @@ class World:
                     saved_at = self.now - (self.now - self.began[name]) % CHECKPOINT_S
                     self.scheduler.checkpoint_saved(name, row.attempt, saved_at)
             decision = self.scheduler.decide(self.now)
+            self.write_promises()
             self.check_promises(decision)
             for row, placement in decision.placements:
                 self.starts(row, placement)
@@ -397,6 +400,16 @@ class World:
                 if change is None or not change.reason:
                     raise Violation(f"{name} was told {before}, and at {self.now} it is {late}, without a reason")
         self.told = dict(dates)
+
+    def write_promises(self) -> None:
+        """Write what changed, as the leader does."""
+        for name, promise in self.scheduler.take_changed_promises().items():
+            if promise is None:
+                self.written.pop(name, None)
+            else:
+                self.written[name] = promise
+        if self.written != self.scheduler.promised:
+            raise Violation(f"a promise is not written at {self.now}: {self.written} != {self.scheduler.promised}")
 
     def check_moves(self, preemption: Preemption) -> None:
         """Jobs are moved for gangs only, not too often, and only if that pays, by a cost model of our own."""

@@ -19,7 +19,7 @@ from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
-from activities.leader.promise_writer import PromiseWriter
+from activities.leader.promise_writer import write_promises
 from activities.leader.recovery_times import RecoveryTimes
 from activities.leader.run_times import LearnedRunTimes
 from activities.leader.sort_keys import write_sort_keys
@@ -136,7 +136,6 @@ class DecisionLoop:
         self._answer = answer
         self._may_place = may_place
         self._preemption_orders = PreemptionOrders(store, send_preemption)
-        self._promises = PromiseWriter(store, epoch)
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
         self._run_times = LearnedRunTimes(store)
@@ -221,7 +220,6 @@ class DecisionLoop:
         written = state.read_state(self._store, utc_now(), since, with_moves=moves)
         current = self._run_times.in_state(written)
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
-        self._promises.begin(current.promises)
         write_sort_keys(self._store, self._core, current.queue)
         if policy_changed:
             self._core.policy_changed()
@@ -366,7 +364,7 @@ class DecisionLoop:
         decision = self._core.decide(time.time())
         elapsed = time.perf_counter() - started
         DECISION_SECONDS.observe(elapsed)
-        self._promises.write(self._core.promised, decision.promises)
+        write_promises(self._store, self._epoch, self._core.take_changed_promises(), decision.promises)
         for row in decision.expired:
             PLACEMENT_DECISIONS.labels(outcome="expired").inc()
             log.warning("scheduler.proposal_expired", job=row.job_id, attempt=row.attempt)

@@ -1,8 +1,8 @@
-"""Writes what the scheduler core promises: only the differences, and nothing if nothing changed."""
+"""Writes what the scheduler core promises: only what changed, and nothing if nothing changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -15,25 +15,18 @@ from gpu_platform.store.jobs import promises
 log = structlog.get_logger()
 
 
-class PromiseWriter:
-    """Knows what is in the database, as long as its leader leads."""
+def write_promises(
+    store: Store, epoch: int, promised: Mapping[str, PromisedStart | None], changes: Sequence[PromiseChange]
+) -> None:
+    """Write what a decision changed, before anybody is told. ``promised``: ``Scheduler.take_changed_promises``.
 
-    def __init__(self, store: Store, epoch: int) -> None:
-        self._store, self._epoch = store, epoch
-        self._written: dict[str, PromisedStart] = {}
-
-    def begin(self, written: Iterable[PromisedStart]) -> None:
-        """Begin with what was read from the database."""
-        self._written = {one.job_id: one for one in written}
-
-    def write(self, promised: Mapping[str, PromisedStart], changes: Sequence[PromiseChange]) -> None:
-        """Write what a decision changed, before anybody is told. Raises StaleEpoch."""
-        changed = [one for job_id, one in promised.items() if self._written.get(job_id) != one]
-        gone = self._written.keys() - promised.keys()
-        if changed or gone or changes:
-            promises.write_promises(self._store, self._epoch, changed, gone, changes, utc_now())
-            self._written = dict(promised)
-        for change in changes:
-            PROMISES.labels(outcome=change.outcome, reason=change.code or "").inc()
-            if change.outcome is PromiseOutcome.BROKEN:
-                log.error("scheduler.promise_broken", job=change.job_id, attempt=change.attempt, promised=change.start)
+    If it fails, the core knows more than the database: load it again. Raises StaleEpoch.
+    """
+    changed = [one for one in promised.values() if one is not None]
+    gone = [job_id for job_id, one in promised.items() if one is None]
+    if promised or changes:
+        promises.write_promises(store, epoch, changed, gone, changes, utc_now())
+    for change in changes:
+        PROMISES.labels(outcome=change.outcome, reason=change.code or "").inc()
+        if change.outcome is PromiseOutcome.BROKEN:
+            log.error("scheduler.promise_broken", job=change.job_id, attempt=change.attempt, promised=change.start)

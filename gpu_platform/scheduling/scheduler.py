@@ -256,6 +256,10 @@ class Scheduler:
         """Return all promises by job, for a scheduler that goes on with them: see ``restore_promises``."""
         return self._ledger.promises()
 
+    def take_changed_promises(self) -> dict[str, PromisedStart | None]:
+        """Return the promises that changed since the last call, by job. None: it has none any more."""
+        return self._ledger.take_changed()
+
     def restore_promises(self, promises: Iterable[PromisedStart]) -> None:
         """Go on with the promises of another scheduler. Everything else must be loaded before."""
         self._ledger.restore(promises)

@@ -73,8 +73,9 @@ def test_a_planted_fault_is_found(fault: str) -> None:
 FAULTS_OF_LEADERS = {
     "a new leader knows no promise": (
         patch.object(Scheduler, "restore_promises", lambda self, promises: None),
-        "without a reason",
+        "without a reason|is not written",
     ),
+    "a change is not written": (patch.object(PromiseLedger, "take_changed", lambda self: {}), "is not written"),
     "a promise goes without a word": (
         patch.object(PromiseLedger, "_take_back", lambda self, row, *_: self._entries.pop(row.job_id) and []),
         "without a reason",

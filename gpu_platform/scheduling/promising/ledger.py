@@ -55,6 +55,10 @@ class PromiseLedger:
     notes: list[Cause] = field(default_factory=list)
     """What happened since the last decision that no promise covers. See :meth:`note`."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
+    _changed: set[str] = field(default_factory=set)
+    """Jobs whose promise is another one since :meth:`take_changed`."""
+    _first_date: float = math.inf
+    """The earliest date that was told."""
 
     def note(self, code: WithdrawalCode, text: str) -> None:
         """Note something that may put promises off, for the case that no nearer reason is found."""
@@ -63,6 +67,12 @@ class PromiseLedger:
     def promises(self) -> dict[str, PromisedStart]:
         """Return the promises by job, with those whose date nobody knows at the moment."""
         return {job_id: entry.promise for job_id, entry in self._entries.items()}
+
+    def take_changed(self) -> dict[str, PromisedStart | None]:
+        """Return the promises that changed since the last call, by job. None: it has none any more."""
+        changed, self._changed = sorted(self._changed), set()
+        entries = ((job_id, self._entries.get(job_id)) for job_id in changed)
+        return {job_id: None if entry is None else entry.promise for job_id, entry in entries}
 
     def told(self) -> dict[str, float]:
         """Return waiting job -> the date that it was told."""
@@ -74,7 +84,7 @@ class PromiseLedger:
 
     def is_due(self, now: float) -> bool:
         """Tell whether a date has passed although the job still waits: it must be renewed or withdrawn now."""
-        return any(start < now for start in self.told().values())
+        return self._first_date < now
 
     def restore(self, promises: Iterable[PromisedStart]) -> None:
         """Go on with the promises of another scheduler. The queue, the hosts and what runs must be loaded before."""
@@ -85,6 +95,7 @@ class PromiseLedger:
             if self.state.policy.backfill == "conservative" and reservation is not None:
                 remembered.reservations[promise.job_id] = reservation
                 remembered.asked[promise.job_id] = (promise.class_key, promise.time_limit_s)
+        self._first_date = min(self.told().values(), default=math.inf)
         if self._entries:
             remembered.waited = frozenset(row.job_id for row in self.state.queue)
             self.note(WithdrawalCode.NO_SCHEDULER, "another scheduler took over, and the cluster changed meanwhile")
@@ -102,17 +113,22 @@ class PromiseLedger:
         started = {row.job_id for row, _ in found.placements}
         changes: list[PromiseChange] = []
         for job_id in sorted(self._entries, key=lambda one: (withdrawals.turn_of.get(one, math.inf), one)):
-            row = self.state.queue.get(job_id)
+            row, before = self.state.queue.get(job_id), self._entries[job_id].promise
             if job_id in started:
                 changes += self._starts(job_id, withdrawals)
             elif row is None:
                 changes += self._is_gone(job_id, withdrawals)
             else:
                 changes += self._waits(row, planned.get(job_id), withdrawals)
+            after = self._entries.get(job_id)
+            if after is None or after.promise is not before:
+                self._changed.add(job_id)
         for job_id, reservation in planned.items():
             row = self.state.queue.get(job_id)
             if job_id not in self._entries and row is not None and not reservation.overdue and reservation.start > now:
                 changes.append(self._give(row, reservation, withdrawals))
+                self._changed.add(job_id)
+        self._first_date = min(self.told().values(), default=math.inf)
         if found.hold_back_priority == -math.inf:
             self.notes.clear()
         return changes
