@@ -6,7 +6,7 @@ sort keys of waiting jobs (``queue.write_sort_keys``). A job that it has not see
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class _QueueOrder:
     """The higher value goes first."""
     came: ColumnElement[Any]
     """Among jobs of the same urgency, the lower value goes first."""
-    partition_by: list[ColumnElement[Any]]
+    partition_by: Sequence[ColumnElement[Any]]
     """Where shares matter, there is no lasting order between users: then positions count only the user's own jobs."""
 
     @property
