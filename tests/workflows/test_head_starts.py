@@ -11,7 +11,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue_view
-from tests.harness import Platform, eventually
+from tests.harness import Platform
+from tests.waiting import eventually
 
 
 def job(time_limit_s: int) -> JobSpec:
