@@ -17,6 +17,7 @@ from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Sn
 from gpu_platform.scheduling.placing.framework import ChooseHosts, Framework, NamedFilter, Offers, Score
 from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologyScore
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
+from gpu_platform.scheduling.plugins.expected_tasks import ExpectedTasks
 from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter, IsolationFilter
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, FragmentationScore
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
@@ -144,10 +145,10 @@ class Policy:
     plugin_faults: tuple[PluginFault, ...] = ()
     """Plugins that the policy names and that are switched off because they failed."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
-    """Expected jobs, for the score ``fragmentation``: GPUs per host -> how often."""
+    """Expected jobs, for the score ``fragmentation``, until jobs came to learn from: GPUs per host -> how often."""
     typical_tasks: tuple[TypicalTask, ...] = ()
-    """Expected jobs with their shares, CPUs and memory, for clusters where these are shared. Used instead of
-    ``typical_sizes``."""
+    """Expected jobs with their shares, CPUs, memory and models of GPUs, for the score ``fragmentation``. Empty: learned
+    from the jobs that come."""
     max_temperature_c: float | None = None
     """A GPU hotter than this gets no new work, on any host. None: only the limit of its host counts,
     ``node.max_temperature_c``."""
@@ -190,7 +191,7 @@ class Policy:
 
 def unknown_scores(policy: Policy) -> set[str]:
     """Return the names in ``weights`` that no score has. Scores that are switched off count as known."""
-    return set(policy.weights) - set(_scores(policy)) - _switched_off(policy, "score")
+    return set(policy.weights) - set(_scores(policy, expected_tasks(policy))) - _switched_off(policy, "score")
 
 
 def unknown_factors(policy: Policy) -> set[str]:
@@ -214,9 +215,23 @@ def _switched_off(policy: Policy, kind: str) -> set[str]:
     return {fault.name for fault in policy.plugin_faults if fault.kind == kind}
 
 
-def build_framework(policy: Policy) -> Framework:
-    """Return the pipeline, in the order in which it runs. Raises ValueError for a weight of an unknown score."""
-    scores = _scores(policy)
+def expected_tasks(policy: Policy) -> ExpectedTasks:
+    """Return the mix of tasks for the score ``fragmentation``. It learns if the score counts and the policy names no
+    tasks.
+    """
+    if policy.typical_tasks:
+        return ExpectedTasks(policy.typical_tasks, learns=False)
+    prior = [TypicalTask(gpus, weight=often) for gpus, often in policy.typical_sizes.items()]
+    weights = {**DEFAULT_WEIGHTS, **policy.weights}
+    return ExpectedTasks(prior, learns=bool(weights.get(FragmentationScore.name)))
+
+
+def build_framework(policy: Policy, expected: ExpectedTasks | None = None) -> Framework:
+    """Return the pipeline, in the order in which it runs. Raises ValueError for a weight of an unknown score.
+
+    ``expected``: the mix of tasks, if the caller lets it learn.
+    """
+    scores = _scores(policy, expected_tasks(policy) if expected is None else expected)
     if unknown := unknown_scores(policy):
         raise ValueError(f"no score is called {', '.join(sorted(unknown))}; there are: {', '.join(scores)}")
     weights = {**DEFAULT_WEIGHTS, **policy.weights}
@@ -274,14 +289,14 @@ def _changed_by(change: ChangeKind, filters: Sequence[NamedFilter]) -> list[Name
     return [one for one in filters if one.can_change_by is change]
 
 
-def _scores(policy: Policy) -> dict[str, Score]:
+def _scores(policy: Policy, expected: ExpectedTasks) -> dict[str, Score]:
     shipped: tuple[Score, ...] = (
         TopologyScore(),
         BandwidthScore(),
         StrategyScore(),
         ResourcesScore(),
         UtilisationScore(),
-        FragmentationScore(policy.typical_sizes, policy.typical_tasks),
+        FragmentationScore(expected),
         ThermalScore(),
         RoundRobinScore(),
         HistoryScore(),

@@ -28,7 +28,7 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
-from gpu_platform.scheduling.policy import Policy, build_framework, build_order
+from gpu_platform.scheduling.policy import Policy, build_framework, build_order, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
@@ -75,7 +75,8 @@ class Scheduler:
         self.policy = policy or Policy()
         self.epoch = epoch
         self.snapshot = Snapshot(self.policy.fabric)
-        self.framework = build_framework(self.policy)
+        self._expected_tasks = expected_tasks(self.policy)
+        self.framework = build_framework(self.policy, self._expected_tasks)
         self.running_jobs = RunningJobs()
         self.quotas = QuotaUsage(self.policy.quotas)
         self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
@@ -177,6 +178,8 @@ class Scheduler:
         before = self._release(row.job_id, row.attempt)
         if before is not None and latest_end(row) > latest_end(before):
             self._ledger.note(WithdrawalCode.RUNS_LONGER, runs_longer(row.job_id))
+        if before is None and row.resources is not None:
+            self._expected_tasks.note([one for _, one in row.groups] or [row.resources], row.started_at)
         self._charge(row, 1, row.started_at)
         self.running_jobs.begin(row)
         self.snapshot.touch(row.gpu_uuids)
@@ -209,6 +212,8 @@ class Scheduler:
                 return
             self.reject(row.job_id, row.attempt)
         self._proposals.forget(row.job_id)
+        if row.job_id not in self.queue:
+            self._expected_tasks.note(row.requests, row.enqueued_at)
         self.queue.add(row)
 
     def remove(self, job_id: str) -> None:
@@ -279,6 +284,8 @@ class Scheduler:
         few at a time.
         """
         self._now = now
+        if self._expected_tasks.renew():
+            self.candidates.forget()  # their scores follow from the mix
         for job in self.running_jobs.pass_time(now):
             self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
             self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))

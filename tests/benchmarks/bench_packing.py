@@ -1,10 +1,11 @@
-"""How full a cluster gets: ``python -m tests.benchmarks.bench_packing --traces DIR [--seeds 42,43]``.
+"""How full a cluster gets: ``python -m tests.benchmarks.bench_packing --traces DIR [--seeds 42,43] [--variants a,b]``.
 
 The protocol of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent", USENIX ATC 2023, on the trace that it publishes (openb, Alibaba): into the empty cluster of 1,213 hosts come
-tasks sampled from the trace until they have asked for 130 % of its GPUs. Each is tried once, none leaves. Printed is
-what part of all GPUs is allocated when 100 % and 130 % have arrived, beside the published means over the same ten
-orders of arrival. What decides is the scheduler that runs in production, with the weights called ``fragmentation``.
+Descent", USENIX ATC 2023, on the trace that it publishes (openb, Alibaba) and its variants: into the empty cluster of
+1,213 hosts come tasks sampled from the trace until they have asked for 130 % of its GPUs. Each is tried once, none
+leaves. Printed is what part of all GPUs is allocated when 100 % and 130 % have arrived. What decides is the scheduler
+that runs in production, with the settings that ``--settings`` names, beside FirstFit and FGD on the same arrivals.
+FGD is told the mix of tasks. Seeds 42 to 51 of the variant ``default`` are the published orders of arrival.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.share import GpuUse, Share, first_use
@@ -30,8 +32,9 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
-from gpu_platform.scheduling.policy import WEIGHTS, Policy
+from gpu_platform.scheduling.policy import WEIGHTS, Policy, expected_tasks
 from gpu_platform.scheduling.scheduler import Scheduler
+from tests.benchmarks.packing_baselines import Demand, Fgd, Room, first_fit
 
 SEEDS = tuple(range(42, 52))
 PUBLISHED = {
@@ -53,41 +56,66 @@ class Task:
     ram_mib: int
     gpus: int
     percent: int
+    model: str | None = None
 
     @property
     def request(self) -> ResourceRequest:
         # Copied, not validated: thousandths of CPUs are more than a host may have of whole ones.
         asked = {"gpus_per_host": self.gpus, "cpus_per_host": self.cpu_milli, "ram_mib_per_host": self.ram_mib}
+        asked |= {"model": self.model} if self.model else {}
         share = Share(percent=self.percent, memory_mib=1) if self.gpus and self.percent < 100 else None
         return ResourceRequest(gpus_per_host=1, allow_cross_numa=True, share=share).model_copy(update=asked)
 
+    def demand(self, models: list[str]) -> Demand:
+        accepted = [part for part in (self.model or "").split("|") if part]
+        able = frozenset(n for n, model in enumerate(models) if any(part in model for part in accepted))
+        return Demand(self.cpu_milli, self.ram_mib, self.gpus, self.percent, able if accepted else None)
+
     @property
     def typical(self) -> TypicalTask:
-        return TypicalTask(self.gpus, self.percent or 100, self.cpu_milli, self.ram_mib)
+        return TypicalTask(self.gpus, self.percent or 100, self.cpu_milli, self.ram_mib, model=self.model)
 
 
 class Trace:
-    def __init__(self, folder: Path) -> None:
-        with gzip.open(folder / "openb_pod_list_default.csv.gz", "rt") as file:
+    def __init__(self, folder: Path, variant: str = "default") -> None:
+        packed, plain = (folder / f"openb_pod_list_{variant}.csv{end}" for end in (".gz", ""))
+        with gzip.open(packed, "rt") if packed.is_file() else plain.open() as file:
             self.tasks = [_task(row) for row in csv.DictReader(file)]
         with (folder / "openb_node_list_gpu_node.csv").open() as file:
             self.nodes = list(csv.DictReader(file))
-        self._arrivals = np.load(folder / "arrivals-default.npz")
+        published = folder / f"arrivals-{variant}.npz"
+        self._arrivals: Mapping[str, NDArray[np.int64]] = np.load(published) if published.is_file() else {}
+
+    @property
+    def capacity(self) -> int:
+        """Percent of all GPUs."""
+        return 100 * sum(int(node["gpu"]) for node in self.nodes)
+
+    def order(self, seed: int) -> list[int]:
+        """The nodes in the order in which equals are taken."""
+        if f"perm{seed}" in self._arrivals:
+            return self._arrivals[f"perm{seed}"].tolist()
+        return np.random.default_rng([seed, 0]).permutation(len(self.nodes)).tolist()
 
     def hosts(self, seed: int) -> list[HostRow]:
-        """Named so that equals are taken in the published run's order."""
-        place = np.argsort(self._arrivals[f"perm{seed}"])
+        """Named so that equals are taken in that order."""
+        place = np.argsort(self.order(seed))
         return [_host(f"{place[number]:04d}-{node['sn']}", node) for number, node in enumerate(self.nodes)]
 
     def arrivals(self, seed: int) -> Iterator[Task]:
-        for number in self._arrivals[f"seq{seed}"].tolist():
-            yield self.tasks[number]
+        if f"seq{seed}" in self._arrivals:
+            for number in self._arrivals[f"seq{seed}"].tolist():
+                yield self.tasks[number]
+            return
+        draw, arrived = np.random.default_rng([seed, 1]), 0
+        while arrived < 1.3 * self.capacity:
+            task = self.tasks[int(draw.integers(len(self.tasks)))]
+            arrived += task.gpus * task.percent
+            yield task
 
     def typical(self) -> tuple[TypicalTask, ...]:
         counts = Counter(self.tasks)
-        return tuple(
-            TypicalTask(t.gpus, t.typical.percent, t.cpu_milli, t.ram_mib, float(count)) for t, count in counts.items()
-        )
+        return tuple(replace(task.typical, weight=float(count)) for task, count in counts.items())
 
 
 @dataclass(frozen=True)
@@ -104,7 +132,7 @@ def fill(trace: Trace, seed: int, policy: Policy) -> Filled:
     for host in hosts:
         scheduler.upsert_host(host)
     store = _Store(hosts, scheduler)
-    capacity = 100 * sum(len(host.inventory.gpus) for host in hosts)
+    capacity = trace.capacity
     arrived = allocated = decisions = 0
     at_100, seconds, requests = 0.0, 0.0, dict[Task, ResourceRequest]()
     for number, task in enumerate(trace.arrivals(seed)):
@@ -129,6 +157,30 @@ def fill(trace: Trace, seed: int, policy: Policy) -> Filled:
         if not at_100 and arrived >= capacity:
             at_100 = 100.0 * allocated / capacity
     return Filled(at_100, 100.0 * allocated / capacity, decisions, seconds)
+
+
+def fill_plainly(trace: Trace, seed: int, how: str) -> Filled:
+    """The same with FirstFit or FGD."""
+    nodes = [trace.nodes[number] for number in trace.order(seed)]
+    models = sorted({node["model"] for node in nodes})
+    room = Room(
+        np.array([[100 * (place < int(node["gpu"])) for place in range(8)] for node in nodes]),
+        np.array([int(node["cpu_milli"]) for node in nodes]),
+        np.array([int(node["memory_mib"]) for node in nodes]),
+        np.array([models.index(node["model"]) for node in nodes]),
+    )
+    demands = {task: task.demand(models) for task in trace.tasks}
+    counts = Counter(trace.tasks)
+    place = first_fit(room) if how == "FirstFit" else Fgd(room, [(demands[task], n) for task, n in counts.items()])
+    arrived = allocated = decisions = 0
+    at_100, begin = 0.0, time.perf_counter()
+    for task in trace.arrivals(seed):
+        decisions += 1
+        arrived += task.gpus * task.percent
+        allocated += task.gpus * task.percent * place(demands[task])
+        if not at_100 and arrived >= trace.capacity:
+            at_100 = 100.0 * allocated / trace.capacity
+    return Filled(at_100, 100.0 * allocated / trace.capacity, decisions, time.perf_counter() - begin)
 
 
 class _Store:
@@ -172,7 +224,8 @@ class _Store:
 
 def _task(row: dict[str, str]) -> Task:
     gpus = int(row["num_gpu"])
-    return Task(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, int(row["gpu_milli"]) // 10 if gpus else 0)
+    percent = int(row["gpu_milli"]) // 10 if gpus else 0
+    return Task(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, percent, row.get("gpu_spec") or None)
 
 
 def _host(name: str, node: dict[str, str]) -> HostRow:
@@ -190,24 +243,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", default=os.environ.get("TRACES", ""), help="Folder with the folder openb")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--variants", default="default", help="openb_pod_list_VARIANT.csv, several with commas")
+    parser.add_argument("--settings", default="told,learned", help=f"of {', '.join(SETTINGS)}")
     given = parser.parse_args()
     folder = Path(given.traces) / "openb"
     if not given.traces or not folder.is_dir():
         print(f"packing: left out, no folder openb in {given.traces or 'TRACES= or --traces, which is not given'}")
         return
-    trace = Trace(folder)
-    policy = Policy(weights=WEIGHTS["fragmentation"], typical_tasks=trace.typical())
-    runs = []
-    for seed in map(int, given.seeds.split(",")):
-        run = fill(trace, seed, policy)
-        runs.append(run)
-        rate = run.decisions / run.seconds
-        print(f"packing, seed {seed}: {run.at_100:.2f} % at 100 %, {run.at_130:.2f} % at 130 %; {rate:.0f} decisions/s")
-    print("GPU allocation ratio (openb, mean)        at 100 %   at 130 %")
-    for name, (at_100, at_130) in PUBLISHED.items():
-        print(f"  {name + ' (published)':<38} {at_100:>9.2f} {at_130:>10.2f}")
-    at_100, at_130 = (statistics.mean(getattr(run, name) for run in runs) for name in ("at_100", "at_130"))
-    print(f"  {'this scheduler, fragmentation':<38} {at_100:>9.2f} {at_130:>10.2f}")
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    print(f"GPU allocation ratio (openb, mean of seeds {given.seeds})     at 100 %   at 130 %   decisions/s")
+    for variant in given.variants.split(","):
+        trace = Trace(folder, variant)
+        if variant == "default" and set(seeds) <= set(SEEDS):
+            for name, (at_100, at_130) in PUBLISHED.items():
+                print(f"  {variant + ', ' + name + ' (published, seeds 42 to 51)':<50} {at_100:>9.2f} {at_130:>10.2f}")
+        for name in given.settings.split(","):
+            runs = [_run(trace, seed, name) for seed in seeds]
+            at_100, at_130 = (statistics.mean(getattr(run, field) for run in runs) for field in ("at_100", "at_130"))
+            rate = sum(run.decisions for run in runs) / sum(run.seconds for run in runs)
+            print(f"  {variant + ', ' + name:<50} {at_100:>9.2f} {at_130:>10.2f} {rate:>10.0f}", flush=True)
+
+
+SETTINGS = {
+    "FirstFit": "",
+    "FGD": "",
+    "told": "the weights called fragmentation, told the mix",
+    "learned": "the weights called fragmentation",
+    "prior": "the same, but nothing is learned",
+    "default": "nothing is set",
+}
+
+
+def _run(trace: Trace, seed: int, name: str) -> Filled:
+    if name in ("FirstFit", "FGD"):
+        return fill_plainly(trace, seed, name)
+    policy = Policy() if name == "default" else Policy(weights=WEIGHTS["fragmentation"])
+    if name == "told":
+        policy = replace(policy, typical_tasks=trace.typical())
+    if name == "prior":
+        policy = replace(policy, typical_tasks=expected_tasks(policy).tasks)
+    return fill(trace, seed, policy)
 
 
 if __name__ == "__main__":

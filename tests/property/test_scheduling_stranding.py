@@ -49,7 +49,8 @@ def count(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> f
 )
 @settings(max_examples=200, deadline=None)
 def test_it_is_what_counting_gives(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> None:
-    [measured] = StrandedGpus(mix).stranded(np.array([left], np.int16), np.array([cpus]), np.array([ram_mib]))
+    one_host = np.array([left], np.int16), np.array([cpus]), np.array([ram_mib]), np.array([0])
+    [measured] = StrandedGpus(mix).stranded(*one_host)
     assert measured == pytest.approx(count(left, cpus, ram_mib, mix))
 
 

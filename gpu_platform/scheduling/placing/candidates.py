@@ -123,6 +123,11 @@ class CandidateIndex:
         candidates = shape.current()
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
 
+    def forget(self) -> None:
+        """Forget all answers: what scores rest on is not what it was."""
+        self._shapes.clear()
+        self._overlays.clear()
+
     def _without(self, candidates: Candidates, key: tuple[object, ...], row: PlacementRequest) -> Candidates:
         key = (*key, row.excluded_gpus, row.excluded_hosts)
         overlay = self._overlays.pop(key, None)

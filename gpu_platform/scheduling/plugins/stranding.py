@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import mismatch
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
@@ -36,6 +40,24 @@ class TypicalTask:
     cpus: int = 0
     ram_mib: int = 0
     weight: float = 1.0
+    model: str | None = None
+    """GPUs that it can use, as in a job's request. None: all."""
+    exclude_model: str | None = None
+    memory_mib: int = 0
+    """The least memory of each GPU."""
+    min_compute_capability: str | None = None
+
+    @property
+    def gpu_facts(self) -> ResourceRequest | None:
+        """What it asks of the GPU itself. None: nothing."""
+        facts = {
+            "model": self.model,
+            "exclude_model": self.exclude_model,
+            "memory_mib": self.memory_mib,
+            "min_compute_capability": self.min_compute_capability,
+        }
+        asked = {name: value for name, value in facts.items() if value}
+        return ResourceRequest.model_validate({"gpus_per_host": 1, **asked}) if self.gpus and asked else None
 
 
 class StrandedGpus:
@@ -48,9 +70,10 @@ class StrandedGpus:
         self._ram = np.array([task.ram_mib for task in tasks])
         demands = [task.percent if task.gpus else _WHOLE for task in tasks]
         self._demands, self._demand = np.unique(demands, return_inverse=True)
-        asked = float(self._weight @ (self._gpus * np.array(demands) / _WHOLE))
-        self._cpus_per_gpu = float(self._weight @ self._cpus) / max(asked, 1e-9)
-        self._ram_per_gpu = float(self._weight @ self._ram) / max(asked, 1e-9)
+        self._share_of_gpus = self._gpus * np.array(demands) / _WHOLE
+        self._facts = [task.gpu_facts for task in tasks]
+        self._describe(np.ones((1, len(tasks)), bool))
+        self._machines = 0
         self._known: NDArray[np.float64] = np.zeros(0)
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
 
@@ -58,32 +81,61 @@ class StrandedGpus:
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return how many more GPUs would be stranded on each host if it gave what it offers."""
+        self._look_at_machines(snapshot)
         left = _left(snapshot, hosts)
         taken = as_rows(offers.gpus, left.shape[1])
-        after = np.where(taken, left - _percent(request), left)
+        after = np.where(taken, left - np.int16(percent_of(request)), left)
         cpus, ram = _host_left(snapshot, hosts)
-        then = self.stranded(after, cpus - request.cpus_per_host, ram - request.ram_mib_per_host)
+        machine = snapshot.machine[hosts]
+        then = self.stranded(after, cpus - request.cpus_per_host, ram - request.ram_mib_per_host, machine)
         return then - self._now(snapshot, hosts, left, cpus, ram)
 
     def stranded(
-        self, left: NDArray[np.int16], cpus: NDArray[np.int64], ram_mib: NDArray[np.int64]
+        self,
+        left: NDArray[np.int16],
+        cpus: NDArray[np.int64],
+        ram_mib: NDArray[np.int64],
+        machine: NDArray[np.integer[Any]],
     ) -> NDArray[np.float64]:
         """Return the stranded GPUs of each host. ``left``: percent of each GPU, [hosts, width]; ``cpus``,
-        ``ram_mib``: [hosts].
+        ``ram_mib``: [hosts]; ``machine``: the number of each host's machine in the snapshot, [hosts]. Before
+        :meth:`growth` was called there is one machine, 0, which every task can use.
         """
         able = left[:, :, None] >= self._demands
         enough = able.sum(axis=1)[:, self._demand] >= self._gpus
         useless = np.where(able, 0, left[:, :, None]).sum(axis=1)[:, self._demand]
         total = left.sum(axis=1)
-        serves = enough & (cpus[:, None] >= self._cpus) & (ram_mib[:, None] >= self._ram) & (self._gpus > 0)
+        serves = enough & (cpus[:, None] >= self._cpus) & (ram_mib[:, None] >= self._ram) & self._accepts[machine]
         expected = np.where(serves, useless, total[:, None]) @ self._weight / _WHOLE
         gpus = total / _WHOLE
-        usable = gpus
-        if self._cpus_per_gpu:
-            usable = np.minimum(usable, cpus / self._cpus_per_gpu)
-        if self._ram_per_gpu:
-            usable = np.minimum(usable, ram_mib / self._ram_per_gpu)
+        usable = gpus.copy()
+        for has, per_gpu in ((cpus, self._cpus_per_gpu[machine]), (ram_mib, self._ram_per_gpu[machine])):
+            fed = np.divide(has, per_gpu, out=gpus.copy(), where=per_gpu > 0.0)
+            np.minimum(usable, fed, out=usable)
         return expected + gpus - usable
+
+    def _look_at_machines(self, snapshot: Snapshot) -> None:
+        """Find out which machines can serve which tasks, by model and other facts of GPUs, if there are new ones."""
+        if self._machines == len(snapshot.machines):
+            return
+        self._machines = len(snapshot.machines)
+        accepts = np.ones((self._machines, len(self._facts)), bool)
+        for number, facts in enumerate(self._facts):
+            if facts is not None:
+                question = (facts.model, facts.exclude_model, facts.memory_mib, facts.min_compute_capability)
+                accepts[:, number] = snapshot.matching(question, partial(_accepts, facts)) != 0
+        self._describe(accepts)
+
+    def _describe(self, accepts: NDArray[np.bool_]) -> None:
+        """``accepts``: which machines can serve which tasks, [machines, tasks].
+
+        How many CPUs and how much memory a GPU needs follows from the tasks that its machine can serve.
+        """
+        self._accepts = accepts & (self._gpus > 0)
+        coming = np.where(accepts, self._weight, 0.0)
+        asked = np.maximum(coming @ self._share_of_gpus, 1e-9)
+        self._cpus_per_gpu = (coming @ self._cpus) / asked
+        self._ram_per_gpu = (coming @ self._ram) / asked
 
     def _now(
         self,
@@ -99,7 +151,9 @@ class StrandedGpus:
         changed = snapshot.changed_at[ChangeKind.USE][hosts]
         stale = np.flatnonzero(self._seen[hosts] != changed)
         if len(stale):
-            self._known[hosts[stale]] = self.stranded(left[stale], cpus[stale], ram_mib[stale])
+            self._known[hosts[stale]] = self.stranded(
+                left[stale], cpus[stale], ram_mib[stale], snapshot.machine[hosts[stale]]
+            )
             self._seen[hosts[stale]] = changed[stale]
         return self._known[hosts]
 
@@ -120,10 +174,15 @@ def _host_left(snapshot: Snapshot, hosts: HostIndices) -> tuple[NDArray[np.int64
     return cpus, snapshot.ram_mib[hosts] - snapshot.ram_mib_used[hosts] - snapshot.ram_mib_held[hosts]
 
 
-def _percent(request: ResourceRequest) -> np.int16:
+def _accepts(facts: ResourceRequest, gpu: GpuInfo) -> bool:
+    return mismatch(gpu, facts) is None
+
+
+def percent_of(request: ResourceRequest) -> int:
+    """Return how many percent of each GPU the request asks for. A MIG instance counts by its slices."""
     share = request.share
     if share is None:
-        return np.int16(_WHOLE)
+        return _WHOLE
     if share.mig_profile is not None:
-        return np.int16(_WHOLE * int(share.mig_profile[0]) // _MIG_SLICES)
-    return np.int16(share.percent or 0)
+        return _WHOLE * int(share.mig_profile[0]) // _MIG_SLICES
+    return share.percent or 0

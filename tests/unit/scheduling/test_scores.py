@@ -9,11 +9,8 @@ import pytest
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.scheduling.plugin_loading import load_plugins
-from gpu_platform.scheduling.plugins.fragmentation import FragmentationScore
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.topology.description import load_description
-from gpu_platform.topology.machine import machine_of
 from tests.builders import cluster, job
 
 NOTHING = {"topology": 0.0, "bandwidth": 0.0, "strategy": 0.0}
@@ -130,10 +127,11 @@ def test_fragmentation_breaks_what_is_broken() -> None:
     assert hosts_of(machines.scheduler(only("fragmentation")), job(4)) == ["dgx-h100-0"]
 
 
-def test_unusable_gpus_are_counted_for_the_typical_mix() -> None:
-    score, machine = FragmentationScore({1: 1.0, 8: 3.0}), machine_of(load_description("dgx-h100").inventory("h"))
-    assert score.unusable(machine, 0xFF) == 0.0
-    assert score.unusable(machine, 0x7F) == 0.75 * 7
+def test_jobs_that_want_to_be_spread_are_not_packed_by_fragmentation() -> None:
+    machines = cluster().hosts(2).busy("dgx-h100-1", 0)
+    policy = Policy(weights={**WEIGHTS["fragmentation"], "topology": 0.0, "bandwidth": 0.0})
+    assert hosts_of(machines.scheduler(policy), job(1).spread()) == ["dgx-h100-0"]
+    assert hosts_of(machines.scheduler(policy), job(1)) == ["dgx-h100-1"]
 
 
 def test_a_gang_goes_where_domains_are_idle_and_were_fast() -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.scheduling.plugins.expected_tasks import tasks_of
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
-
-_WHOLE = 100
-_MIG_SLICES = 7
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ def derive_mix(trace: Trace, covering: float = 1.0, host_size: int = 8) -> TaskM
     """
     counts: Counter[TypicalTask] = Counter()
     for job in trace.jobs:
-        for task, count in _tasks(job.gpus, host_size):
+        for task, count in tasks_of(job.gpus, host_size):
             counts[task] += count
     total = sum(counts.values())
     if not total:
@@ -45,7 +42,7 @@ def derive_mix(trace: Trace, covering: float = 1.0, host_size: int = 8) -> TaskM
     for task, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))):
         if covered >= covering * total:
             break
-        tasks.append(_weighted(task, count / total))
+        tasks.append(replace(task, weight=float(f"{count / total:.4g}")))
         covered += count
     return TaskMix(tasks, len(counts), covered / total)
 
@@ -59,30 +56,6 @@ def as_policy(mix: TaskMix, trace: str) -> str:
         *(f"- {{{', '.join(_written(task))}}}" for task in mix.tasks),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _tasks(request: ResourceRequest, host_size: int) -> Iterator[tuple[TypicalTask, int]]:
-    """Yield the tasks, and how many of each the job has."""
-    sizes = {request.gpus_per_host: request.hosts}
-    if request.total is not None:
-        full, rest = divmod(request.total, host_size)
-        sizes = {host_size: full, rest: 1 if rest else 0}
-    for gpus, count in sizes.items():
-        if count:
-            yield TypicalTask(gpus, _percent(request), request.cpus_per_host, request.ram_mib_per_host), count
-
-
-def _percent(request: ResourceRequest) -> int:
-    share = request.share
-    if share is None:
-        return _WHOLE
-    if share.mig_profile is not None:
-        return _WHOLE * int(share.mig_profile[0]) // _MIG_SLICES
-    return share.percent or _WHOLE
-
-
-def _weighted(task: TypicalTask, weight: float) -> TypicalTask:
-    return TypicalTask(task.gpus, task.percent, task.cpus, task.ram_mib, float(f"{weight:.4g}"))
 
 
 def _written(task: TypicalTask) -> Iterator[str]:

@@ -1,0 +1,166 @@
+"""The mix of tasks is learned from the jobs that come, and packs by what it learned."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.scheduling.plugins.expected_tasks import HALF_LIFE_S, ExpectedTasks
+from gpu_platform.scheduling.plugins.stranding import TypicalTask
+from gpu_platform.scheduling.policy import WEIGHTS, Policy, expected_tasks
+from gpu_platform.scheduling.scheduler import Scheduler
+from tests.builders import cluster, job
+
+PACKS = Policy(weights=WEIGHTS["fragmentation"])
+ONE, FOUR = ResourceRequest(gpus_per_host=1), ResourceRequest(gpus_per_host=4)
+
+
+def most_frequent(mix: ExpectedTasks) -> TypicalTask:
+    return replace(mix.tasks[0], weight=1.0)
+
+
+def test_without_history_the_prior_is_the_mix() -> None:
+    mix = ExpectedTasks([TypicalTask(1)])
+    mix.note([FOUR] * 15, 0.0)
+    assert not mix.renew(), "the first few jobs do not decide"
+    assert mix.tasks == (TypicalTask(1),)
+
+
+def test_what_comes_often_outweighs_the_prior() -> None:
+    mix = ExpectedTasks([TypicalTask(1)])
+    mix.note([FOUR] * 33, 0.0)
+    assert mix.renew()
+    assert most_frequent(mix) == TypicalTask(4)
+    assert not mix.renew(), "nothing came since"
+
+
+def test_what_came_long_ago_counts_little() -> None:
+    mix = ExpectedTasks([TypicalTask(8)])
+    mix.note([FOUR] * 1_000, 0.0)
+    assert mix.renew()
+    mix.note([ONE] * 100, 10 * HALF_LIFE_S)
+    assert mix.renew()
+    assert most_frequent(mix) == TypicalTask(1)
+
+
+def test_a_mix_that_is_known_well_is_renewed_seldom() -> None:
+    mix, renewed = ExpectedTasks([TypicalTask(8)]), 0
+    for second in range(10_000):
+        mix.note([ONE], float(second))
+        renewed += mix.renew()
+    assert renewed == 10, "each time that the number of jobs has doubled"
+
+
+def test_a_mix_that_the_policy_names_is_kept() -> None:
+    named = (TypicalTask(2, cpus=3),)
+    scheduler = cluster().hosts(1).scheduler(replace(PACKS, typical_tasks=named))
+    tasks = scheduler._expected_tasks
+    tasks.note([ONE] * 1_000, 0.0)
+    assert not tasks.renew()
+    assert tasks.tasks == named
+
+
+def test_nothing_is_counted_when_the_score_does_not_matter() -> None:
+    scheduler = cluster().hosts(1).scheduler()
+    scheduler.add(job().row)
+    assert len(scheduler._expected_tasks) == 0
+
+
+def test_a_job_that_is_added_again_and_again_counts_once() -> None:
+    scheduler = cluster().hosts(1).scheduler(PACKS)
+    waits = job(9)
+    for _ in range(40):
+        scheduler.add(waits.row)
+    assert not scheduler._expected_tasks.renew()
+
+
+def test_remembered_answers_follow_the_mix() -> None:
+    """Jobs with many CPUs came. So a job with many CPUs goes where GPUs have more of them than these jobs need."""
+    scheduler = cluster().host("poor", cpus=64).host("rich", cpus=512).scheduler(PACKS)
+    assert place(scheduler, job().on_host(cpus=30)) == "poor", "nobody knows yet what comes"
+    for _ in range(100):
+        scheduler.add(waits := job(1).on_host(cpus=16).row)
+        scheduler.remove(waits.job_id)
+    assert place(scheduler, job().on_host(cpus=29)) == "rich"
+    assert place(scheduler, job().on_host(cpus=30)) == "rich", "although it was asked before"
+
+
+def test_a_new_leader_learns_from_what_runs_and_waits() -> None:
+    before, waits = cluster().hosts(3).scheduler(PACKS), [job(4) for _ in range(40)]
+    for one in waits:
+        before.add(one.row)
+    before.decide(0.0)
+    scheduler = cluster().hosts(3).scheduler(PACKS)
+    for running in before.running_jobs:
+        scheduler.started(running)
+        scheduler.started(running)
+    for one in waits:
+        if one.row.job_id in before.queue:
+            scheduler.add(one.row)
+    scheduler.decide(0.0)
+    assert {task.gpus: round(task.weight) for task in scheduler._expected_tasks.tasks}[4] == 45, "40, and the prior"
+
+
+def test_jobs_that_take_any_gpu_leave_those_that_others_need() -> None:
+    """Most jobs take an A100 only. So the others go to GPUs that nobody asks for."""
+    machines = cluster().hosts(4, "dgx-a100-40gb").hosts(4)
+    scheduler = machines.scheduler(replace(PACKS, weights={**PACKS.weights, "bandwidth": 0.0}))
+    assert "a100" in place(scheduler, job(1)), "the first of equals"
+    for _ in range(40):
+        scheduler.add(one := job().needs(model="A100").row)
+        scheduler.remove(one.job_id)
+    assert all("h100" in place(scheduler, job(8)) for _ in range(4))
+
+
+def test_what_it_learned_packs_better_than_first_fit_where_cpus_are_scarce() -> None:
+    worlds = [arrivals(seed, cpus_per_gpu=(2, 4, 20)) for seed in range(12)]
+    assert sum(allocated(came, PACKS) for came in worlds) >= 1.005 * sum(first_fit(came) for came in worlds)
+
+
+def test_the_prior_packs_as_well_as_first_fit() -> None:
+    """Within half a percent. FirstFit knows no more of what comes than the prior does."""
+    prior = replace(PACKS, typical_tasks=expected_tasks(PACKS).tasks)
+    kinds = [((1, 1, 1, 2, 4, 8), (2, 4, 20)), ((2, 3, 4, 5, 8), (2,)), ((2, 2, 3, 4, 5, 8), (2, 12))]
+    worlds = [arrivals(seed, *kind) for kind in kinds for seed in range(12)]
+    assert sum(allocated(came, prior) for came in worlds) >= 0.995 * sum(first_fit(came) for came in worlds)
+
+
+def arrivals(
+    seed: int, sizes: Sequence[int] = (1, 1, 1, 2, 4, 8), cpus_per_gpu: Sequence[int] = (2,)
+) -> list[tuple[int, int]]:
+    """Return (GPUs, CPUs) of jobs that come into 24 hosts of 8 GPUs until 130 % of the GPUs were asked for."""
+    draw, came = random.Random(seed), list[tuple[int, int]]()
+    while sum(gpus for gpus, _ in came) < 1.3 * 24 * 8:
+        gpus = draw.choice(sizes)
+        came.append((gpus, gpus * draw.choice(cpus_per_gpu)))
+    return came
+
+
+def allocated(came: list[tuple[int, int]], policy: Policy) -> int:
+    machines = cluster()
+    for number in range(24):
+        machines.host(f"h{number:02d}", cpus=64 if number % 3 else 128)
+    scheduler, taken = machines.scheduler(policy), 0
+    for gpus, cpus in came:
+        scheduler.add(one := job(gpus).on_host(cpus=cpus).across_sockets().row)
+        taken += gpus * len(scheduler.decide(0.0).placements)
+        scheduler.remove(one.job_id)
+    return taken
+
+
+def first_fit(came: list[tuple[int, int]]) -> int:
+    gpus_left, cpus_left, taken = [8] * 24, [64 if number % 3 else 128 for number in range(24)], 0
+    for gpus, cpus in came:
+        for host in range(24):
+            if gpus_left[host] >= gpus and cpus_left[host] >= cpus:
+                gpus_left[host], cpus_left[host], taken = gpus_left[host] - gpus, cpus_left[host] - cpus, taken + gpus
+                break
+    return taken
+
+
+def place(scheduler: Scheduler, wanted: job) -> str:
+    scheduler.add(wanted.row)
+    placed = {row.job_id: placement.hosts for row, placement in scheduler.decide(0.0).placements}
+    return placed[wanted.row.job_id][0]
