@@ -1,7 +1,9 @@
 """FirstFit and FGD, as plain as can be, to compare with: see ``bench_packing``.
 
 FGD after Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent",
-USENIX ATC 2023: the place at which the GPUs that the trace's own tasks cannot use grow least. It knows the mix.
+USENIX ATC 2023: the place at which the GPUs that the trace's own tasks cannot use grow least. It knows the mix. On a
+fresh order of arrival of the default trace (seed 101) it allocates 94.1 % at 130 %, where the paper has 95.4 % on its
+own ten orders. So to be above this one does not prove to be above FGD.
 """
 
 from __future__ import annotations

@@ -78,13 +78,16 @@ def test_a_job_that_is_added_again_and_again_counts_once() -> None:
 
 def test_remembered_answers_follow_the_mix() -> None:
     """Jobs with many CPUs came. So a job with many CPUs goes where GPUs have more of them than these jobs need."""
-    scheduler = cluster().host("poor", cpus=64).host("rich", cpus=512).scheduler(PACKS)
-    assert place(scheduler, job().on_host(cpus=30)) == "poor", "nobody knows yet what comes"
+    scheduler, asked = (
+        cluster().host("poor", cpus=64).host("rich", cpus=512).scheduler(PACKS),
+        job().on_host(cpus=30).row,
+    )
+    assert scheduler.candidates.of(asked).offers.score.argmax() == 0, "nobody knows yet what comes"
     for _ in range(100):
         scheduler.add(waits := job(1).on_host(cpus=16).row)
         scheduler.remove(waits.job_id)
-    assert place(scheduler, job().on_host(cpus=29)) == "rich"
-    assert place(scheduler, job().on_host(cpus=30)) == "rich", "although it was asked before"
+    scheduler.decide(0.0)
+    assert scheduler.candidates.of(asked).offers.score.argmax() == 1
 
 
 def test_a_new_leader_learns_from_what_runs_and_waits() -> None:
