@@ -18,7 +18,7 @@ from gpu_platform.scheduling.queueing.queue_cursor import EveryJobCursor, QueueC
 
 FEWEST = 24
 """With fewer groups the screen would cost more than it saves."""
-FIRST_IN_VAIN, MOST_IN_VAIN = 4, 64
+FIRST_IN_VAIN, MOST_IN_VAIN = 4, 8
 """After so many jobs without a place the screen looks again. The number doubles each time."""
 
 

@@ -81,9 +81,10 @@ class QueueCursor:
         if self._share is not None:
             return
         for number in np.flatnonzero(needs | groups).tolist():
-            need = self._in_order[number][1]
-            alone = [group for _, group in need.groups] == [self._firsts[number]]
-            self._dropped[number] |= alone or bool(needs[number] and not need.with_exclusions)
+            if not self._dropped[number]:
+                need = self._in_order[number][1]
+                alone = len(need.groups) == 1 and need.groups[0][1] == self._firsts[number]
+                self._dropped[number] = alone or bool(needs[number] and not need.with_exclusions)
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
