@@ -15,6 +15,7 @@ from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_needs_are_always_listed_in_the_order_of_their_first_jobs(rng: random.Random) -> None:
     queue = JobQueue()
@@ -49,7 +50,7 @@ def busy(rng: random.Random) -> VirtualTime:
     return play
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng: random.Random) -> None:
     play = busy(rng)
