@@ -223,7 +223,7 @@ class Platform:
                 looking = asyncio.create_task(node.attempts.run(node.agent))
                 stack.push_async_callback(_cancel, looking)
             executor = stack.enter_context(ThreadPoolExecutor(8))
-            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2, policy=dict(policy or {})))
+            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=10, policy=dict(policy or {})))
             platform.settings = settings
             control = control_worker(
                 client,
