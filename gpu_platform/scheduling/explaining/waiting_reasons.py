@@ -94,7 +94,7 @@ class WaitingReasons:
         decided.
         """
         self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
-        self._at = now
+        self._at, self._slice = now, SLICE
         self.pass_time(now)
         self._new.extend(self._state.queue.take_new_classes())
         self._look_ahead(last_round, now, idle)
