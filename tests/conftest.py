@@ -25,8 +25,8 @@ from tests.state_guard import GuardedStore
 from tests.temporal_server import client_of_new_namespace, running_temporal
 from workers.local import cluster, supervision
 
-FOLDERS = ("chaos", "integration", "workflows", "property", "security", "unit")
-"""Workers of pytest-xdist take files in this order, so that no worker is left alone with long tests at the end."""
+WAITING, WORKING = ("chaos", "integration", "workflows", "security"), ("property", "unit")
+"""Folders whose tests mostly wait, and those whose tests mostly compute, each with the longest tests first."""
 SERVERS = pytest.StashKey[dict[str, str]]()
 
 # Drawing a traceback with local variables takes 200 ms of CPU, in tests that raise many.
@@ -48,13 +48,21 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        items.sort(key=_place_of)
+    """Workers of pytest-xdist take files in this order: both kinds at a time, so that the cores are busy, and no worker
+    is left alone with long tests at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    places: dict[Path, float] = {}
+    for kind in (WAITING, WORKING):
+        files = [
+            path for folder in kind for path in dict.fromkeys(item.path for item in items) if folder_of(path) == folder
+        ]
+        places |= {path: number / len(files) for number, path in enumerate(files)}
+    items.sort(key=lambda item: places.get(item.path, 0.0))
 
 
-def _place_of(item: pytest.Item) -> int:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return FOLDERS.index(folder) if folder in FOLDERS else 0
+def folder_of(test: Path) -> str:
+    return test.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

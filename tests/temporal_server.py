@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,8 @@ def running_temporal() -> Iterator[str]:
          "--ip", host, "--port", port, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # The Go runtime collects garbage less often, which saves a fifth of its time for some memory.
+        env={**os.environ, "GOGC": "300"},
     )  # fmt: skip
     try:
         yield address

@@ -51,6 +51,7 @@ class LiveAttempt:
         """Counters of the ranks that lived at the last sample."""
         self.pids: set[int] = set()
         """Its processes at the last sample. Only read for attempts that share a GPU."""
+        self._saving = threading.Lock()
         if plan.shares:
             for meter in record.gpus.values():
                 meter.own = OwnUse(None, None)
@@ -89,7 +90,9 @@ class LiveAttempt:
     def save(self) -> None:
         """Write what was measured so far to the attempt's directory."""
         path = str(self.directory / records.USAGE)
-        records.write_record(path, self.record.model_dump(mode="json", by_alias=True), durable=False)
+        # Two threads save: without the lock, the older one may write what it read before the final usage was known.
+        with self._saving:
+            records.write_record(path, self.record.model_dump(mode="json", by_alias=True), durable=False)
 
     def _usage_of(self, rank: RankProcess) -> RankUsage | None:
         started = rank.started
