@@ -18,7 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-LARGEST_MESSAGE = 1 << 20
+from tests.forked.server import LARGEST_MESSAGE
+
 PROGRAMS = ("workers.service", "workers.control", "workers.scheduler", "workers.node", "workers.gateway")
 COMMAND = str(Path(sys.executable).with_name("gpu-platform"))
 _NAMESPACES = ("net", "mnt", "uts", "ipc", "user", "cgroup")
@@ -121,7 +122,11 @@ class ForkServer:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program without input to its end. It is killed after ``timeout_s`` seconds, and TimeoutError raised."""
+        """Run a program that can be forked, without input, to its end.
+
+        It is killed after ``timeout_s`` seconds, and TimeoutError raised.
+        """
+        assert self.can_fork(argv, env)
         with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
             process = self.start(argv, env, stdout=out.fileno(), stderr=err.fileno(), cwd=cwd)
             try:
@@ -133,7 +138,8 @@ class ForkServer:
             return subprocess.CompletedProcess(list(argv), code, out.read(), err.read())
 
     async def piped(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Process:
-        """Start a program without input, whose outputs are read by way of ``stdout`` and ``stderr``."""
+        """Start a program that can be forked, without input. Read its outputs from ``stdout`` and ``stderr``."""
+        assert self.can_fork(argv, env)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         try:
             process = self.start(argv, env, stdout=out_end, stderr=err_end, cwd=cwd)

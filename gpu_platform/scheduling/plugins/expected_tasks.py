@@ -28,7 +28,8 @@ _MAX_HALVINGS = 64.0
 class ExpectedTasks:
     """Counts the tasks that come. ``tasks`` is the mix, valid until :meth:`renew` returns True.
 
-    It has no clock: times come with the requests, in any order. The result does not depend on the order.
+    It has no clock: times come with the requests. While at most ``MAX_KNOWN`` different tasks came, the counts do not
+    depend on the order in which they came.
     """
 
     def __init__(self, prior: Sequence[TypicalTask], learns: bool = True) -> None:
