@@ -122,7 +122,9 @@ def _count_ahead(session: Session, order: _QueueOrder, job_id: str) -> int | Non
 
 def _queue_order(session: Session) -> _QueueOrder:
     policy = current_policy(session)
-    rule, ageing = ORDERS[policy.get("order", "priority")], _AGEING.validate_python(policy.get("ageing_per_hour", 0.0))
+    # During an upgrade a newer leader may go by an order that this release does not know.
+    rule = ORDERS.get(policy.get("order", "priority"), ORDERS["priority"])
+    ageing = _AGEING.validate_python(policy.get("ageing_per_hour", 0.0))
     weights = _WEIGHTS.validate_python(policy.get("order_weights", {}))
     came: ColumnElement[Any] = queue_entry.c.enqueued_at
     urgency: ColumnElement[Any] = queue_entry.c.priority if rule.by_priority else literal(0)

@@ -68,6 +68,15 @@ def test_places_are_those_of_the_schedulers_order(store: Store, policy: dict[str
         assert [one.job_id for one in queue_view.list_queue(store, 3, 5)] == [row.job_id for row in rows[3:8]]
 
 
+def test_an_order_of_a_newer_release_counts_as_priority(store: Store) -> None:
+    """Its leader leads while a service of this release still answers."""
+    waiting(store, 5)
+    core = lead(store, {"order": "priority"})
+    rows = sorted(core.queue, key=core.queue.order)
+    leader.begin_epoch(store, "two", NOW, {"order": "newer"})
+    assert queue_view.positions(store, [row.job_id for row in rows]) == {row.job_id: n for n, row in enumerate(rows, 1)}
+
+
 def test_a_job_that_the_leader_has_not_seen_yet_counts_without_its_head_start(store: Store) -> None:
     waiting(store, 3)
     core = lead(store, {"order": "shortest"})
