@@ -22,6 +22,7 @@ import ipaddress
 import os
 import random
 import shutil
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -95,45 +96,57 @@ def is_network(value: object) -> bool:
 
 
 class AttemptNetwork:
-    """The new namespace that this process has gone into. Its children are born in it."""
+    """The new namespace that this process has gone into. Its children are born in it.
+
+    The interfaces are begun at once: a program makes them while this process does other things before
+    :meth:`connect`.
+    """
 
     def __init__(self, order: NetworkOrder) -> None:
         """Raises ``OSError``."""
-        self._order = order
+        self._uplink, self._gang = order
+        self._numbers = [] if self._uplink is None else _some_numbers(self._uplink)
+        """Of addresses in the uplink's subnet. The last one is tried."""
         self._host = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         if _libc.unshare(_CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), f"unshare(2): {os.strerror(ctypes.get_errno())}")
         _turn_ipv6_off()
+        self._making = self._begin([] if self._gang is None else [_gang_on_host(self._gang)])
 
     def connect(self) -> None:
         """Make the links. Raises ``OSError`` with the message of the tool that failed."""
+        while self._making is not None and (error := self._making.end()) is not None:
+            self._making = self._begin_again(error)
         inside = ["link set lo up"]
-        if self._order.uplink is not None:
-            inside += _uplink_inside(self._order.uplink, self._make_uplink(self._order.uplink))
-        gang = self._order.gang
-        if gang is not None:
-            self._on_host("ip", [_gang_on_host(gang)])
-            inside += _gang_inside(gang)
-        _run("ip", inside, None)
-        if gang is not None:
-            _run("bridge", _gang_forwarding(gang), None)
+        if self._uplink is not None:
+            inside += _uplink_inside(self._uplink, _address(self._uplink, self._numbers[-1]))
+        programs = []
+        if self._gang is not None:
+            inside += _gang_inside(self._gang)
+            programs.append(_Program("bridge", _gang_forwarding(self._gang)))
+        programs.append(_Program("ip", inside))
+        failures = [error for program in programs if (error := program.end()) is not None]
+        if failures:
+            raise failures[0]
 
-    def _make_uplink(self, uplink: Uplink) -> str:
-        """Make the pair of interfaces. Returns the attempt's address. The kernel refuses a number that is taken."""
-        subnet = ipaddress.IPv4Network(uplink.subnet)
-        for number in random.sample(range(2, min(subnet.num_addresses, 65_536) - 1), _TRIES):
-            address, name = str(subnet[number]), f"{uplink.prefix}{number}"
-            try:
-                self._on_host("ip", _uplink_on_host(uplink, name, address))
-            except FileExistsError:
-                with contextlib.suppress(OSError):  # another platform on this machine has the address
-                    _run("ip", [f"link del {UPLINK}"], None)
-                continue
-            return address
-        raise OSError(17, f"no free address was found in {uplink.subnet} after {_TRIES} tries")
+    def _begin(self, lines: list[str]) -> _Program | None:
+        """Begin to make the interfaces on the host: those of ``lines`` and the uplink."""
+        if self._uplink is not None:
+            lines += _uplink_on_host(self._uplink, self._numbers[-1])
+        return _Program("ip", lines, self._host) if lines else None
 
-    def _on_host(self, tool: str, lines: Sequence[str]) -> None:
-        _run(tool, lines, self._host)
+    def _begin_again(self, error: OSError) -> _Program | None:
+        """With another address, if it was refused because it is taken. The interface of the gang was made before it."""
+        if not isinstance(error, FileExistsError):
+            raise error
+        if (
+            UPLINK in dict(socket.if_nameindex()).values()
+        ):  # another platform on this machine has a route to the address
+            _Program("ip", [f"link del {UPLINK}"]).end()
+        self._numbers.pop()
+        if not self._numbers:
+            raise OSError(17, f"no free address was found after {_TRIES} tries: {error.strerror}")
+        return self._begin([])
 
 
 def gang_address(subnet: str, node_rank: int) -> str:
@@ -141,13 +154,25 @@ def gang_address(subnet: str, node_rank: int) -> str:
     return str(ipaddress.IPv4Network(subnet)[node_rank + 1])
 
 
-def _uplink_on_host(uplink: Uplink, name: str, address: str) -> list[str]:
+def _some_numbers(uplink: Uplink) -> list[int]:
+    """Of addresses in the subnet, by chance."""
+    addresses = ipaddress.IPv4Network(uplink.subnet).num_addresses
+    return random.sample(range(2, min(addresses, 65_536) - 1), _TRIES)
+
+
+def _address(uplink: Uplink, number: int) -> str:
+    return str(ipaddress.IPv4Network(uplink.subnet)[number])
+
+
+def _uplink_on_host(uplink: Uplink, number: int) -> list[str]:
+    """The kernel refuses a number that is taken."""
+    name = f"{uplink.prefix}{number}"
     return [
         f"link add {name} address {_GATEWAY_MAC} mtu {uplink.mtu} "
         f"type veth peer name {UPLINK} mtu {uplink.mtu} netns {os.getpid()}",
         *_without_ipv6(name),
         f"link set {name} up",
-        f"route add {address}/32 dev {name}",
+        f"route add {_address(uplink, number)}/32 dev {name}",
     ]
 
 
@@ -207,33 +232,42 @@ def _gang_mac(node_rank: int) -> str:
     return f"02:67:61:6e:{node_rank >> 8:02x}:{node_rank & 255:02x}"
 
 
-def _run(tool: str, lines: Sequence[str], namespace: int | None) -> None:
-    """Run a tool of iproute2 on ``lines``, in another network namespace if one is given."""
-    program = shutil.which(tool, path=TOOLS_PATH)
-    if program is None:
-        raise FileNotFoundError(2, f"{tool} is not installed (apt-get install iproute2)")
-    said = os.memfd_create("said")
-    orders = os.memfd_create("orders")
-    os.write(orders, "\n".join([*lines, ""]).encode())
-    os.lseek(orders, 0, os.SEEK_SET)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if namespace is not None and _libc.setns(namespace, _CLONE_NEWNET) != 0:
-                os._exit(125)
-            for target, source in ((0, orders), (1, said), (2, said)):
-                os.dup2(source, target)
-            os.execve(program, [tool, "-batch", "-"], {"PATH": TOOLS_PATH})
-        finally:
-            os._exit(126)
-    _, status = os.waitpid(pid, 0)
-    os.close(orders)
-    with open(said, "rb") as file:
-        file.seek(0)
-        text = file.read().decode(errors="replace").strip()
-    if status != 0:
-        kind = 17 if "File exists" in text else 5
-        raise OSError(kind, f"{tool}: {text[-300:] or 'failed'}")
+class _Program:
+    """A tool of iproute2 that works on ``lines``, in another network namespace if one is given.
+
+    It works at the same time as this process, until :meth:`end`.
+    """
+
+    def __init__(self, tool: str, lines: Sequence[str], namespace: int | None = None) -> None:
+        program = shutil.which(tool, path=TOOLS_PATH)
+        if program is None:
+            raise FileNotFoundError(2, f"{tool} is not installed (apt-get install iproute2)")
+        self._tool = tool
+        self._said = os.memfd_create("said")
+        orders = os.memfd_create("orders")
+        os.write(orders, "\n".join([*lines, ""]).encode())
+        os.lseek(orders, 0, os.SEEK_SET)
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                if namespace is not None and _libc.setns(namespace, _CLONE_NEWNET) != 0:
+                    os._exit(125)
+                for target, source in ((0, orders), (1, self._said), (2, self._said)):
+                    os.dup2(source, target)
+                os.execve(program, [tool, "-batch", "-"], {"PATH": TOOLS_PATH})
+            finally:
+                os._exit(126)
+        os.close(orders)
+
+    def end(self) -> OSError | None:
+        """Wait for its end. Returns its failure, with its message."""
+        _, status = os.waitpid(self._pid, 0)
+        with open(self._said, "rb") as file:
+            file.seek(0)
+            text = file.read().decode(errors="replace").strip()
+        if status == 0:
+            return None
+        return OSError(17 if "File exists" in text else 5, f"{self._tool}: {text[-300:] or 'failed'}")
 
 
 def _checked(values: object, checks: Sequence[Any]) -> list[Any]:
