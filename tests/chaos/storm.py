@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.chaos.feed import Feed
 from tests.chaos.killable_postgres import Server
 from tests.chaos.monkey import play
 from tests.chaos.network import lay, running_network
-from tests.chaos.plan import Step
+from tests.chaos.plan import CLOCKS, Step
 from tests.chaos.truth import boottime, observed, read_truth
 from tests.hosts_rig import RESET_FOR_EVER
 from tests.power_cut import PowerCut
@@ -70,8 +70,7 @@ async def storm(
     )
     cluster = LocalCluster(config)
     prepare(cluster)
-    powered = any(step.verb == "power_cut" for step in plan)
-    async with _arena(cluster, directory, database, powered) as arena:
+    async with _arena(cluster, directory, database, {step.verb for step in plan}) as arena:
         with observed(directory):
             try:
                 await play(arena, plan)
@@ -90,14 +89,15 @@ async def storm(
 
 @contextlib.asynccontextmanager
 async def _arena(
-    cluster: LocalCluster, directory: Path, database: Server | None, powered: bool
+    cluster: LocalCluster, directory: Path, database: Server | None, verbs: Collection[str]
 ) -> AsyncIterator[Arena]:
-    """The cluster, started with everything that faults need."""
+    """The cluster, started with everything that these faults need."""
+    powered = "power_cut" in verbs
     async with contextlib.AsyncExitStack() as stack:
         network = stack.enter_context(running_network())
         lay(network, cluster)
         power = PowerCut(cluster.config.state_dir, directory / "disk") if powered else None
-        clocks = {} if powered else hand_out(cluster, directory)
+        clocks = {} if CLOCKS.keys().isdisjoint(verbs) else hand_out(cluster, directory)
         host = None if powered else stack.enter_context(small_disk(cluster))
         if power is None:
             await stack.enter_async_context(cluster)

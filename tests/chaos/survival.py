@@ -52,10 +52,10 @@ class Survival:
         return len(self.plan) - self.submissions
 
 
-async def short_storm(directory: Path, database: str) -> Survival:
+async def short_storm(directory: Path, database: str, without: Collection[str] = ()) -> Survival:
     """Seven seconds of submissions and disruptions, the same ones each time, and what comes after them."""
     seed = seed_or(1)
-    chosen = disruptions(without=LONG | DISKS)
+    chosen = disruptions(without={*LONG, *DISKS, *without})
     plan = make_plan(seed, SHORT_S, jobs_per_s=3, disruptions_per_s=2, disruptions=chosen)
     return await survive(directory, seed, plan, database, shrink_runs=0)
 
