@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from gpu_platform.store.jobs import jobs, queue, usage
 from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
 from tests.chaos.checks import Kind, Violation, double_holds
+from tests.proc import environs_of_processes
 from workers.local.cluster import LocalCluster
 
 CLOSED_AS = {
@@ -144,15 +144,3 @@ async def _status(temporal: Client, job_id: str) -> WorkflowExecutionStatus | No
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
         return None
-
-
-def environs_of_processes() -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                pairs = Path(entry.path, "environ").read_bytes().decode(errors="replace").split("\0")
-            except OSError:  # gone meanwhile
-                continue
-            found[int(entry.name)] = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
-    return found

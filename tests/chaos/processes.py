@@ -9,9 +9,10 @@ import signal
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
+from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.store.leadership import leader
 from tests.chaos.arena import Arena, Disruption, between, choose
-from tests.chaos.audit import environs_of_processes
+from tests.proc import environs_of_processes, open_files, processes_named
 from workers.local.supervision import ChildProcess
 
 FROZEN_S = 6.0
@@ -151,19 +152,16 @@ def _rack(arena: Arena, draw: float) -> list[str]:
 
 
 def _processes_of(arena: Arena, hosts: Collection[str]) -> list[int]:
-    """Node worker, spawner, supervisors, ranks and their children."""
-    state = str(arena.cluster.config.state_dir)
-    homes = {f"{state}/nodes/{host}" for host in hosts}
-    names = {(host, state) for host in hosts}
-    found = [
-        pid
-        for pid, env in environs_of_processes().items()
-        if env.get("GPU_PLATFORM_NODE_DIR") in homes
-        or (env.get("GPU_PLATFORM_NODE__NAME"), env.get("GPU_PLATFORM_STATE_DIR")) in names
-    ]
-    # Node workers first: nobody starts anything while the others follow.
-    workers = {arena.cluster.nodes[host].pid for host in hosts}
-    return sorted(found, key=lambda pid: pid not in workers)
+    """Node worker, spawner, supervisors, ranks and their children, in the order in which they must be stopped: who
+    starts or watches others before the others."""
+    state = arena.cluster.config.state_dir
+    homes = {str(node_dir(state, host)) for host in hosts}
+    workers = {pid for host in hosts if (pid := arena.cluster.nodes[host].pid) is not None}
+    ranks = [pid for pid, env in environs_of_processes().items() if env.get("GPU_PLATFORM_NODE_DIR") in homes]
+    # Spawner and supervisors have no environment. The first writes to its host's log, the others to records of ranks.
+    places = (*(f"{home}/" for home in homes), *(str(arena.cluster.nodes[host].log_file) for host in hosts))
+    helpers = [pid for pid in processes_named("gpu-") if any(path.startswith(places) for path in open_files(pid))]
+    return [*workers, *helpers, *ranks]
 
 
 def _supervisors(arena: Arena) -> dict[int, str]:

@@ -52,9 +52,12 @@ class Survival:
         return len(self.plan) - self.submissions
 
 
-async def short_storm(directory: Path, database: str, without: Collection[str] = ()) -> Survival:
-    """Seven seconds of submissions and disruptions, the same ones each time, and what comes after them."""
-    seed = seed_or(1)
+async def short_storm(directory: Path, database: str, seed: int, *, without: Collection[str] = ()) -> Survival:
+    """Seven seconds of submissions and disruptions, the same ones each time, and what comes after them.
+
+    ``seed``: of a plan with many kinds of disruptions, unless the environment gives another.
+    """
+    seed = seed_or(seed)
     chosen = disruptions(without={*LONG, *DISKS, *without})
     plan = make_plan(seed, SHORT_S, jobs_per_s=3, disruptions_per_s=2, disruptions=chosen)
     return await survive(directory, seed, plan, database, shrink_runs=0)

@@ -12,7 +12,7 @@ from tests.chaos.survival import short_storm
 @pytest.mark.storm
 @pytest.mark.timeout(400)
 async def test_after_a_short_storm_every_job_has_ended_as_it_should(tmp_path: Path) -> None:
-    survival = await short_storm(tmp_path, "sqlite")
+    survival = await short_storm(tmp_path, "sqlite", 58)
     assert survival.violations == [], survival
     assert survival.unfinished == []
     assert len(survival.facts.plans) == survival.submissions, "a submission was never acknowledged"

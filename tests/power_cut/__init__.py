@@ -17,7 +17,6 @@ How it sees syncs: ``keep_synced.c``. Directories are taken as durable; SQLite's
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import pickle
 import random
@@ -26,9 +25,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.proc import open_files
 from workers.local.cluster import LocalCluster
 
 _SOURCE = Path(__file__).with_name("keep_synced.c")
@@ -159,7 +159,7 @@ class PowerCut:
         """Ranks name ``root`` in their environment; spawners and supervisors have none, but keep files open."""
         if f"={self.root}".encode() in _environ(pid):
             return True
-        return any(Path(target).is_relative_to(self.root) for target in _open_files(pid))
+        return any(Path(target).is_relative_to(self.root) for target in open_files(pid))
 
     def _durable_names(self) -> dict[Path, str]:
         """Path -> key of the inode that it names on the disk."""
@@ -211,12 +211,6 @@ def _environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # it is gone, or closed the file meanwhile
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            yield os.readlink(f"/proc/{pid}/fd/{number}")
 
 
 def _state(pid: int) -> str:
