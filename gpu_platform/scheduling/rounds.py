@@ -36,7 +36,7 @@ from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.round_state import RESOURCES, SchedulerState, WaitingEntry, resources_taken
-from gpu_platform.scheduling.screening import NOTHING_KNOWN, Screening
+from gpu_platform.scheduling.screening import Screening, Verdict
 
 NO_TURN = np.iinfo(np.int64).max
 MAX_TENTATIVE_DATES = 4
@@ -232,8 +232,10 @@ class SchedulingRound:
                 self._earlier.unrenewed.pop(row.job_id, None)
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
-        # Nobody keeps hosts from a job with a promise, so the screen does not know whether it has a place.
-        verdict = NOTHING_KNOWN if row.job_id in self._earlier.standing else self._screening.of(row)
+        verdict = self._screening.of(row)
+        if row.job_id in self._earlier.standing:
+            # Nobody keeps hosts from a job with a promise, so the screen knows only whether enough is free at all.
+            verdict = Verdict(no_place=verdict.full)
         # A job that came in after the last round may put promises off, so it changes something if it waits.
         new = self.state.policy.backfill == "conservative" and row.job_id not in self.state.remembered.waited
         if verdict.no_place and verdict.settled and not new:
@@ -363,7 +365,7 @@ class SchedulingRound:
         if not row.is_plain:
             usable = state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
             return usable if usable is not None and state.empty_fits.fits(row) else None
-        usable = together(row.resources, state.snapshot, state.candidates.of(row).after_use)
+        usable = together(row.resources, state.snapshot, state.candidates.able(row))
         return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
 
     def _date(self, row: PlacementRequest, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
@@ -380,7 +382,7 @@ class SchedulingRound:
         self._tentative += not is_promised
         if not row.is_plain or row.needs_partial_resources:
             return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
-        return state.backfill.plan_start(row, state.candidates.of(row), self.now, self._others(row), is_promised)
+        return state.backfill.plan_start(row, state.candidates.able(row), self.now, self._others(row), is_promised)
 
     def _dates_are_out(self, first: bool) -> bool:
         """Tell whether no job gets a date any more in this round. ``first``: as for :meth:`_date`."""

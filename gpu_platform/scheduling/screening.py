@@ -26,6 +26,8 @@ FIRST_IN_VAIN, MOST_IN_VAIN = 4, 8
 class Verdict:
     """What is known about a job before the round looks at it. All False: nothing."""
 
+    full: bool = False
+    """Even if nobody kept or reserved anything, no job of its need finds a place."""
     hopeless: bool = False
     """Even without reservations, no job of its need finds a place that can not start after others."""
     no_place: bool = False
@@ -60,7 +62,8 @@ class Screening:
         index = -1 if verdicts is None else self._screen.index(self._queue.group(row))
         if verdicts is None or index < 0:
             return NOTHING_KNOWN
-        return Verdict(bool(verdicts.hopeless[index]), bool(verdicts.no_place[index]), bool(verdicts.settled[index]))
+        flags = (verdicts.full, verdicts.hopeless, verdicts.no_place, verdicts.settled)
+        return Verdict(*(bool(flag[index]) for flag in flags))
 
     def looked(self, row: PlacementRequest, candidates: Candidates) -> None:
         """Note that the round looked at all hosts for a job and found no place."""

@@ -17,8 +17,9 @@ limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +31,14 @@ from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
-from gpu_platform.scheduling.placing.domains import domains_of, is_between_hosts
+from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import CODES, Framework
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.subsets import best_subset_for
 
 BACKFILLS = ("easy", "conservative", "keep", "none")
 REMEMBERED_BYTES = 32 << 20
-"""For as many requests as fit into this, the times of the hosts are remembered: 16 bytes per host."""
+"""For as many requests as fit into this, the times of the hosts are remembered: 24 bytes per host."""
 _KEPT = CODES.index(ReasonCode.KEPT)
 
 
@@ -112,55 +113,49 @@ class Backfill:
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
         self._known = LeastRecentlyUsed[_ReadyTimes]()
+        self._bookings = _Bookings()
         self._ends: dict[int, tuple[int, list[float]]] = {}
         """Host index -> (version of the snapshot, when each GPU is free)."""
 
     def plan_start(
         self,
         row: PlacementRequest,
-        candidates: Candidates,
+        able: NDArray[np.bool_],
         now: float,
         others: Sequence[PlannedReservation] = (),
         is_promised: bool = True,
     ) -> PlannedReservation | None:
         """Return the earliest start of the gang beside the reservations of ``others``.
 
-        None: it depends on jobs without a time limit.
+        None: it depends on jobs without a time limit. ``able``: see ``CandidateIndex.able``.
         """
-        request = row.resources
-        times = self._ready_times(row, candidates)
-        ready_at, gpus = np.maximum(times.ready_at, now), times.gpus
-        booked = _by_host(others)
-        usable: dict[int, int] = {}
-        if booked:
-            gpus = gpus.copy()
-            touched = np.array(sorted(booked), np.intp)
-            usable = self._usable(row, touched[ready_at[touched] < math.inf])
-        # Bookings only make a host later. So only hosts that would be chosen without them are computed with them.
-        unseen = set(usable)
-        while True:
-            chosen = self._earliest(request, ready_at)
-            if chosen is None:
-                return None
-            if late := unseen.intersection(chosen.tolist()):
-                for host_index in late:
-                    ready_at[host_index], gpus[host_index] = self._first_fit(
-                        row, host_index, usable[host_index], now, booked[host_index]
-                    )
-                unseen -= late
-                continue
+        times = self._ready_times(row, able)
+        ready_at, gpus = np.maximum(times.ready_at, now), times.gpus.copy()
+        booked = self._bookings.follow(others)
+        seen: set[int] = set()
+
+        def put_off(host_index: int, not_before: float) -> None:
+            fit = self._first_fit_beside(row, times, host_index, not_before, booked[host_index])
+            ready_at[host_index], gpus[host_index] = fit
+
+        def is_later(host_index: int) -> bool:
+            if host_index not in booked or host_index in seen:
+                return False
+            seen.add(host_index)
+            before = ready_at[host_index]
+            put_off(host_index, now)
+            return bool(ready_at[host_index] > before)
+
+        while (chosen := self._earliest(row.resources, ready_at, is_later)) is not None:
             start = float(ready_at[chosen].max())
             # A host that is free before a reservation begins may be taken again when the last host becomes free.
-            early = [
-                host_index for host_index in chosen.tolist() if host_index in usable and ready_at[host_index] < start
-            ]
+            early = [one for one in chosen.tolist() if one in booked and ready_at[one] < start]
             for host_index in early:
-                ready_at[host_index], gpus[host_index] = self._first_fit(
-                    row, host_index, usable[host_index], start, booked[host_index]
-                )
+                put_off(host_index, start)
             if all(ready_at[host_index] == start for host_index in early):
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
                 return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
+        return None
 
     def without_reserved(
         self, reservations: Iterable[PlannedReservation], row: PlacementRequest, candidates: Candidates
@@ -193,25 +188,35 @@ class Backfill:
         result.offers.put(again, self._framework.examine(query, snapshot, again))
         return result
 
-    def _earliest(self, request: ResourceRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
-        """Return the hosts of the domain that is the first to have enough of them."""
-        if request.hosts == 1 and len(ready_at) and not is_between_hosts(request.gang_level):
-            best = int(np.argmin(ready_at))
-            return None if ready_at[best] == math.inf else np.array([best], np.intp)
+    def _earliest(
+        self, request: ResourceRequest, ready_at: NDArray[np.float64], is_later: Callable[[int], bool]
+    ) -> HostIndices | None:
+        """Return the hosts of the domain that is the first to have enough of them.
+
+        Bookings only make a host later. So only hosts that would be chosen without them are computed with them:
+        ``is_later`` does that for a host, corrects ``ready_at``, and tells whether it became later.
+        """
         hosts = np.flatnonzero(ready_at < math.inf)
-        if len(hosts) < request.hosts:
-            return None
-        if not is_between_hosts(request.gang_level):
-            return hosts[np.argsort(ready_at[hosts], kind="stable")[: request.hosts]]
         domain = domains_of(request, self._snapshot, hosts)
-        order = np.lexsort((ready_at[hosts], domain))
-        first = np.flatnonzero(np.diff(domain[order], prepend=-1))
-        last = first + request.hosts - 1
-        whole = last < np.append(first[1:], len(order))
-        if not whole.any():
-            return None
-        best = int(np.argmin(ready_at[hosts[order[last[whole]]]]))
-        return hosts[order[first[whole][best] : last[whole][best] + 1]]
+        order = np.lexsort((domain, ready_at[hosts]))
+        hosts, domain = hosts[order], domain[order]
+        in_order = zip(ready_at[hosts].tolist(), domain.tolist(), hosts.tolist(), strict=True)
+        following, later = next(in_order, None), list[tuple[float, int, int]]()
+        found: dict[int, list[int]] = {}
+        while following is not None or later:
+            if following is None or (later and later[0] < following):
+                _, number, host_index = heappop(later)
+            else:
+                (_, number, host_index), following = following, next(in_order, None)
+            if is_later(host_index):
+                if ready_at[host_index] < math.inf:
+                    heappush(later, (float(ready_at[host_index]), number, host_index))
+                continue
+            inside = found.setdefault(number, [])
+            inside.append(host_index)
+            if len(inside) == request.hosts:
+                return np.array(inside, np.intp)
+        return None
 
     def _usable(self, row: PlacementRequest, host_indices: HostIndices) -> dict[int, int]:
         """Return host index -> GPUs that could serve the job once all others have ended."""
@@ -219,27 +224,53 @@ class Backfill:
         usable = self._framework.usable(query, self._snapshot, host_indices, ChangeKind.USE)
         return dict(zip(host_indices.tolist(), usable.tolist(), strict=True))
 
-    def _ready_times(self, row: PlacementRequest, candidates: Candidates) -> _ReadyTimes:
+    def _ready_times(self, row: PlacementRequest, able: NDArray[np.bool_]) -> _ReadyTimes:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
         times = self._known.get(key)
         if times is None:
             times = _ReadyTimes()
-            self._known.put(key, times, REMEMBERED_BYTES // (16 * max(len(self._snapshot), 1)))
-        self._bring_up_to_date(times, row, candidates)
+            self._known.put(key, times, REMEMBERED_BYTES // (24 * max(len(self._snapshot), 1)))
+        self._bring_up_to_date(times, row, able)
         return times
 
-    def _bring_up_to_date(self, times: _ReadyTimes, row: PlacementRequest, candidates: Candidates) -> None:
+    def _bring_up_to_date(self, times: _ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
         snapshot, known = self._snapshot, len(times.ready_at)
         if known < len(snapshot):
             more = len(snapshot) - known
             times.ready_at = np.concatenate([times.ready_at, np.full(more, math.inf)])
-            times.gpus = np.concatenate([times.gpus, np.zeros(more, np.uint64)])
+            times.gpus, times.usable = (
+                np.concatenate([sets, np.zeros(more, np.uint64)]) for sets in (times.gpus, times.usable)
+            )
         changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > times.seen)
         times.ready_at[changed] = math.inf
-        changed = changed[candidates.after_use[changed]]
+        for host_index in changed.tolist():
+            times.beside.pop(host_index, None)
+        changed = changed[able[changed]]
         for host_index, gpus in self._usable(row, changed).items():
+            times.usable[host_index] = gpus
             times.ready_at[host_index], times.gpus[host_index] = self._first_fit(row, host_index, gpus)
         times.seen = snapshot.version
+
+    def _first_fit_beside(
+        self,
+        row: PlacementRequest,
+        times: _ReadyTimes,
+        host_index: int,
+        not_before: float,
+        booked: frozenset[_Booking],
+    ) -> tuple[float, int]:
+        """Do :meth:`_first_fit`, or return what it found before if it would find that again.
+
+        What was found with an earlier ``not_before`` stays the first fit until then: GPUs become free, and bookings
+        end, at the same times, and a later window meets no fewer bookings.
+        """
+        limit_s, known = row.time_limit_s, times.beside.get(host_index)
+        is_alike = known is not None and (known.limit_s, known.booked) == (limit_s, booked)
+        if known is not None and is_alike and known.not_before <= not_before <= known.fit[0]:
+            return known.fit
+        fit = self._first_fit(row, host_index, int(times.usable[host_index]), not_before, booked)
+        times.beside[host_index] = _FitBeside(limit_s, not_before, booked, fit)
+        return fit
 
     def _first_fit(
         self,
@@ -247,7 +278,7 @@ class Backfill:
         host_index: int,
         usable: int,
         not_before: float = -math.inf,
-        booked: Sequence[_Booking] = (),
+        booked: Iterable[_Booking] = (),
     ) -> tuple[float, int]:
         """Return when and on which GPUs a slice fits on a host, for as long as it may run. Jobs there end at their
         time limits.
@@ -292,12 +323,46 @@ _Booking = tuple[float, float, int]
 """(start, end, GPUs) on one host."""
 
 
-def _by_host(reservations: Iterable[PlannedReservation]) -> dict[int, list[_Booking]]:
-    booked: dict[int, list[_Booking]] = {}
-    for reservation in reservations:
-        for host_index, gpus in zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True):
-            booked.setdefault(host_index, []).append((reservation.start, reservation.end, gpus))
-    return booked
+class _Bookings:
+    """What is reserved on each host. From one date to the next only a few reservations differ."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, PlannedReservation] = {}
+        """By identity: a reservation does not change."""
+        self._on: dict[int, dict[int, _Booking]] = {}
+        self._sets: dict[int, frozenset[_Booking]] = {}
+
+    def follow(self, reservations: Iterable[PlannedReservation]) -> Mapping[int, frozenset[_Booking]]:
+        """Return host index -> what these reservations book there. Valid until the next call."""
+        wanted = {id(one): one for one in reservations}
+        changed: set[int] = set()
+        for key in self._held.keys() - wanted.keys():
+            for host_index in self._held[key].hosts.tolist():
+                del self._on[host_index][key]
+                changed.add(host_index)
+        for key in wanted.keys() - self._held.keys():
+            one = wanted[key]
+            for host_index, gpus in zip(one.hosts.tolist(), one.gpus.tolist(), strict=True):
+                self._on.setdefault(host_index, {})[key] = one.start, one.end, gpus
+                changed.add(host_index)
+        for host_index in changed:
+            if self._on[host_index]:
+                self._sets[host_index] = frozenset(self._on[host_index].values())
+            else:
+                del self._on[host_index]
+                self._sets.pop(host_index, None)
+        self._held = wanted
+        return self._sets
+
+
+@dataclass(frozen=True, slots=True)
+class _FitBeside:
+    """A first fit on a host beside bookings, and what it was computed for."""
+
+    limit_s: float | None
+    not_before: float
+    booked: frozenset[_Booking]
+    fit: tuple[float, int]
 
 
 @dataclass
@@ -306,3 +371,7 @@ class _ReadyTimes:
     ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """By host index. Infinity: no time is known. Minus infinity: now."""
     gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))
+    usable: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """The GPUs that could serve once all others have ended, where a time is known."""
+    beside: dict[int, _FitBeside] = field(default_factory=dict)
+    """The last fit beside bookings, by host index. Forgotten when something changes on the host."""

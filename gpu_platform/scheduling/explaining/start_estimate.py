@@ -107,7 +107,7 @@ class Estimates:
         state = self._state
         if not row.is_plain:
             return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
-        able = together(row.resources, state.snapshot, state.candidates.of(row).after_use)
+        able = together(row.resources, state.snapshot, state.candidates.able(row))
         return able if np.count_nonzero(able) >= row.resources.hosts else None
 
 

@@ -265,7 +265,7 @@ def _kept(
     blocked_by = last_round.blocking_turns(entry.row)
     blocked = blocked_by < entry.turn
     ahead = [int(blocked_by[blocked].min())] if blocked.any() else []
-    for turn, reservation in last_round.reservations:
+    for turn, reservation in last_round.reservations if candidates.fits.any() else ():
         if turn < entry.turn and reservation.binds(row, last_round.now):
             around = last_round.state.backfill.without_reserved([reservation], row, candidates)
             closed = candidates.fits & ~around.fits

@@ -115,18 +115,27 @@ class CandidateIndex:
 
     def of(self, row: PlacementRequest) -> Candidates:
         """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
-        key = shape_of(row)
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = _Shape(self._framework, self._snapshot, row)
-            self._shapes.put(key, shape, max(MAX_SHAPES, SHAPE_BYTES // (40 * max(len(self._snapshot), 1))))
+        key, shape = self._shape(row)
         candidates = shape.current()
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
+
+    def able(self, row: PlacementRequest) -> NDArray[np.bool_]:
+        """Return the hosts that could serve a job once all jobs have ended. Cheaper than :meth:`of`, because it hardly
+        ever changes. Callers must not change it."""
+        return self.of(row).after_use if row.excluded_gpus or row.excluded_hosts else self._shape(row)[1].able()
 
     def forget(self) -> None:
         """Forget all answers: what scores rest on is not what it was."""
         self._shapes.clear()
         self._overlays.clear()
+
+    def _shape(self, row: PlacementRequest) -> tuple[tuple[object, ...], _Shape]:
+        key = shape_of(row)
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = _Shape(self._framework, self._snapshot, row)
+            self._shapes.put(key, shape, max(MAX_SHAPES, SHAPE_BYTES // (40 * max(len(self._snapshot), 1))))
+        return key, shape
 
     def _without(self, candidates: Candidates, key: tuple[object, ...], row: PlacementRequest) -> Candidates:
         key = (*key, row.excluded_gpus, row.excluded_hosts)
@@ -174,21 +183,32 @@ class _Shape:
         self._framework = framework
         self._snapshot = snapshot
         self._query = HostQuery(row.resources, tenant=row.tenant)
-        self._seen = 0
+        self._seen = self._able_seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool), framework.site_filters)
 
     def current(self) -> Candidates:
         snapshot, seen = self._snapshot, self._seen
         if seen != snapshot.version:
-            if len(self._candidates.after_use) != len(snapshot):
-                self._candidates = self._candidates.resized(len(snapshot))
-            used, healed, rebuilt = (np.flatnonzero(snapshot.changed_at[change] > seen) for change in ChangeKind)
+            self.able()
+            used, rebuilt = (
+                np.flatnonzero(snapshot.changed_at[change] > seen) for change in (ChangeKind.USE, ChangeKind.FACTS)
+            )
             self._candidates.offers.put(used, self._framework.examine(self._query, snapshot, used))
-            for change, hosts, answers in (
-                (ChangeKind.USE, healed, self._candidates.after_use),
-                (ChangeKind.HEALTH, rebuilt, self._candidates.after_health),
-            ):
-                if len(hosts):
-                    answers[hosts] = self._framework.could_serve(self._query, snapshot, hosts, change)
+            self._could_serve(ChangeKind.HEALTH, rebuilt, self._candidates.after_health)
             self._seen = snapshot.version
         return self._candidates
+
+    def able(self) -> NDArray[np.bool_]:
+        snapshot = self._snapshot
+        if self._able_seen != snapshot.version:
+            if len(self._candidates.after_use) != len(snapshot):
+                self._candidates = self._candidates.resized(len(snapshot))
+            healed = np.flatnonzero(snapshot.changed_at[ChangeKind.HEALTH] > self._able_seen)
+            self._could_serve(ChangeKind.USE, healed, self._candidates.after_use)
+            self._able_seen = snapshot.version
+        return self._candidates.after_use
+
+    def _could_serve(self, after: ChangeKind, hosts: HostIndices, answers: NDArray[np.bool_]) -> None:
+        """Ask ``hosts`` again whether they could serve after changes up to the kind ``after``."""
+        if len(hosts):
+            answers[hosts] = self._framework.could_serve(self._query, self._snapshot, hosts, after)

@@ -67,8 +67,10 @@ class RoundView:
 class Verdicts:
     """What the screen found, by index of the group."""
 
+    full: Flags
+    """Too few hosts have enough left, whatever is kept or reserved."""
     hopeless: Flags
-    """Too few hosts have enough left, whatever is reserved."""
+    """Too few of the hosts that are not kept have enough left, whatever is reserved. ``full`` is a part of it."""
     no_place: Flags
     """The request would find no place. ``hopeless`` is a part of it."""
     settled: Flags
@@ -174,23 +176,30 @@ class RequestScreen:
     def judge(self, view: RoundView) -> Verdicts:
         """Return the verdicts on all groups of this round. They stay true for the rest of the round."""
         n = len(self._groups.key)
-        hopeless, no_place, settled = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n, bool)
+        full, hopeless, no_place, settled = (np.zeros(n, bool) for _ in range(4))
         here = np.flatnonzero(self._groups.used == self._round)
         for takes, rows in _TAKEN.items():
             alike = here[self._groups.takes[here] == takes]
             if not len(alike):
                 continue
             kept = _any(view.kept[rows])
-            hopeless[alike] = self._too_few(alike, ~kept)
             settled[alike] = self._changes_nothing(alike, view, rows)
-            maybe = alike[~hopeless[alike]]
-            hopeless[maybe] = self._too_few_since(maybe, ~kept)
-            maybe = maybe[~hopeless[maybe]]
+            maybe = self._without_place(alike, np.ones(len(kept), bool), full)
+            hopeless[alike] = full[alike]
+            if kept.any():
+                maybe = self._without_place(maybe, ~kept, hopeless)
             for group, closed, reserved in self._by_binding(maybe, view, rows, kept):
                 no_place[group] = self._too_few_left(group, ~closed, reserved)
-        return Verdicts(hopeless, hopeless | no_place, settled)
+        return Verdicts(full, hopeless, hopeless | no_place, settled)
 
     # -- the questions -----------------------------------------------------------------------------
+
+    def _without_place(self, indices: NDArray[np.intp], open_hosts: Flags, answer: Flags) -> NDArray[np.intp]:
+        """Note in ``answer`` for which groups too few of the hosts have enough left. Return the other groups."""
+        answer[indices] = self._too_few(indices, open_hosts)
+        maybe = indices[~answer[indices]]
+        answer[maybe] = self._too_few_since(maybe, open_hosts)
+        return maybe[~answer[maybe]]
 
     def _too_few(self, indices: NDArray[np.intp], open_hosts: Flags) -> Flags:
         """Tell for which groups too few hosts have enough free GPUs. Hosts of a class are counted together."""
