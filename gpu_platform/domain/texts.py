@@ -1,4 +1,4 @@
-"""Checks of names, commands and environments, for everything that a user sends."""
+"""Checks of names, commands and environments, for everything that a user sends; and how texts and times are shown."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ def printable(text: str, keep: str = "\n\t") -> str:
 def one_line(text: str) -> str:
     """As :func:`printable`, but line ends and tabs are shown as escapes, too: the text cannot look like two lines."""
     return printable(text, keep="")
+
+
+def duration(seconds: float) -> str:
+    """The time in at most two units: ``5s``, ``2m05s``, ``1h30m``, ``3d02h``."""
+    seconds = max(0, int(seconds))
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02}s"
+    if seconds < 86400:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02}m"
+    return f"{seconds // 86400}d{seconds % 86400 // 3600:02}h"
 
 
 def _shown(character: str) -> str:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.texts import duration
 from gpu_platform.store import Store
 from service.operations.checkpoints import checkpoint_warnings, uses_checkpoints
 
 
 def may_need_warnings(spec: JobSpec) -> bool:
     """True if :func:`warnings_of` may find something. It does not ask the database."""
-    return uses_checkpoints(spec) or spec.fencing is Fencing.RELAXED or _crosses_numa(spec)
+    return (
+        uses_checkpoints(spec)
+        or spec.fencing is Fencing.RELAXED
+        or spec.time_limit_s is not None
+        or _crosses_numa(spec)
+    )
 
 
 def warnings_of(store: Store, spec: JobSpec) -> list[str]:
@@ -25,7 +34,19 @@ def warnings_of(store: Store, spec: JobSpec) -> list[str]:
             "allow_cross_numa: GPUs of one host may lie on both sockets, and what they exchange goes through the "
             "processors' link, which is slower than PCIe or NVLink on one side"
         )
-    return found
+    return found + _short_limit(store, spec)
+
+
+def _short_limit(store: Store, spec: JobSpec) -> list[str]:
+    """Most runs like this one took longer than its time limit."""
+    usual = shared_run_times(store).expect(replace(traits_of(spec), time_limit_s=None))
+    if spec.time_limit_s is None or usual is None or usual.median_s <= spec.time_limit_s:
+        return []
+    low, middle, high = map(duration, (usual.low_s, usual.median_s, usual.high_s))
+    return [
+        f"such jobs usually run {middle} (80 %: {low} to {high}), and the time limit is {duration(spec.time_limit_s)}: "
+        "it will probably be stopped before it ends"
+    ]
 
 
 def _crosses_numa(spec: JobSpec) -> bool:

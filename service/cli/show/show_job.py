@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.texts import counted, one_line
+from gpu_platform.domain.texts import counted, duration, one_line
 from service.cli.show import show_waiting, tables
 from service.cli.terminal import safe
 
@@ -68,13 +68,13 @@ def _facts(job: Job) -> _Facts:
     yield from _ending_facts(job)
     yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
     if job.finished_at is not None:
-        yield "took", tables.duration((job.finished_at - job.created_at).total_seconds())
+        yield "took", duration((job.finished_at - job.created_at).total_seconds())
     if job.workflow_url:
         yield "workflow", job.workflow_url
 
 
 def _usually(expected: RunTime) -> str:
-    low, middle, high = (tables.duration(seconds) for seconds in (expected.low_s, expected.median_s, expected.high_s))
+    low, middle, high = (duration(seconds) for seconds in (expected.low_s, expected.median_s, expected.high_s))
     return f"usually {middle} (80 %: {low} to {high})"
 
 
@@ -114,7 +114,7 @@ def _ending_facts(job: Job) -> _Facts:
     if job.stopped_by is not None:
         yield "stopped" if job.state is JobState.CANCELLED else "last stop", str(job.stopped_by)
     if job.checkpoint_at is not None:
-        yield "checkpoint", f"{tables.duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
+        yield "checkpoint", f"{duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
     for warning in job.warnings:
         yield "warning", safe(warning, "yellow")
     if job.exit_code is not None:
@@ -130,7 +130,7 @@ def retry_text(job: Job, now: datetime | None = None) -> str | None:
     if job.failure is not None:
         code = job.failure.exit_code
         why = f", after {job.failure.message if code is None else f'exit code {code}'}"
-    return f"retry {job.user_retries} of {job.spec.max_retries} in {tables.duration(math.ceil(left_s))}{why}"
+    return f"retry {job.user_retries} of {job.spec.max_retries} in {duration(math.ceil(left_s))}{why}"
 
 
 def request_lines(spec: JobSpec) -> list[str]:
@@ -166,10 +166,10 @@ def _options_line(spec: JobSpec) -> list[str]:
     """How the job is treated, if that differs from the default."""
     options = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
     options += [f"priority {spec.priority}"] if spec.priority else []
-    options += [f"at most {tables.duration(spec.time_limit_s)}"] if spec.time_limit_s else []
+    options += [f"at most {duration(spec.time_limit_s)}"] if spec.time_limit_s else []
     options += [] if spec.preemptible else ["never preempted"]
     options += ["goes on from its checkpoints"] if spec.checkpoints else []
     wanted = spec.checkpoint
-    options += [f"a checkpoint every {tables.duration(wanted.every_s)}"] if wanted.every_s else []
+    options += [f"a checkpoint every {duration(wanted.every_s)}"] if wanted.every_s else []
     options += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
     return options

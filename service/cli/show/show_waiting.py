@@ -15,8 +15,8 @@ from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, HostS
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.texts import counted
-from service.cli.show.tables import clock, duration, format_indices, plain_table
+from gpu_platform.domain.texts import counted, duration
+from service.cli.show.tables import clock, format_indices, plain_table
 
 
 def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:

@@ -17,7 +17,7 @@ from gpu_platform.domain.hosts.gpu import Gpu, Host
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.domain.texts import counted, one_line, printable
+from gpu_platform.domain.texts import counted, duration, one_line, printable
 
 _COLORS = {
     JobState.RUNNING: "green",
@@ -210,18 +210,6 @@ def state(value: JobState | GpuState | HostState) -> Text:
 def gpu_state(gpu: Gpu) -> Text:
     """The state of a GPU, for tables that show the state of its host in a note."""
     return Text(_UNAVAILABLE, style="yellow") if is_unavailable(gpu) else state(gpu.state)
-
-
-def duration(seconds: float) -> str:
-    """The time in at most two units: ``5s``, ``2m05s``, ``1h30m``, ``3d02h``."""
-    seconds = max(0, int(seconds))
-    if seconds < 60:
-        return f"{seconds}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02}s"
-    if seconds < 86400:
-        return f"{seconds // 3600}h{seconds % 3600 // 60:02}m"
-    return f"{seconds // 86400}d{seconds % 86400 // 3600:02}h"
 
 
 def _gang(spec: JobSpec) -> str:

@@ -18,6 +18,7 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from service.operations import dry_runs
+from service.operations.warnings import may_need_warnings, warnings_of
 from tests.store_cluster import NOW, Cluster, key
 
 
@@ -118,3 +119,16 @@ def test_a_dry_run_is_shortest_by_what_was_learned(cluster: Cluster) -> None:
         found = dry_runs.dry_run(cluster.store, _spec(name, time_limit_s=7200))
         assert found.reason is not None, found.message
         assert found.reason.position == place, name
+
+
+@pytest.mark.parametrize(("limit_s", "warns"), [(None, False), (7200, False), (1800, True)])
+def test_a_time_limit_that_such_jobs_usually_reach_is_warned_of(
+    cluster: Cluster, limit_s: int | None, *, warns: bool
+) -> None:
+    spec = _spec("train-new", time_limit_s=limit_s)
+    assert may_need_warnings(spec) == (limit_s is not None)
+    found = warnings_of(cluster.store, spec)
+    assert len(found) == warns
+    if warns:
+        assert found[0].startswith("such jobs usually run 59m")
+        assert "and the time limit is 30m00s: it will probably be stopped before it ends" in found[0]
