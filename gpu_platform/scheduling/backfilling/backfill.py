@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
-from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.domains import domains_of, soonest
 from gpu_platform.scheduling.placing.framework import CODES, Framework
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.subsets import best_subset_for
@@ -197,22 +196,12 @@ class Backfill:
         ``is_later`` does that for a host, corrects ``ready_at``, and tells whether it became later.
         """
         hosts = np.flatnonzero(ready_at < math.inf)
-        domain = domains_of(request, self._snapshot, hosts)
-        order = np.lexsort((domain, ready_at[hosts]))
-        hosts, domain = hosts[order], domain[order]
-        in_order = zip(ready_at[hosts].tolist(), domain.tolist(), hosts.tolist(), strict=True)
-        following, later = next(in_order, None), list[tuple[float, int, int]]()
+        domains = domains_of(request, self._snapshot, hosts)
+        domain_of = np.zeros(len(ready_at), np.intp)
+        domain_of[hosts] = domains
         found: dict[int, list[int]] = {}
-        while following is not None or later:
-            if following is None or (later and later[0] < following):
-                _, number, host_index = heappop(later)
-            else:
-                (_, number, host_index), following = following, next(in_order, None)
-            if is_later(host_index):
-                if ready_at[host_index] < math.inf:
-                    heappush(later, (float(ready_at[host_index]), number, host_index))
-                continue
-            inside = found.setdefault(number, [])
+        for host_index in soonest(ready_at, hosts, domains, is_later):
+            inside = found.setdefault(int(domain_of[host_index]), [])
             inside.append(host_index)
             if len(inside) == request.hosts:
                 return np.array(inside, np.intp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
-from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.domains import domains_of, is_between_hosts, soonest
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
 from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.subsets import best_subset_for
@@ -252,19 +252,19 @@ class WhatIf:
     def earliest(self, row: PlacementRequest) -> tuple[float, Mapping[int, int]] | None:
         """Return when the gang could start at the earliest, and where: host index -> GPUs. None: nobody knows."""
         request, available = row.resources, self._availability(row)
-        while (chosen := earliest_hosts(request, self.snapshot, available.at)) is not None:
-            late = False
-            for host_index in chosen.tolist():
-                at = float(available.at[host_index])
-                available.at[host_index], _ = self._first_fit(request, host_index, available, at)
-                late |= bool(available.at[host_index] > at)
-            if not late:
-                start = float(available.at[chosen].max())
-                return start, {
-                    host_index: self._first_fit(request, host_index, available, start)[1]
-                    for host_index in chosen.tolist()
-                }
-        return None
+
+        def is_later(host_index: int) -> bool:
+            at = float(available.at[host_index])
+            available.at[host_index], _ = self._first_fit(request, host_index, available, at)
+            return bool(available.at[host_index] > at)
+
+        chosen = earliest_hosts(request, self.snapshot, available.at, is_later)
+        if chosen is None:
+            return None
+        start = float(available.at[chosen].max())
+        return start, {
+            host_index: self._first_fit(request, host_index, available, start)[1] for host_index in chosen.tolist()
+        }
 
     def take(self, gpus: Mapping[int, int], until: float) -> None:
         """Assume that a job has these GPUs until ``until``."""
@@ -319,28 +319,35 @@ def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIn
     available.at[hosts] = np.partition(times, count - 1, axis=1)[:, count - 1]
 
 
-def earliest_hosts(request: ResourceRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
+def earliest_hosts(
+    request: ResourceRequest, snapshot: Snapshot, at: Times, is_later: Callable[[int], bool] = lambda _: False
+) -> HostIndices | None:
     """Return as many hosts as the gang needs, in one domain of its required level, so that the last is ready first.
 
-    ``at``, by host index: when hosts are ready, or their rank in another order. Infinity: never.
+    ``at``, by host index: when hosts are ready, or their rank in another order. Infinity: never. ``is_later``: see
+    :func:`soonest`. Of domains that are ready at the same time it is the one whose first host is first by name.
     """
     hosts = np.flatnonzero(at < math.inf)
     if len(hosts) < request.hosts:
         return None
-    name = snapshot.by_name[hosts]
-    if request.hosts == 1:
-        first = np.flatnonzero(at[hosts] == at[hosts].min())
-        return hosts[first[[np.argmin(name[first])]]]
-    domain = domains_of(request, snapshot, hosts)
-    order = np.lexsort((name, at[hosts], domain))
-    first = np.flatnonzero(np.diff(domain[order], prepend=-1))
-    last = first + request.hosts - 1
-    whole = last < np.append(first[1:], len(order))
-    if not whole.any():
+    anywhere = request.hosts == 1 or not is_between_hosts(request.gang_level)
+    domain_of = np.zeros(len(at), np.intp)
+    domain_of[hosts] = 0 if anywhere else domains_of(request, snapshot, hosts)
+    found: dict[int, list[int]] = {}
+    whole: list[list[int]] = []
+    for host_index in soonest(at, hosts, snapshot.by_name[hosts], is_later):
+        if whole and at[host_index] > at[whole[0][-1]]:
+            break
+        inside = found.setdefault(int(domain_of[host_index]), [])
+        inside.append(host_index)
+        if len(inside) == request.hosts:
+            whole.append(inside)
+            if anywhere:
+                break
+    if not whole:
         return None
-    first, last = first[whole], last[whole]
-    best = int(np.lexsort((name[order[first]], at[hosts[order[last]]]))[0])
-    return hosts[order[first[best] : last[best] + 1]]
+    best = min(whole, key=lambda inside: int(snapshot.by_name[inside[0]]))
+    return np.array(best[: request.hosts], np.intp)
 
 
 def _best(machine: Machine, free: int, request: ResourceRequest) -> int:

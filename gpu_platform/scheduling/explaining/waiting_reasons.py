@@ -30,9 +30,11 @@ from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
 from gpu_platform.scheduling.rounds import SchedulingRound
 
 SLICE, IDLE_SLICE = 8, 32
-"""How many jobs are looked at during a decision, and in each pass if there is nothing to decide. A look takes about a
-millisecond in a cluster of 1,000 hosts.
+"""How many jobs are looked at during a decision, and if there is nothing to decide. A look takes about a millisecond in
+a cluster of 1,000 hosts. Promises that changed may be more: at most IDLE_SLICE of them are told at once.
 """
+LEFT_FOR_OTHERS = 2
+"""So many of these looks are not for new classes. Otherwise a stream of new ones would stop all others."""
 RATE_PER_S, BURST = 256.0, 64.0
 """How many jobs are looked at per second during decisions: on average, and at once."""
 ESTIMATE_AGAIN_S = 5.0
@@ -94,13 +96,15 @@ class WaitingReasons:
         decided.
         """
         self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
-        self._at, self._slice = now, SLICE
+        self._at, self._slice = now, IDLE_SLICE if idle else SLICE
         self.pass_time(now)
         self._new.extend(self._state.queue.take_new_classes())
+        promised = self._promises(last_round)
+        self._new.extendleft(reversed(promised))
+        first = min(len(self._new), max(self._slice - LEFT_FOR_OTHERS, min(len(promised), IDLE_SLICE)))
+        self._slice = max(self._slice - first, LEFT_FOR_OTHERS)
         self._look_ahead(last_round, now, idle)
-        keys = dict.fromkeys(self._promises(last_round))
-        for _ in range(min(IDLE_SLICE if idle else SLICE, len(self._new))):
-            keys[self._new.popleft()] = None
+        keys = dict.fromkeys(self._new.popleft() for _ in range(first))
         for _ in range(self._spend(idle, len(self._due))):
             keys[self._due.popleft()] = None
         return self._publish(keys, last_round, now)
@@ -224,11 +228,9 @@ class WaitingReasons:
 
     def _spend(self, idle: bool, wanted: int) -> int:
         """Return how many of ``wanted`` jobs may be looked at now."""
-        if idle:
-            return min(wanted, IDLE_SLICE)
-        spent = min(wanted, self._slice, int(self._allowance))
+        spent = min(wanted, self._slice if idle else min(self._slice, int(self._allowance)))
         self._slice -= spent
-        self._allowance -= spent
+        self._allowance -= 0 if idle else spent
         return spent
 
     def _promises(self, last_round: SchedulingRound) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +23,28 @@ def together(request: ResourceRequest, snapshot: Snapshot, hosts: NDArray[np.boo
         allowed = domains_of(request, snapshot, host_indices)
         answer[host_indices[np.bincount(allowed)[allowed] >= request.hosts]] = True
     return answer
+
+
+def soonest(
+    at: NDArray[np.float64], hosts: HostIndices, ties: NDArray[np.intp], is_later: Callable[[int], bool]
+) -> Iterator[int]:
+    """Yield ``hosts`` in the order in which they are ready; those with the smaller ``ties`` first.
+
+    ``at``, by host index, may be too early. ``is_later`` is called before a host is yielded: it corrects the host's
+    time, and tells whether that is later now. So only hosts that are looked at need the right time. Infinity: never.
+    """
+    order = np.lexsort((ties, at[hosts]))
+    in_order = zip(at[hosts[order]].tolist(), ties[order].tolist(), hosts[order].tolist(), strict=True)
+    following, put_back = next(in_order, None), list[tuple[float, int, int]]()
+    while following is not None or put_back:
+        if following is None or (put_back and put_back[0] < following):
+            _, tie, host_index = heappop(put_back)
+        else:
+            (_, tie, host_index), following = following, next(in_order, None)
+        if not is_later(host_index):
+            yield host_index
+        elif at[host_index] < math.inf:
+            heappush(put_back, (float(at[host_index]), tie, host_index))
 
 
 def is_between_hosts(level: str | None) -> bool:

@@ -159,14 +159,18 @@ class RequestScreen:
         """
         self._round += 1
         self._learn_classes(self._classes.update())
-        self._groups.used[[index for key in groups if (index := self._of.get(key)) is not None]] = self._round
-        rows = ((key, first(key)) for key in groups if key not in self._of)
+        indices = self._indices(groups)
+        self._groups.used[indices[indices >= 0]] = self._round
+        rows = ((groups[place], first(groups[place])) for place in np.flatnonzero(indices < 0).tolist())
         new = {key: row for key, row in rows if row is not None and row.is_plain}
         if len(self._of) + len(new) > len(self._groups.key):
             self._make_room(len(new))
         for key, row in new.items():
             self._add(key, row)
-        return np.array([self._of.get(key, -1) for key in groups], np.intp)
+        return self._indices(groups) if new else indices
+
+    def _indices(self, groups: Sequence[GroupKey]) -> NDArray[np.intp]:
+        return np.fromiter((self._of.get(key, -1) for key in groups), np.intp, len(groups))
 
     def looked(self, index: int, candidates: Candidates) -> None:
         """Note that a round looked at all hosts for the request."""

@@ -57,6 +57,8 @@ class QueueCursor:
         self._at = 0
         """How many of these had their turn."""
         self._dropped = [False] * len(self._in_order)
+        self._gone: Flags = np.zeros(len(self._in_order), bool)
+        """The same as ``_dropped``, which is faster for single needs."""
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
         """Groups where fair share decides, otherwise needs that had a turn and of which a job is left."""
         if share is not None:
@@ -80,11 +82,10 @@ class QueueCursor:
         """
         if self._share is not None:
             return
-        for number in np.flatnonzero(needs | groups).tolist():
-            if not self._dropped[number]:
-                need = self._in_order[number][1]
-                alone = len(need.groups) == 1 and need.groups[0][1] == self._firsts[number]
-                self._dropped[number] = alone or bool(needs[number] and not need.with_exclusions)
+        for number in np.flatnonzero((needs | groups) & ~self._gone).tolist():
+            need = self._in_order[number][1]
+            alone = len(need.groups) == 1 and need.groups[0][1] == self._firsts[number]
+            self._dropped[number] = self._gone[number] = alone or bool(needs[number] and not need.with_exclusions)
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
