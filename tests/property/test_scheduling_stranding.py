@@ -38,7 +38,7 @@ def count(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> f
         needed = sum(task.weight * amount for task, amount in zip(mix, asked, strict=True))
         if needed:
             fed.append(has * max(gpus, 1e-9 * weight) / needed)
-    return lost + total / 100 - min(fed)
+    return lost + 0.25 * (total / 100 - min(fed))
 
 
 @given(

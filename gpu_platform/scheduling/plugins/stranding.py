@@ -1,8 +1,9 @@
 """GPUs that typical tasks cannot use: the measure behind the score ``fragmentation`` where GPUs are shared.
 
-It is the sum of two terms, in GPUs. The first is that of Weng et al., "Beware of Fragmentation: Scheduling
-GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023: what is left on GPUs that cannot serve a
-typical task, in expectation. If the host cannot serve the task, everything that is left counts. This term sees a
+It is the sum of two terms, in GPUs, and the second counts a quarter. The first is that of Weng et al., "Beware of
+Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023: what is left on
+GPUs that cannot serve a typical task, in expectation.
+If the host cannot serve the task, everything that is left counts. This term sees a
 shortage of CPUs only when it is there. The second term sees it before: the GPUs that stay unused if typical tasks use
 up the host's CPUs or memory. So tasks with few CPUs go where CPUs are scarce, and tasks with many CPUs go where there
 are many.
@@ -27,6 +28,9 @@ from gpu_platform.scheduling.placing.framework import Offers
 
 _WHOLE = 100
 _MIG_SLICES = 7
+_SHORTAGE = 0.25
+"""A GPU that may stay unused for want of CPUs or memory counts as so many stranded GPUs. With 1 the score opens empty
+hosts early, to even out their CPUs, and jobs that need whole hosts find none. See docs/explanation/deciding.md."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,15 @@ class StrandedGpus:
         self._facts = [task.gpu_facts for task in tasks]
         self._describe(np.ones((1, len(tasks)), bool))
         self._machines = 0
+        self._scarcity: NDArray[np.float64] = np.zeros(0)
         self._known: NDArray[np.float64] = np.zeros(0)
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def growth(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
-        """Return how many more GPUs would be stranded on each host if it gave what it offers."""
+        """Return how many more GPUs would be stranded on each host if it gave what it offers, and the scarcity of the
+        GPUs that it gives: see :meth:`_compare_demand`."""
         self._look_at_machines(snapshot)
         left = _left(snapshot, hosts)
         taken = as_rows(offers.gpus, left.shape[1])
@@ -88,7 +94,8 @@ class StrandedGpus:
         cpus, ram = _host_left(snapshot, hosts)
         machine = snapshot.machine[hosts]
         then = self.stranded(after, cpus - request.cpus_per_host, ram - request.ram_mib_per_host, machine)
-        return then - self._now(snapshot, hosts, left, cpus, ram)
+        grown = then - self._now(snapshot, hosts, left, cpus, ram)
+        return grown + self._scarcity[machine] * (request.gpus_per_host * percent_of(request) / _WHOLE)
 
     def stranded(
         self,
@@ -112,7 +119,7 @@ class StrandedGpus:
         for has, per_gpu in ((cpus, self._cpus_per_gpu[machine]), (ram_mib, self._ram_per_gpu[machine])):
             fed = np.divide(has, per_gpu, out=gpus.copy(), where=per_gpu > 0.0)
             np.minimum(usable, fed, out=usable)
-        return expected + gpus - usable
+        return expected + _SHORTAGE * (gpus - usable)
 
     def _look_at_machines(self, snapshot: Snapshot) -> None:
         """Find out which machines can serve which tasks, by model and other facts of GPUs, if there are new ones."""
@@ -125,6 +132,22 @@ class StrandedGpus:
                 question = (facts.model, facts.exclude_model, facts.memory_mib, facts.min_compute_capability)
                 accepts[:, number] = snapshot.matching(question, partial(_accepts, facts)) != 0
         self._describe(accepts)
+        # Only once: scores that are remembered follow from it. Machines that come later count as not scarce.
+        scarcity = self._scarcity if len(self._scarcity) else self._compare_demand(accepts, snapshot)
+        self._scarcity = np.append(scarcity, np.zeros(self._machines - len(scarcity)))
+
+    def _compare_demand(self, accepts: NDArray[np.bool_], snapshot: Snapshot) -> NDArray[np.float64]:
+        """Return how scarce the GPUs of each machine are: 0 for those for which the fewest tasks come, [machines].
+
+        It is the part of the demand for each part of all GPUs, if each task takes any GPU that it can use with equal
+        chance. So tasks that can use any GPU leave those that others need, although these have CPUs to spare.
+        """
+        every = np.arange(len(snapshot))
+        gpus = np.bincount(snapshot.machine[every], weights=snapshot.size[every], minlength=len(accepts))
+        room = np.maximum(gpus @ accepts, 1.0) / max(gpus.sum(), 1.0)
+        demand = self._weight * self._share_of_gpus
+        per_gpu = accepts @ (demand / max(demand.sum(), 1e-9) / room)
+        return per_gpu - per_gpu.min()
 
     def _describe(self, accepts: NDArray[np.bool_]) -> None:
         """``accepts``: which machines can serve which tasks, [machines, tasks].

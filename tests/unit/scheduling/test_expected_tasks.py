@@ -121,6 +121,19 @@ def test_jobs_that_take_any_gpu_leave_those_that_others_need() -> None:
     assert all("h100" in place(scheduler, job(8)) for _ in range(4))
 
 
+def test_scarce_gpus_are_left_to_those_who_need_them_although_they_have_cpus_to_spare() -> None:
+    """A fifth of all jobs take an A100 only, and there is one host of them. Others need more CPUs than H100 have."""
+    machines = cluster().host("a", "dgx-a100-40gb", cpus=512)
+    for number in range(8):
+        machines.host(f"h{number}", cpus=64)
+    scheduler = machines.scheduler(replace(PACKS, weights={**PACKS.weights, "bandwidth": 0.0}))
+    for number in range(100):
+        wanted = job().needs(model="A100").on_host(cpus=4) if number % 5 == 0 else job().on_host(cpus=12)
+        scheduler.add(wanted.row)
+        scheduler.remove(wanted.row.job_id)
+    assert place(scheduler, job().on_host(cpus=30)) != "a"
+
+
 def test_what_it_learned_packs_better_than_first_fit_where_cpus_are_scarce() -> None:
     worlds = [arrivals(seed, cpus_per_gpu=(2, 4, 20)) for seed in range(12)]
     assert sum(allocated(came, PACKS) for came in worlds) >= 1.005 * sum(first_fit(came) for came in worlds)
