@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,16 +162,20 @@ class RequestScreen:
         self._learn_classes(self._classes.update())
         indices = self._indices(groups)
         self._groups.used[indices[indices >= 0]] = self._round
-        rows = ((groups[place], first(groups[place])) for place in np.flatnonzero(indices < 0).tolist())
+        unknown = np.flatnonzero(indices < 0).tolist()
+        rows = ((groups[place], first(groups[place])) for place in unknown)
         new = {key: row for key, row in rows if row is not None and row.is_plain}
         if len(self._of) + len(new) > len(self._groups.key):
             self._make_room(len(new))
+            indices = self._indices(groups)
         for key, row in new.items():
             self._add(key, row)
-        return self._indices(groups) if new else indices
+        for place in unknown:
+            indices[place] = self._of.get(groups[place], -1)
+        return indices
 
     def _indices(self, groups: Sequence[GroupKey]) -> NDArray[np.intp]:
-        return np.fromiter((self._of.get(key, -1) for key in groups), np.intp, len(groups))
+        return np.fromiter(map(self._of.get, groups, repeat(-1)), np.intp, len(groups))
 
     def looked(self, index: int, candidates: Candidates) -> None:
         """Note that a round looked at all hosts for the request."""
