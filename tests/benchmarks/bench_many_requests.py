@@ -3,7 +3,8 @@
 Each line is one world: a full cluster, and a queue in which every job asks for something of its own. In each cycle some
 running jobs end, what can start starts, and new jobs arrive for those that started. Times are CPU times of this process
 in milliseconds, of the cycle as a whole: what the feed reports, the decision, and its reasons. Arguments choose lines:
-``1000x10``, ``easy``, ``conservative``, a number of requests, ``preempt``, ``defragment``.
+``1000x10``, ``easy``, ``conservative``, a number of requests, ``preempt``, ``defragment``. ``cycles=30``: at
+most so many.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ MODELS = (None, None, None, None, "H100", "A100", "B200", "4090")
 LEAF_HOSTS = 32
 CPUS, RAM_MIB = 96, 512 * 1024
 SEED = 11
-CURVE = (1, 10, 100, 300, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
+CYCLES = 200
+CURVE = (1, 10, 100, 512, 1_000, 2_000, 5_000, 10_000, 20_000)
 
 
 def main(arguments: list[str]) -> None:
@@ -39,7 +41,8 @@ def main(arguments: list[str]) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)  # as in the service's processes: see workers/process.py
     numbers = [int(word) for word in arguments if word.isdigit()]
-    words = {word for word in arguments if not word.isdigit()}
+    cycles = next((int(word[7:]) for word in arguments if word.startswith("cycles=")), CYCLES)
+    words = {word for word in arguments if not word.isdigit() and not word.startswith("cycles=")}
     print(f"{'cluster':>10} {'policy':>14} {'distinct':>8} {'first ms':>9} {'p50 ms':>8} {'p99 ms':>8} {'most ms':>8}")
     for hosts, gpus, requests in ((1_000, 10, CURVE), (12_500, 8, (2_000,))):
         if not words.isdisjoint({"1000x10", "12500x8"}) and f"{hosts}x{gpus}" not in words:
@@ -48,10 +51,10 @@ def main(arguments: list[str]) -> None:
             if not words.isdisjoint({"easy", "conservative", "preempt", "defragment"}) and name not in words:
                 continue
             for waiting in numbers or (requests if name in ("easy", "conservative") else (200,)):
-                line(hosts, gpus, name, waiting)
+                line(hosts, gpus, name, waiting, cycles)
 
 
-def line(hosts: int, gpus: int, name: str, waiting: int, cycles: int = 200) -> None:
+def line(hosts: int, gpus: int, name: str, waiting: int, cycles: int = CYCLES) -> None:
     """Measure one world and print its line."""
     policies = {
         "easy": Policy(),
