@@ -32,6 +32,9 @@ _SHORTAGE = 0.25
 """A GPU that may stay unused for want of CPUs or memory counts as so many stranded GPUs. With 1 the score opens empty
 hosts early, to even out their CPUs, and jobs that need whole hosts find none. See docs/explanation/deciding.md."""
 
+_SCARCITY = 2.0
+"""What a task strands for each GPU that it takes, where one more task than elsewhere would come for each GPU."""
+
 
 @dataclass(frozen=True)
 class TypicalTask:
@@ -147,7 +150,7 @@ class StrandedGpus:
         room = np.maximum(gpus @ accepts, 1.0) / max(gpus.sum(), 1.0)
         demand = self._weight * self._share_of_gpus
         per_gpu = accepts @ (demand / max(demand.sum(), 1e-9) / room)
-        return per_gpu - per_gpu.min()
+        return _SCARCITY * (per_gpu - per_gpu.min())
 
     def _describe(self, accepts: NDArray[np.bool_]) -> None:
         """``accepts``: which machines can serve which tasks, [machines, tasks].
