@@ -74,7 +74,7 @@ def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng
             kept.take(gpus, start + rng.choice([math.inf, 30.0, 300.0]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_a_date_beside_remembered_bookings_is_the_date_that_is_found_anew(seed: int) -> None:
     rng = random.Random(seed)
