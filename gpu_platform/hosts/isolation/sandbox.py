@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
@@ -198,11 +199,8 @@ def start_sandbox(
     for fd in (fds.info, fds.seccomp, *(fd for _, fd in files)):
         os.close(fd)
     blocks.close()
-    # The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
-    # of the holder and of the ranks, soon after, take no time. With v2 alone this does nothing.
-    cgroup.enter()
     try:
-        meanwhile()
+        _enter_and(meanwhile, cgroup)
     except OSError:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
@@ -224,6 +222,30 @@ def start_sandbox(
             raise OSError(5, f"bubblewrap could not make the jail: {file.read()[-400:].strip()}")
     _limit_files(holder.process, mounts)
     return holder.process
+
+
+def _enter_and(meanwhile: Callable[[], object], cgroup: Cgroup) -> None:
+    """Move this process into the cgroup, and call ``meanwhile`` at the same time. Raises ``OSError``.
+
+    The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
+    of the holder and of the ranks, soon after, take no time. With v2 alone this does nothing.
+    """
+    failures: list[OSError] = []
+
+    def enter() -> None:
+        try:
+            cgroup.enter()
+        except OSError as error:
+            failures.append(error)
+
+    entering = threading.Thread(target=enter)
+    entering.start()
+    try:
+        meanwhile()
+    finally:
+        entering.join()
+    if failures:
+        raise failures[0]
 
 
 def _has_settled(holder: Process, cgroup: Cgroup) -> bool:
