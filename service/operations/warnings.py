@@ -38,9 +38,11 @@ def warnings_of(store: Store, spec: JobSpec) -> list[str]:
 
 
 def _short_limit(store: Store, spec: JobSpec) -> list[str]:
-    """Most runs like this one took longer than its time limit."""
+    """A warning if most runs like this one took longer than its time limit."""
+    if spec.time_limit_s is None:
+        return []
     usual = shared_run_times(store).expect(replace(traits_of(spec), time_limit_s=None))
-    if spec.time_limit_s is None or usual is None or usual.median_s <= spec.time_limit_s:
+    if usual is None or usual.median_s <= spec.time_limit_s:
         return []
     low, middle, high = map(duration, (usual.low_s, usual.median_s, usual.high_s))
     return [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
 from gpu_platform.scheduling.backfilling.release_forecast import WhatIf
 from gpu_platform.scheduling.placing.domains import soonest
@@ -84,16 +82,10 @@ def test_a_date_beside_remembered_bookings_is_the_date_that_is_found_anew(seed: 
     scheduler = machines.scheduler(Policy(backfill="conservative"))
     remembering, dates = scheduler._backfill.plan_start, 0
 
-    def checked(
-        row: PlacementRequest,
-        able: NDArray[np.bool_],
-        now: float,
-        others: Sequence[PlannedReservation] = (),
-        is_promised: bool = True,
-    ) -> PlannedReservation | None:
+    def checked(*arguments: Any, **named: Any) -> PlannedReservation | None:
         nonlocal dates
         anew = Backfill(scheduler.framework, scheduler.snapshot, scheduler.running_jobs)
-        found, expected = (plan(row, able, now, others, is_promised) for plan in (remembering, anew.plan_start))
+        found, expected = (plan(*arguments, **named) for plan in (remembering, anew.plan_start))
         assert _as_written(found) == _as_written(expected)
         dates += found is not None
         return found

@@ -56,7 +56,7 @@ def test_an_attempt_without_a_free_address_says_so(lan: Lan, gang: GangLink | No
         machine.run("ip", "route", "add", "blackhole", f"198.18.0.{number}/32")
     made = connect(machine, [6, 5], gang)
     assert made.returncode == 1
-    assert "FileExistsError no free address was found" in made.stderr
+    assert "FileExistsError no free address was found in 198.18.0.0/16" in made.stderr
 
 
 def test_a_network_of_the_gangs_number_is_not_taken_for_an_address(lan: Lan) -> None:

@@ -106,7 +106,7 @@ class AttemptNetwork:
         """Raises ``OSError``."""
         self._uplink, self._gang = order
         self._numbers = [] if self._uplink is None else _some_numbers(self._uplink)
-        """Of addresses in the uplink's subnet. The last one is tried."""
+        """Numbers of addresses in the uplink's subnet. The last one is tried."""
         self._host = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         if _libc.unshare(_CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), f"unshare(2): {os.strerror(ctypes.get_errno())}")
@@ -137,15 +137,14 @@ class AttemptNetwork:
 
     def _begin_again(self, error: OSError) -> _Program | None:
         """With another address, if it was refused because it is taken. The interface of the gang was made before it."""
-        if not isinstance(error, FileExistsError):
+        if not isinstance(error, FileExistsError) or self._uplink is None:
             raise error
-        if (
-            UPLINK in dict(socket.if_nameindex()).values()
-        ):  # another platform on this machine has a route to the address
+        made = {name for _, name in socket.if_nameindex()}
+        if UPLINK in made:  # another platform on this machine has a route to the address
             _Program("ip", [f"link del {UPLINK}"]).end()
         self._numbers.pop()
         if not self._numbers:
-            raise OSError(17, f"no free address was found after {_TRIES} tries: {error.strerror}")
+            raise OSError(17, f"no free address was found in {self._uplink.subnet} after {_TRIES} tries")
         return self._begin([])
 
 
@@ -155,7 +154,7 @@ def gang_address(subnet: str, node_rank: int) -> str:
 
 
 def _some_numbers(uplink: Uplink) -> list[int]:
-    """Of addresses in the subnet, by chance."""
+    """Return numbers of addresses in the subnet, chosen by chance."""
     addresses = ipaddress.IPv4Network(uplink.subnet).num_addresses
     return random.sample(range(2, min(addresses, 65_536) - 1), _TRIES)
 
