@@ -83,5 +83,8 @@ class AccessSettings(BaseModel):
 
     def highest_priority(self, role: Role) -> int:
         """The highest priority that somebody with this role may give to a job."""
-        allowed = [level for of, level in self.max_priority.items() if role.includes(of)]
-        return max((self.priorities[one] if isinstance(one, str) else one for one in allowed), default=0)
+        return max((self.level(one) for of, one in self.max_priority.items() if role.includes(of)), default=0)
+
+    def level(self, priority: str | int) -> int:
+        """The priority as a number, if it is named."""
+        return self.priorities[priority] if isinstance(priority, str) else priority

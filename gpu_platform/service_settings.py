@@ -6,13 +6,80 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpu_platform.domain.jobs.resources import Strategy
+from gpu_platform.domain.jobs.work_kind import WorkKind
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+Priority = Annotated[Annotated[int, Field(ge=-1000, le=1000)] | str, Field(union_mode="left_to_right")]
+"""A number, or a level of ``access.priorities``. A number in a variable of the environment is a number."""
+
+
+class KindDefaults(_Section):
+    """What jobs of one kind of work get that do not give their own."""
+
+    strategy: Strategy | None = None
+    """``pack``: fill hosts that already work; ``spread``: prefer the emptiest hosts. None: pack."""
+    priority: Priority | None = None
+    """A level of ``access.priorities``, or a number. A job gets at most what its user may give it
+    (``access.max_priority``). None: 0."""
+
+
+class TrainingDefaults(KindDefaults):
+    """Training: gangs need whole hosts, so hosts are filled."""
+
+    strategy: Strategy | None = Strategy.PACK
+    priority: Priority | None = 0
+
+
+class InferenceDefaults(KindDefaults):
+    """Inference: what answers users should survive the loss of one host, and not wait behind training."""
+
+    strategy: Strategy | None = Strategy.SPREAD
+    priority: Priority | None = 100
+
+
+class BatchDefaults(KindDefaults):
+    """Batch: nobody waits for the end, so all others go first."""
+
+    strategy: Strategy | None = Strategy.PACK
+    priority: Priority | None = -100
+
+
+class InteractiveDefaults(KindDefaults):
+    """Interactive: somebody sits and waits for the start."""
+
+    strategy: Strategy | None = Strategy.PACK
+    priority: Priority | None = 100
+
+
+class KindsOfWork(_Section):
+    """Values for jobs that name a kind of work, by kind."""
+
+    training: TrainingDefaults = TrainingDefaults()
+    inference: InferenceDefaults = InferenceDefaults()
+    batch: BatchDefaults = BatchDefaults()
+    interactive: InteractiveDefaults = InteractiveDefaults()
+
+    def of(self, kind: WorkKind) -> KindDefaults:
+        """The values of one kind."""
+        return {
+            WorkKind.TRAINING: self.training,
+            WorkKind.INFERENCE: self.inference,
+            WorkKind.BATCH: self.batch,
+            WorkKind.INTERACTIVE: self.interactive,
+        }[kind]
+
+
 class JobDefaults(_Section):
     """Values for jobs that do not give their own."""
+
+    kind: WorkKind | None = None
+    """The kind of work of jobs that name none. None: they have none, and so neither its strategy nor its priority."""
+    kinds: KindsOfWork = KindsOfWork()
 
     max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
     """Attempts after a failure of the user's program. None: the platform's own default."""

@@ -73,7 +73,8 @@ Later wins: defaults, the YAML file, variables. An example: `deploy/gpu-platform
 
 def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     """The sections of the settings, each before those inside it: what its settings begin with, and its model."""
-    yield prefix, model
+    if not all(_is_model(field.annotation) for field in model.model_fields.values()):
+        yield prefix, model
     for name, field in model.model_fields.items():
         if _is_model(field.annotation):
             yield from _sections(f"{prefix}{name}.", field.annotation)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpu_platform.observability import REQUEST_SECONDS
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus, hosts
-from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs import jobs, queue, work_kinds
 from gpu_platform.store.leadership import leader
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from service.context import now
@@ -64,6 +64,14 @@ class _PlatformCollector(Collector):
         yield GaugeMetricFamily(
             "gpu_platform_queue_length", "Attempts that wait for a placement", value=queue.queue_length(self._store)
         )
+        unfinished = GaugeMetricFamily(
+            "gpu_platform_jobs_unfinished",
+            "Jobs that have not ended, by kind of work and state",
+            labels=["kind", "state"],
+        )
+        for (kind, state), count in sorted(work_kinds.count_unfinished(self._store).items()):
+            unfinished.add_metric([kind, state.value], count)
+        yield unfinished
         waiting = GaugeMetricFamily("gpu_platform_jobs_waiting", "Waiting jobs by reason", labels=["reason"])
         for reason, count in sorted(queue.waiting_by_reason(self._store).items()):
             waiting.add_metric([reason], count)

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from activities.clock import utc_now
+from activities.leader import job_metrics
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
@@ -37,7 +38,7 @@ from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, state
 from gpu_platform.store.hosts import hosts
-from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs import queue, run_times
 from gpu_platform.store.leadership import leader
 
 log = structlog.get_logger()
@@ -226,7 +227,7 @@ class DecisionLoop:
         self._core.prepare()
         self._seq = current.seq
         self._speeds = JobSpeeds()
-        for run in jobs.completed_runs(self._store) if self._policy.uses_history else ():
+        for run in run_times.completed_runs(self._store) if self._policy.uses_history else ():
             self._learn(run)
         for victim, reason in state.read_preempting(self._store).items():
             self._preemption_orders.resume(victim, reason, time.monotonic())
@@ -270,6 +271,7 @@ class DecisionLoop:
                 self._seq = event.seq
                 delta.record(event)
                 self._recoveries.record(event)
+                job_metrics.count(event)
             if len(batch) < BATCH:
                 break
         if delta.fewer_hosts:
@@ -287,7 +289,7 @@ class DecisionLoop:
         if delta.ended:
             self._run_times.learn(delta.ended)
         if delta.completed and self._policy.uses_history:
-            for run in jobs.completed_runs(self._store, delta.completed):
+            for run in run_times.completed_runs(self._store, delta.completed):
                 self._learn(run)
         return delta.matters
 
@@ -352,7 +354,7 @@ class DecisionLoop:
                 self._core.checkpoint_saved(saved.key.job_id, saved.key.attempt, saved.written_at)
         return bool(deltas)
 
-    def _learn(self, run: jobs.CompletedRun) -> None:
+    def _learn(self, run: run_times.CompletedRun) -> None:
         speed = self._speeds.learn(run)
         if speed is not None:
             self._core.record_speed(run.hosts, speed)

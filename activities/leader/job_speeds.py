@@ -12,8 +12,8 @@ from collections import OrderedDict, deque
 from statistics import median
 
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import jobs
-from gpu_platform.store.jobs.jobs import CompletedRun
+from gpu_platform.store.jobs import run_times
+from gpu_platform.store.jobs.run_times import CompletedRun
 
 REMEMBERED_RUNS = 32
 REMEMBERED_JOBS = 10_000
@@ -25,7 +25,7 @@ SHORTEST_S = 10.0
 def learned_speeds(store: Store) -> list[tuple[list[str], float]]:
     """(hosts, speed) of the newest runs, oldest first, from which a new leader learns."""
     speeds = JobSpeeds()
-    return [(run.hosts, speed) for run in jobs.completed_runs(store) if (speed := speeds.learn(run)) is not None]
+    return [(run.hosts, speed) for run in run_times.completed_runs(store) if (speed := speeds.learn(run)) is not None]
 
 
 class JobSpeeds:

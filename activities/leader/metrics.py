@@ -14,6 +14,24 @@ RECOVERY_SECONDS = Histogram(
     "From a fault, or a host's loss, until the job runs again",
     buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 3600),
 )
+_JOB_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400)
+WAIT_SECONDS = Histogram(
+    "gpu_platform_job_wait_seconds",
+    "From when a job came into the queue until its ranks ran, by kind of work; retries are not counted",
+    ["kind"],
+    buckets=_JOB_BUCKETS,
+)
+RUN_SECONDS = Histogram(
+    "gpu_platform_job_run_seconds",
+    "How long the last attempt ran, of jobs that ended while it ran, by kind of work",
+    ["kind"],
+    buckets=_JOB_BUCKETS,
+)
+JOBS_STARTED = Counter("gpu_platform_jobs_started", "Attempts that began to run, by kind of work", ["kind"])
+JOBS_ENDED = Counter("gpu_platform_jobs_ended", "Jobs that ended, by kind of work and state", ["kind", "state"])
+GPU_SECONDS = Counter(
+    "gpu_platform_job_gpu_seconds", "GPU-seconds that attempts held until they ended, by kind of work", ["kind"]
+)
 PLACEMENT_DECISIONS = Counter(
     "topology_placement_decisions_total",
     "Proposals that were made (placed), that nobody confirmed in time (expired) or waited for any more (unanswered), "

@@ -41,6 +41,7 @@ from gpu_platform.domain.jobs.job import Job, QueueEntry
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.states import GpuState, JobState
 
@@ -105,11 +106,12 @@ class AsyncClient:
         namespace: str | None = None,
         user: str | None = None,
         name: str | None = None,
+        kind: WorkKind | str | None = None,
         page_size: int = 100,
     ) -> AsyncIterator[Job]:
         """All jobs that match, newest first. Pages are fetched as they are needed."""
         wanted = [*states] if states else None
-        return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
+        return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, kind, cursor, page_size))
 
     async def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
         """All checkpoints that its hosts see, oldest first. ``verify``: read and check every byte."""

@@ -14,6 +14,7 @@ from gpu_platform.domain.access.secrets import SecretValue
 from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import GpuState, JobState
 
 LONG_POLL_S = 20.0
@@ -99,6 +100,7 @@ def jobs(
     namespace: str | None,
     user: str | None,
     name: str | None,
+    kind: WorkKind | str | None,
     cursor: str | None,
     limit: int,
 ) -> Call:
@@ -107,7 +109,7 @@ def jobs(
     return Call(
         "GET",
         "/v1/jobs",
-        _given(state=wanted, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit),
+        _given(state=wanted, namespace=namespace, user=user, name=name, kind=kind, cursor=cursor, limit=limit),
     )
 
 

@@ -10,6 +10,7 @@ MAX_COMMAND_BYTES = 128 * 1024
 MAX_ENV_BYTES = 256 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NUMBER = re.compile(r"[0-9]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -54,6 +55,11 @@ def _shown(character: str) -> str:
 def counted(number: int, what: str) -> str:
     """A number with its noun, e.g. ``1 GPU``, ``2 GPUs``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def name_pattern(name: str) -> str:
+    """The name with ``#`` for each number: ``train-7`` and ``train-12`` are runs of the same work."""
+    return _NUMBER.sub("#", name)
 
 
 def check_name(value: str) -> str:

@@ -19,7 +19,10 @@ DEFAULT_NAMESPACE = "default"
 
 
 def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) -> JobSpec:
-    """The job with its namespace and user filled in. Raises :class:`Forbidden` and :class:`InvalidRequest`."""
+    """The job with its namespace and user filled in. Its priority is not checked: see :func:`check_priority`.
+
+    Raises :class:`Forbidden` and :class:`InvalidRequest`.
+    """
     principal = access.who
     namespace = spec.namespace if "namespace" in spec.model_fields_set else _own_namespace(principal)
     if not principal.has(Role.USER, namespace):
@@ -30,17 +33,20 @@ def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) 
             needs=Role.USER.value,
         )
     check_namespace(store, access, namespace)
-    highest = highest_priority(access.settings, principal, namespace)
-    if spec.priority > highest:
-        raise Forbidden(
-            f"priority {spec.priority} was asked for; {principal.described()} may give at most {highest} in namespace "
-            f"{namespace}: lower it, or ask an operator",
-            asked=spec.priority,
-            highest=highest,
-        )
     _check_resume(store, access, spec)
     user = _user(settings, store, access, spec.model_copy(update={"namespace": namespace}))
     return spec.model_copy(update={"namespace": namespace, "user": user})
+
+
+def check_priority(principal: Principal, spec: JobSpec, highest: int) -> None:
+    """Raise :class:`Forbidden` for a job whose priority is above ``highest``."""
+    if spec.priority > highest:
+        raise Forbidden(
+            f"priority {spec.priority} was asked for; {principal.described()} may give at most {highest} in namespace "
+            f"{spec.namespace}: lower it, or ask an operator",
+            asked=spec.priority,
+            highest=highest,
+        )
 
 
 def highest_priority(settings: AccessSettings, principal: Principal, namespace: str) -> int:

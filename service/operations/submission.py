@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
 from gpu_platform.domain.jobs.job import Interrupt, Job
-from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import admission, interrupts, jobs
@@ -54,7 +54,7 @@ async def submit(
                 await run_in_threadpool(jobs.get_job, context.store, job.id)
             except NotFound as error:
                 raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
-        log.info("job accepted", name=job.spec.name, gpus=job.spec.gpu_count, created=created)
+        log.info("job accepted", name=job.spec.name, gpus=job.spec.gpu_count, kind=job.spec.kind, created=created)
     return job, created
 
 
@@ -91,8 +91,6 @@ def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.Idempo
     secrets.check_secrets(context.store, spec)
     with context.store.read() as session:
         admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
-    if spec.fencing is None and context.settings.fencing != Fencing.LEASE:
-        spec = spec.model_copy(update={"fencing": Fencing(context.settings.fencing)})
     return jobs.submit_job(
         context.store,
         new_job_id(),

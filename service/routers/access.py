@@ -11,8 +11,18 @@ from gpu_platform.client.wire import Page
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.rules import Verdict
-from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI, missing_rights
+from gpu_platform.domain.access.tokens import (
+    KindOfWork,
+    LoginInfo,
+    NewToken,
+    TokenInfo,
+    TokenRequest,
+    WhoAmI,
+    missing_rights,
+)
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound
+from gpu_platform.domain.jobs.resources import Strategy
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.store.access import tokens
 from service.access.gate import Access
 from service.access.naming import why_not_named
@@ -38,9 +48,9 @@ def how_to_sign_in(access: AccessDep) -> LoginInfo:
 
 
 @router.get("/whoami")
-def who_am_i(access: AccessDep) -> WhoAmI:
-    """Who the token says one is, and what one may do."""
-    principal, settings = access.who, access.settings
+def who_am_i(access: AccessDep, context: ServiceContextDep) -> WhoAmI:
+    """Who the token says one is, what one may do, and what the kinds of work mean."""
+    principal, settings, defaults = access.who, access.settings, context.settings.service.job_defaults
     return WhoAmI(
         name=principal.name,
         kind=principal.kind,
@@ -54,6 +64,12 @@ def who_am_i(access: AccessDep) -> WhoAmI:
             for namespace in sorted(principal.roles)
             if principal.has(Role.USER, namespace)
         },
+        kinds={
+            kind.value: KindOfWork(strategy=of.strategy or Strategy.PACK, priority=settings.level(of.priority or 0))
+            for kind in WorkKind
+            for of in [defaults.kinds.of(kind)]
+        },
+        default_kind=defaults.kind,
     )
 
 

@@ -14,15 +14,15 @@ from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
-from service.access import submissions
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
 from service.operations import submission
-from service.operations.job_defaults import with_defaults
+from service.operations.job_defaults import accepted
 from service.operations.warnings import may_need_warnings, warnings_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -70,9 +70,8 @@ async def submit_job(
     ] = None,
 ) -> Job:
     """Submit a job. Once this has answered, the job is stored durably: it will run, or say why it cannot."""
-    spec = await run_in_threadpool(submissions.as_allowed, context.settings, context.store, access, spec)
-    spec = with_defaults(spec, context.settings.service.job_defaults)
-    key = None if idempotency_key is None else jobs.IdempotencyKey(idempotency_key, access.who.id)
+    spec, said = await run_in_threadpool(accepted, context.settings, context.store, access, spec)
+    key = None if idempotency_key is None else jobs.IdempotencyKey(idempotency_key, access.who.id, said)
     job, created = await submission.submit(context, spec, access.actor, key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not created:
@@ -88,6 +87,7 @@ def list_jobs(
     namespace: str | None = None,
     user: str | None = None,
     name: str | None = None,
+    kind: Annotated[WorkKind | None, Query(description="Kind of work, named or inferred")] = None,
     cursor: Annotated[
         str | None,
         Query(min_length=1, max_length=512, pattern=r"^[\w=-]+$", description="`next_cursor` of the page before"),
@@ -101,6 +101,7 @@ def list_jobs(
         namespace=namespace,
         user=user,
         name=name,
+        kind=kind,
         cursor=cursor,
         limit=limit,
         visible=access.namespaces,

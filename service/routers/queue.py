@@ -13,7 +13,6 @@ from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.store.jobs import queue_view
-from service.access import submissions
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
@@ -21,7 +20,7 @@ from service.http.exact_types import exactly
 from service.http.paging import Cursor, offset_of
 from service.http.rate_limits import caller_of, limited
 from service.operations import dry_runs
-from service.operations.job_defaults import with_defaults
+from service.operations.job_defaults import accepted
 from service.operations.warnings import warnings_of
 from service.routers.jobs import JobId
 
@@ -47,8 +46,7 @@ def list_queue(
 @router.post("/jobs:dry-run", dependencies=[limited("planning")])
 async def dry_run(spec: SpecBody, request: Request, context: ServiceContextDep, access: AccessDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
-    spec = await run_in_threadpool(submissions.as_allowed, context.settings, context.store, access, spec)
-    spec = with_defaults(spec, context.settings.service.job_defaults)
+    spec, _ = await run_in_threadpool(accepted, context.settings, context.store, access, spec)
     return await context.planning.run(caller_of(request), _dry_run, context, access, spec)
 
 

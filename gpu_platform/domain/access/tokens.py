@@ -100,6 +100,14 @@ class LoginInfo(BaseModel):
     """Send the ID token, not the access token."""
 
 
+class KindOfWork(BaseModel):
+    """What jobs of one kind of work get that do not give their own."""
+
+    strategy: str
+    priority: int
+    """At most ``WhoAmI.max_priority`` of the job's namespace."""
+
+
 class WhoAmI(BaseModel):
     """Who the service takes one for, and what one may do."""
 
@@ -113,6 +121,10 @@ class WhoAmI(BaseModel):
     """The named levels of this cluster."""
     max_priority: dict[str, int] = {}
     """Namespace -> the highest priority of one's jobs there."""
+    kinds: dict[str, KindOfWork] = {}
+    """The kinds of work, and what they mean in this cluster."""
+    default_kind: str | None = None
+    """The kind of jobs that name none. None: they have none."""
 
 
 def missing_rights(maker: Principal, request: TokenRequest) -> str | None:

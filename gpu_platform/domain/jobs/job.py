@@ -12,6 +12,7 @@ from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import JobState
 
 
@@ -107,6 +108,9 @@ class Job(BaseModel):
     user_retries: int = 0
     hardware_retries: int = 0
     preemptions: int = 0
+    inferred_kind: WorkKind | None = None
+    """The kind of work that earlier jobs of this user with this name (but for numbers) had. Only if the job names none.
+    It counts for metrics, and changes nothing for the job."""
     created_at: datetime
     queued_at: datetime | None = None
     retry_at: datetime | None = None

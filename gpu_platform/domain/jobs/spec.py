@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
 MAX_GANG_BYTES = 1536 * 1024
@@ -107,6 +108,14 @@ class JobSpec(BaseModel):
     ] = False
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     priority: Annotated[int, Field(ge=-1000, le=1000, description="Higher goes first")] = 0
+    kind: Annotated[
+        WorkKind | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="Kind of work: the cluster's defaults of this kind fill in strategy and priority where the job "
+            "does not say them",
+        ),
+    ] = None
     time_limit_s: Annotated[
         int | None,
         Field(ge=1, le=MAX_TIME_LIMIT_S, description="Longest wall-clock time of one attempt; None: no limit"),

@@ -18,6 +18,7 @@ from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotF
 from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
 from gpu_platform.store.database import Store, change, insert_new, read_record, reading, writing
 from gpu_platform.store.events import append_event
@@ -26,6 +27,7 @@ from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
+from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
 
 MAX_PAGE = 1000
@@ -38,6 +40,8 @@ class IdempotencyKey(NamedTuple):
 
     key: str
     principal: str
+    said: str | None = None
+    """A digest of the specification without the cluster's defaults, which may change between two submissions."""
 
     @property
     def stored(self) -> str:
@@ -57,13 +61,15 @@ def submit_job(
 ) -> tuple[Job, bool]:
     """Record a PENDING job. Returns it and whether it is new.
 
-    A key (or id) that was seen with the same specification returns the job it made; with another one it raises
-    :class:`IdempotencyConflict`. A new job that the quotas do not allow raises :class:`OverQuota`.
+    A key (or id) that was seen with the same specification, or with one that says the same, returns the job it made;
+    with another one it raises :class:`IdempotencyConflict`. A new job that the quotas do not allow raises
+    :class:`OverQuota`.
     """
     if idempotency_key is not None:
         first = _first_with_key(session, idempotency_key, spec, {"job_id": job_id, "created_at": now})
         if first is not None:
             return first
+    inferred = inferred_kind(session, spec)
     row = {
         "id": job_id,
         "state": JobState.PENDING.value,
@@ -71,6 +77,8 @@ def submit_job(
         "user": spec.user,
         "name": spec.name,
         "priority": spec.priority,
+        "kind": spec.kind,
+        "inferred_kind": inferred,
         "created_at": now,
         "state_at": now,
         "spec": spec.model_dump_json(),
@@ -79,7 +87,7 @@ def submit_job(
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
     check_quotas(session, spec)
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
-    return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
+    return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
 
 
 @writing
@@ -144,12 +152,13 @@ def list_jobs(
     namespace: str | None = None,
     user: str | None = None,
     name: str | None = None,
+    kind: WorkKind | None = None,
     cursor: str | None = None,
     limit: int = 100,
     visible: Collection[str] | None = None,
 ) -> tuple[list[Job], str | None]:
     """One page of jobs, newest first, and the cursor of the next page (None: this is the last). ``visible``: only jobs
-    of these namespaces; None: of all.
+    of these namespaces; None: of all. ``kind``: named or inferred.
 
     Raises :class:`InvalidRequest` for a wrong cursor.
     """
@@ -159,6 +168,8 @@ def list_jobs(
     for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
         if value is not None:
             query = query.where(column == value)
+    if kind is not None:
+        query = query.where(or_(job.c.kind == kind, job.c.inferred_kind == kind))
     if visible is not None:
         query = query.where(job.c.namespace.in_(sorted(visible)))
     if cursor is not None:
@@ -194,30 +205,6 @@ class JobUpdate:
         return _given({"failure": failure, "exit_code": self.exit_code})
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedRun:
-    """A job that completed, for the prediction of how long others take."""
-
-    kind: tuple[str, str, str]
-    """Namespace, name and shape: runs of one kind should take equally long."""
-    hosts: list[str]
-    duration_s: float
-
-
-@reading
-def completed_runs(session: Session, job_ids: Collection[str] | None = None, limit: int = 5000) -> list[CompletedRun]:
-    """Runs that completed at the first attempt, oldest first: the newest ``limit``, or those of ``job_ids``."""
-    query = _COMPLETED if job_ids is None else _COMPLETED.where(job.c.id.in_(job_ids))
-    return [
-        CompletedRun(
-            (row.namespace, row.name, JobSpec.model_validate_json(row.spec).gpus.model_dump_json()),
-            Placement.model_validate_json(row.placement).hosts,
-            (row.finished_at - row.started_at).total_seconds(),
-        )
-        for row in reversed(session.execute(query.limit(limit)).all())
-    ]
-
-
 @reading
 def count_jobs_by_state(session: Session) -> dict[JobState, int]:
     """How many jobs are in each state; every state is a key."""
@@ -229,16 +216,6 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 
 _LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
-_COMPLETED = (
-    select(job.c.namespace, job.c.name, job.c.spec, job.c.placement, job.c.started_at, job.c.finished_at)
-    .where(
-        job.c.state == JobState.COMPLETED.value,
-        job.c.attempt == 1,
-        job.c.started_at.is_not(None),
-        job.c.placement.is_not(None),
-    )
-    .order_by(job.c.created_at.desc(), job.c.id.desc())
-)
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
 _WITH_REASON = (
@@ -246,6 +223,7 @@ _WITH_REASON = (
     .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
     .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
 )
+_WITH_KEY = select(idempotency.c.job_id, idempotency.c.said).where(idempotency.c.key == bindparam("key"))
 _WITH_OLDER_KEY = (
     select(idempotency.c.job_id)
     .join(job, job.c.id == idempotency.c.job_id)
@@ -309,6 +287,9 @@ def change_job(
     if state is not current:
         retries = state is JobState.QUEUED and current.holds_gpus
         kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
+        if state.is_terminal:
+            ran = row.started_at if current is JobState.RUNNING else None
+            data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now)}
         append_event(session, kind, actor, now, job_id=row.id, attempt=row.attempt or None, data=data)
         if current is JobState.QUEUED:
             leave_queue(session, row.id, now)
@@ -329,6 +310,7 @@ def job_of(row: JobRecord | Row[Any]) -> Job:
         user_retries=row.user_retries,
         hardware_retries=row.hardware_retries,
         preemptions=row.preemptions,
+        inferred_kind=None if row.inferred_kind is None else WorkKind(row.inferred_kind),
         created_at=row.created_at,
         queued_at=row.queued_at,
         retry_at=row.retry_at if row.state == JobState.QUEUED else None,
@@ -345,24 +327,28 @@ def _first_with_key(
     session: Session, given: IdempotencyKey | str, spec: JobSpec, row: dict[str, Any]
 ) -> tuple[Job, bool] | None:
     """The job that an earlier submission with this key made. None: there was none, and now the key is taken."""
-    key, stored = (given.key, given.stored) if isinstance(given, IdempotencyKey) else (given, given)
+    key, stored, said = (given, given, None) if isinstance(given, str) else (given.key, given.stored, given.said)
     what = f"idempotency key {key!r}"
     # Before keys belonged to principals they were stored as they were. The user's own still count.
     older = {"key": key, "user": spec.user, "namespace": spec.namespace}
     if stored != key and (first := session.scalar(_WITH_OLDER_KEY, older)) is not None:
         return _same_submission(session, first, spec, what)
-    if insert_new(session, idempotency, {"key": stored, **row}):
+    if insert_new(session, idempotency, {"key": stored, "said": said, **row}):
         return None
-    first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == stored))
-    return _same_submission(session, first, spec, what)
+    taken = session.execute(_WITH_KEY, {"key": stored}).one_or_none()
+    if taken is None:
+        return _same_submission(session, None, spec, what)
+    return _same_submission(session, taken.job_id, spec, what, says_the_same=said is not None and said == taken.said)
 
 
-def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:
+def _same_submission(
+    session: Session, job_id: str | None, spec: JobSpec, what: str, *, says_the_same: bool = False
+) -> tuple[Job, bool]:
     row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
     if row is None:
         raise Unavailable(f"the first submission with {what} is just being withdrawn; submit it again")
     first = _jobs_with_reasons(session, [row])[0]
-    if first.spec != spec:
+    if first.spec != spec and not says_the_same:
         raise IdempotencyConflict(
             f"{what} was used before for another specification (job {first.id}); use a new one", job_id=first.id
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import reading
@@ -35,6 +36,16 @@ class JobProgram:
     command: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    """A job that completed, for the prediction of how long others take."""
+
+    kind: tuple[str, str, str]
+    """Namespace, name and shape: runs of one kind should take equally long."""
+    hosts: list[str]
+    duration_s: float
+
+
 @reading
 def ended_runs(
     session: Session, job_ids: Collection[str] | None = None, *, limit: int = 2000, known: Collection[str] = ()
@@ -49,6 +60,20 @@ def ended_runs(
             (row.finished_at - row.started_at).total_seconds(),
         )
         for row in sorted(found, key=lambda row: (row.finished_at, row.id))
+    ]
+
+
+@reading
+def completed_runs(session: Session, job_ids: Collection[str] | None = None, limit: int = 5000) -> list[CompletedRun]:
+    """Runs that completed at the first attempt, oldest first: the newest ``limit``, or those of ``job_ids``."""
+    query = _COMPLETED if job_ids is None else _COMPLETED.where(job.c.id.in_(job_ids))
+    return [
+        CompletedRun(
+            (row.namespace, row.name, JobSpec.model_validate_json(row.spec).gpus.model_dump_json()),
+            Placement.model_validate_json(row.placement).hosts,
+            (row.finished_at - row.started_at).total_seconds(),
+        )
+        for row in reversed(session.execute(query.limit(limit)).all())
     ]
 
 
@@ -72,6 +97,16 @@ _ENDED = (
         job.c.hardware_retries == 0,
         job.c.started_at.is_not(None),
         job.c.finished_at.is_not(None),
+    )
+    .order_by(job.c.created_at.desc(), job.c.id.desc())
+)
+_COMPLETED = (
+    select(job.c.namespace, job.c.name, job.c.spec, job.c.placement, job.c.started_at, job.c.finished_at)
+    .where(
+        job.c.state == JobState.COMPLETED.value,
+        job.c.attempt == 1,
+        job.c.started_at.is_not(None),
+        job.c.placement.is_not(None),
     )
     .order_by(job.c.created_at.desc(), job.c.id.desc())
 )

@@ -33,7 +33,7 @@ _HELD = select(
     allocation.c.released_at,
     allocation.c.sm_percent,
 ).where(allocation.c.job_id == bindparam("key_job"), allocation.c.attempt == bindparam("key_attempt"))
-_OWNER = select(job.c.namespace, job.c.user).where(job.c.id == bindparam("key_job"))
+_OWNER = select(job.c.namespace, job.c.user, job.c.kind, job.c.inferred_kind).where(job.c.id == bindparam("key_job"))
 _SUMS = (
     func.count().label("attempts"),
     func.sum(usage.c.gpu_seconds).label("gpu_seconds"),
@@ -44,15 +44,17 @@ _SUMS = (
 )
 
 
-def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], now: datetime) -> None:
-    """Inside the transaction that has just released the attempt's GPUs. ``ranks``: what hosts measured.
+def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], now: datetime) -> dict[str, object]:
+    """Inside the transaction that releases the attempt's GPUs. ``ranks``: what hosts measured.
 
     GPU-seconds are what was held, from the reservation to the release, whether a host measured anything or not.
+    Returns them, and the kind of work, as the event of the release says them.
     """
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     held = session.execute(_HELD, ours).all()
     owner = session.execute(_OWNER, ours).one()
     measured = {rank.host for rank in ranks}
+    gpu_seconds = sum(_held_s(row, now) for row in held)
     insert_new(
         session,
         usage,
@@ -63,7 +65,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
             "user": owner.user,
             "ended_at": now,
             "gpus": sum(row.gpu_uuid is not None for row in held),
-            "gpu_seconds": sum(_held_s(row, now) for row in held),
+            "gpu_seconds": gpu_seconds,
             "mean_utilization_percent": mean_utilization(list(ranks)),
             "peak_gpu_memory_mib": max(
                 (rank.peak_gpu_memory_mib for rank in ranks if rank.peak_gpu_memory_mib is not None), default=None
@@ -77,6 +79,9 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
             "ranks": _RANKS.dump_json(sorted(ranks, key=lambda rank: rank.rank)).decode(),
         },
     )
+    kind = owner.kind or owner.inferred_kind
+    data: dict[str, object] = {} if kind is None else {"kind": kind}
+    return data | {"gpu_s": round(gpu_seconds, 3)}
 
 
 @reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKeyConstraint, Index, LargeBinary, Text
+from sqlalchemy import ForeignKeyConstraint, Index, LargeBinary, Text, text
 from sqlmodel import Field
 
 from gpu_platform.store.models.columns import (
@@ -22,6 +22,14 @@ class JobRecord(Record, table=True):
     __table_args__ = (
         Index("ix_job_created_at_id", "created_at", "id"),
         Index("ix_job_state_created_at", "state", "created_at"),
+        Index(
+            "ix_job_said_kind",
+            "namespace",
+            "user",
+            "created_at",
+            sqlite_where=text("kind IS NOT NULL"),
+            postgresql_where=text("kind IS NOT NULL"),
+        ),
     )
 
     id: str = Field(primary_key=True, sa_type=Text)
@@ -31,6 +39,10 @@ class JobRecord(Record, table=True):
     user: str = text_column()
     name: str = text_column()
     priority: int
+    kind: str | None = optional_text_column()
+    """The kind of work that the job named; NULL: none."""
+    inferred_kind: str | None = optional_text_column()
+    """The kind of work that earlier jobs of its name had, if it named none. For metrics and display only."""
     user_retries: int = 0
     hardware_retries: int = 0
     preemptions: int = 0
@@ -57,6 +69,8 @@ class IdempotencyRecord(Record, table=True):
     key: str = Field(primary_key=True, sa_type=Text)
     job_id: str = Field(index=True, sa_type=Text)
     created_at: datetime = time_column()
+    said: str | None = optional_text_column()
+    """A digest of what the submission said, without the cluster's defaults. NULL: of an older release."""
 
 
 class QueueEntryRecord(Record, table=True):

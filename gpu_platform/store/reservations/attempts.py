@@ -20,6 +20,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.usage import record_usage
+from gpu_platform.store.jobs.work_kinds import start_data
 from gpu_platform.store.models import JobRecord, allocation, gpu, job
 from gpu_platform.store.reservations.allocations import LOCK_HELD_GPUS, OUR_HELD_GPUS, OURS, lock_held
 from gpu_platform.store.reservations.releasing import close_reservation, give_back
@@ -70,7 +71,9 @@ def set_running(session: Session, key: AttemptKey, now: datetime) -> None:
     where = {"job_id": key.job_id, "attempt": key.attempt}
     if row.state == JobState.ALLOCATED:
         append_event(session, "job.starting", "control", now, **where)
-    append_event(session, "job.running", "control", now, **where)
+    kind = row.kind or row.inferred_kind
+    data = start_data(kind, row.queued_at, row.started_at, now)
+    append_event(session, "job.running", "control", now, data=data, **where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +124,8 @@ def end_attempt(
     if is_current:
         row = _pass_through(session, row, states[:-1], now, actor, result)
     if held:
-        give_back(session, key, now, result.faulty_gpus)
-        record_usage(session, key, result.usage, now)
+        used = record_usage(session, key, result.usage, now)
+        give_back(session, key, now, result.faulty_gpus, used)
     leave_queue(session, key.job_id, now, key.attempt)
     if is_current:
         row = _write_last_state(session, row, states[-1], now, actor, result)
@@ -178,7 +181,11 @@ def _stop_data(result: AttemptResult) -> dict[str, Any]:
 
 # ---- the statements, compiled once ----
 
-_LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
+_LOCK_JOB = (
+    select(job.c.state, job.c.kind, job.c.inferred_kind, job.c.queued_at, job.c.started_at)
+    .where(job.c.id == bindparam("key_job"))
+    .with_for_update(key_share=True)
+)
 _JOB_RUNNING = (
     update(job)
     .where(job.c.id == bindparam("key_job"))

@@ -65,8 +65,8 @@ def hand_over(
     update = JobUpdate(failure=failure, hardware_retries=hardware_retries)
     change_job(session, row, JobState.QUEUED, now, "workflow", update.columns(), update.event_data())
     _move(session, key, following, placement, now)
-    give_back(session, key, now, faulty_gpus)
-    record_usage(session, key, usage, now)
+    used = record_usage(session, key, usage, now)
+    give_back(session, key, now, faulty_gpus, used)
     for uuid, reason in sorted(faulty_gpus.items()):
         if uuid in placement.gpu_uuids:
             degrade_gpu(session, uuid, reason, now)

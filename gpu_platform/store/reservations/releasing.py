@@ -47,10 +47,16 @@ def close_reservation(session: Session, key: AttemptKey, now: datetime) -> bool:
     return change(session, _CLOSE, {"key_job": key.job_id, "key_attempt": key.attempt, "now": now}) == 1
 
 
-def give_back(session: Session, key: AttemptKey, now: datetime, faulty_gpus: Mapping[str, str]) -> None:
+def give_back(
+    session: Session,
+    key: AttemptKey,
+    now: datetime,
+    faulty_gpus: Mapping[str, str],
+    used: Mapping[str, object] | None = None,
+) -> None:
     """Inside a transaction that has just closed the reservation: free everything that the attempt holds.
 
-    ``faulty_gpus``: as in :func:`release_gang`.
+    ``faulty_gpus``: as in :func:`release_gang`. ``used``: what ``record_usage`` says of the attempt, for the event.
     """
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     draining = session.scalars(_LOCK_DRAINING, ours).all()
@@ -65,7 +71,8 @@ def give_back(session: Session, key: AttemptKey, now: datetime, faulty_gpus: Map
             degrade_gpu(session, row.uuid, faulty_gpus[row.uuid], now)
         elif row.state == GpuState.DRAINING:
             _announce_drained(session, row.uuid, now)
-    data = {"gpus": [row.uuid for row in held], "hosts": sorted({row.host for row in held} | without_gpus)}
+    data: dict[str, object] = {"gpus": [row.uuid for row in held]}
+    data |= {"hosts": sorted({row.host for row in held} | without_gpus), **(used or {})}
     append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data=data)
     for name in draining:
         settle_drain(session, name, now)

@@ -224,6 +224,7 @@ def _insert(session: Session, found: RememberedJob, attempt: int, counters: dict
         "user": found.spec.user,
         "name": found.spec.name,
         "priority": found.spec.priority,
+        "kind": found.spec.kind,
         "created_at": found.created_at,
         "queued_at": found.created_at,
         "state_at": now,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -32,13 +32,18 @@ def list_jobs(
     namespace: Annotated[str | None, typer.Option()] = None,
     user: Annotated[str | None, typer.Option()] = None,
     name: Annotated[str | None, typer.Option()] = None,
+    kind: Annotated[
+        Literal["training", "inference", "batch", "interactive"] | None,
+        typer.Option(help="Kind of work, named or inferred."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
     json: session.Json = False,
 ) -> None:
     """List jobs, newest first."""
     with session.service() as client:
         states = [item.upper() for item in state] if state else None
-        found = client.list(states=states, namespace=namespace, user=user, name=name, page_size=min(limit, 1000))
+        size = min(limit, 1000)
+        found = client.list(states=states, namespace=namespace, user=user, name=name, kind=kind, page_size=size)
         jobs = list(islice(found, limit))
     if json:
         session.print_json(jobs)

@@ -50,6 +50,9 @@ def who(found: WhoAmI) -> RenderableType:
         lines.append(f"highest priority {_place(namespace)}: {highest}")
     levels = ", ".join(f"{name} {value}" for name, value in sorted(found.priorities.items(), key=lambda one: one[1]))
     lines.append(f"priorities: {levels}")
+    for kind, of in found.kinds.items():
+        unnamed = ", also if a job names no kind" if kind == found.default_kind else ""
+        lines.append(f"kind {kind}: {of.strategy}, priority {of.priority}{unnamed}")
     return Text("\n".join(lines))
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.ranks import spare_slices
-from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest, Strategy
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -51,6 +51,8 @@ def _facts(job: Job) -> _Facts:
     spec = job.spec
     yield "job", f"{job.id}  {spec.name}  (namespace {spec.namespace}, user {spec.user})"
     yield "state", tables.state(job.state)
+    if (kind := tables.kind_text(job)) is not None:
+        yield "kind", kind
     yield "command", one_line(" ".join(spec.command))
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
     if (retry := retry_text(job)) is not None:
@@ -159,6 +161,7 @@ def _request_line(gpus: ResourceRequest) -> list[str]:
     wants += [f">= {gpus.min_bandwidth_gb_s:g} GB/s"] if gpus.min_bandwidth_gb_s else []
     wants += [f"in one {gpus.required_level}"] if gpus.required_level else []
     wants += [f"best in one {gpus.preferred_level}"] if gpus.preferred_level else []
+    wants += ["spread"] if gpus.strategy is Strategy.SPREAD else []
     return wants + (["cross-NUMA allowed"] if gpus.allow_cross_numa else [])
 
 

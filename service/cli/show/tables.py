@@ -43,12 +43,15 @@ CERTIFICATE_WARNING_S = 4 * 3600.0
 
 
 def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
-    """One row per job. ``now``: for tests."""
-    table = plain_table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
+    """One row per job; the kind of work only if one of them has any. ``now``: for tests."""
+    jobs = [*jobs]
+    kinds = ["KIND"] if any(kind_text(job) for job in jobs) else []
+    table = plain_table("JOB", "NAME", *kinds, "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
     for job in jobs:
         table.add_row(
             job.id,
             job.spec.name,
+            *[kind_text(job) or "-" for _ in kinds],
             job.spec.user,
             state(job.state),
             _gang(job.spec),
@@ -57,6 +60,13 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
             _where_or_why(job),
         )
     return table
+
+
+def kind_text(job: Job) -> str | None:
+    """The kind of work, and whether it was inferred. None: nobody knows it."""
+    if job.spec.kind is not None:
+        return job.spec.kind.value
+    return None if job.inferred_kind is None else f"{job.inferred_kind} (inferred)"
 
 
 def hosts_table(hosts: Iterable[Host], now: datetime | None = None) -> Table:

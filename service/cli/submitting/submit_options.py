@@ -128,6 +128,10 @@ class ProgramOptions:
     priority: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="high, low, … (`whoami` shows all), or -1000 to 1000.")
     ] = None
+    kind: Annotated[
+        Literal["training", "inference", "batch", "interactive"] | None,
+        typer.Option(help="Kind of work; the cluster's defaults of it are used for --priority and --strategy."),
+    ] = None
     require_isolation: Annotated[
         bool,
         typer.Option("--require-isolation", help="Run only on hosts whose kernel isolates jobs from each other."),
@@ -142,6 +146,7 @@ class ProgramOptions:
             env=parsing.environment(self.env or [], os.environ) or None,
             workdir=os.path.abspath(self.workdir) if self.workdir else None,
             priority=None if self.priority is None else parsing.priority(self.priority),
+            kind=self.kind,
             rank_per=self.rank_per,
             grace_s=self.grace,
             require_isolation=self.require_isolation or None,

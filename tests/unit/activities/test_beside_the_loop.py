@@ -13,8 +13,9 @@ from activities.leader.preemptions import FIRST_REPEAT_S, PreemptionOrder, Preem
 from gpu_platform.domain.hosts.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
-from gpu_platform.store.jobs import jobs
-from gpu_platform.store.jobs.jobs import CompletedRun, JobUpdate
+from gpu_platform.store.jobs import run_times
+from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.run_times import CompletedRun
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, key, uuid_of
@@ -127,9 +128,9 @@ def test_completed_runs_are_those_of_one_attempt(store: Store) -> None:
         actor="test",
         result=AttemptResult(update=JobUpdate(exit_code=0)),
     )
-    [run] = jobs.completed_runs(store, ["job"])
+    [run] = run_times.completed_runs(store, ["job"])
     assert (run.hosts, run.duration_s) == (["a"], 30.0)
-    assert jobs.completed_runs(store, ["nobody"]) == []
+    assert run_times.completed_runs(store, ["nobody"]) == []
 
 
 def test_only_news_of_thermometers_is_handed_on(store: Store) -> None:
