@@ -15,13 +15,13 @@ NeurIPS 2021). So in the long run about 80 % of the runs end within their interv
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.run_time import RunTime
+from gpu_platform.domain.texts import name_pattern
 
 SHORTEST_S = 1.0
 """Shorter runs count as this long."""
@@ -39,7 +39,6 @@ STEP, LEAST, MOST = 0.01, 0.002, 0.4
 """How far a miss moves the quantile of the interval's end, and its bounds."""
 FEWEST_RUNS = 10
 """Before so many runs have ended nothing is predicted."""
-_NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def _groups_of(traits: JobTraits) -> Iterator[tuple[Hashable, int]]:
         yield ("user", *who, limit), REMEMBERED
         yield ("user", *who, limit, traits.gpus), REMEMBERED
     if traits.name:
-        pattern = _NUMBER.sub("#", traits.name)
+        pattern = name_pattern(traits.name)
         yield ("pattern", *who, pattern), LAST
         yield ("pattern", *who, pattern, traits.gpus, traits.model), LAST
         if traits.command:

@@ -49,10 +49,11 @@ def test_what_others_do_or_other_names_say_nothing(store: Store, other: dict[str
 def test_an_inferred_kind_teaches_nothing(store: Store) -> None:
     """Otherwise one word would decide for ever."""
     submit(store, "said", 0, name="run-1", kind=TRAINING)
-    submit(store, "inferred", 1, name="run-2")
-    for number in range(work_kinds.LOOK_BACK):
-        submit(store, f"other-{number}", 2 + number, name="eval", kind=BATCH)
-    assert submit(store, "asks", 500, name="run-3").inferred_kind is None
+    for number in range(1, work_kinds.LOOK_BACK):
+        submit(store, f"other-{number}", number, name="eval", kind=BATCH)
+    assert submit(store, "inferred", 200, name="run-2").inferred_kind is TRAINING
+    submit(store, "last", 300, name="eval", kind=BATCH)
+    assert submit(store, "asks", 400, name="run-3").inferred_kind is None
 
 
 def test_jobs_are_listed_by_kind_named_or_inferred(store: Store) -> None:
