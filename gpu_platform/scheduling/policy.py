@@ -19,7 +19,7 @@ from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologySc
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
 from gpu_platform.scheduling.plugins.expected_tasks import ExpectedTasks
 from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter, IsolationFilter
-from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, FragmentationScore
+from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SHARES, TYPICAL_SIZES, FragmentationScore
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
 from gpu_platform.scheduling.plugins.live_load import (
     HistoryScore,
@@ -47,12 +47,16 @@ from gpu_platform.scheduling.queueing.queue_order import (
 )
 from gpu_platform.topology.fabric import FabricConfig
 
-DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0, "history": 0.25}
+TIGHTEST_FIT: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0, "history": 0.25}
 """One step between topology levels (0.2 x 20) counts more than all that is below it. ``history`` counts a quarter of
 ``strategy``, as in the score of a domain (0.1 to 0.4 for resources). Scores without a weight are not computed."""
 
+DEFAULT_WEIGHTS: Mapping[str, float] = {**TIGHTEST_FIT, "strategy": 0.0, "fragmentation": 1.0, "islands": 1.0}
+"""The same, but the mix of tasks decides which hosts are filled first."""
+
 WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "default": DEFAULT_WEIGHTS,
+    "tightest_fit": TIGHTEST_FIT,
     "fragmentation": {"fragmentation": 100.0, "topology": 1.0, "bandwidth": 0.1, "strategy": 0.5},
     "least_loaded": {"topology": 20.0, "bandwidth": 2.0, "strategy": 0.1, "utilisation": 4.0},
     "round_robin": {"topology": 20.0, "bandwidth": 2.0, "strategy": 0.0, "round_robin": 1.0},
@@ -126,7 +130,8 @@ class Policy:
     proposal_timeout_s: float = 10.0
     """A proposal that the database has not confirmed after this time is dropped."""
     weights: Mapping[str, float] = field(default_factory=lambda: DEFAULT_WEIGHTS)
-    """Weights of the scores. A score that is not named has its weight from DEFAULT_WEIGHTS, else 0."""
+    """Weights of the scores, or the name of a set of them. In weights that are given one by one, a score that is not
+    named has its weight from the set ``tightest_fit``, else 0."""
     domain_weights: DomainWeights = DOMAIN_WEIGHTS
     """Weights for the choice of a gang's domain (NVLink domain, leaf, spine)."""
     filters: tuple[str, ...] = ()
@@ -145,7 +150,8 @@ class Policy:
     plugin_faults: tuple[PluginFault, ...] = ()
     """Plugins that the policy names and that are switched off because they failed."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
-    """Expected jobs, for the score ``fragmentation``, until jobs came to learn from: GPUs per host -> how often."""
+    """Expected jobs, for the score ``fragmentation``, until jobs came to learn from: GPUs per host -> how often. By
+    default shares of a GPU are expected, too. Each asks for the CPUs that GPUs have on most hosts, less 30 %."""
     typical_tasks: tuple[TypicalTask, ...] = ()
     """Expected jobs with their shares, CPUs, memory and models of GPUs, for the score ``fragmentation``. Empty: learned
     from the jobs that come."""
@@ -222,8 +228,8 @@ def expected_tasks(policy: Policy) -> ExpectedTasks:
     if policy.typical_tasks:
         return ExpectedTasks(policy.typical_tasks, learns=False)
     prior = [TypicalTask(gpus, weight=often) for gpus, often in policy.typical_sizes.items()]
-    weights = {**DEFAULT_WEIGHTS, **policy.weights}
-    return ExpectedTasks(prior, learns=bool(weights.get(FragmentationScore.name)))
+    prior += TYPICAL_SHARES if policy.typical_sizes == TYPICAL_SIZES else ()
+    return ExpectedTasks(prior, learns=bool(policy.weights.get(FragmentationScore.name)))
 
 
 def build_framework(policy: Policy, expected: ExpectedTasks | None = None) -> Framework:
@@ -234,7 +240,7 @@ def build_framework(policy: Policy, expected: ExpectedTasks | None = None) -> Fr
     scores = _scores(policy, expected_tasks(policy) if expected is None else expected)
     if unknown := unknown_scores(policy):
         raise ValueError(f"no score is called {', '.join(sorted(unknown))}; there are: {', '.join(scores)}")
-    weights = {**DEFAULT_WEIGHTS, **policy.weights}
+    weights = {**TIGHTEST_FIT, **policy.weights}
     return Framework(
         filters=(
             HostReadyFilter(),  # first: if a host is away, no other reason matters
@@ -294,6 +300,7 @@ def _scores(policy: Policy, expected: ExpectedTasks) -> dict[str, Score]:
         TopologyScore(),
         BandwidthScore(),
         StrategyScore(),
+        StrategyScore("islands", left_counts=0.05, whole_host_is_an_island=False),
         ResourcesScore(),
         UtilisationScore(),
         FragmentationScore(expected),
@@ -301,4 +308,6 @@ def _scores(policy: Policy, expected: ExpectedTasks) -> dict[str, Score]:
         RoundRobinScore(),
         HistoryScore(),
     )
-    return {**{score.name: score for score in shipped}, **policy.plugins}
+    scores: dict[str, Score] = {**{score.name: score for score in shipped}, **policy.plugins}
+    scores[FragmentationScore.name] = scores.pop(FragmentationScore.name)
+    return scores  # the score that costs most is the last, because score tables do not ask the last one again

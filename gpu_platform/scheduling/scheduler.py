@@ -284,8 +284,8 @@ class Scheduler:
         few at a time.
         """
         self._now = now
-        if self._expected_tasks.renew():
-            self.candidates.forget()  # their scores follow from the mix
+        if self._expected_tasks.renew(self.snapshot, now):
+            self.candidates.forget_scores()  # they follow from the mix
         for job in self.running_jobs.pass_time(now):
             self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
             self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))

@@ -5,7 +5,8 @@ Descent", USENIX ATC 2023, on the trace that it publishes (openb, Alibaba) and i
 1,213 hosts come tasks sampled from the trace until they have asked for 130 % of its GPUs. Each is tried once, none
 leaves. Printed is what part of all GPUs is allocated when 100 % and 130 % have arrived. What decides is the scheduler
 that runs in production, with the settings that ``--settings`` names, beside FirstFit and FGD on the same arrivals.
-FGD is told the mix of tasks. Seeds 42 to 51 of the variant ``default`` are the published orders of arrival.
+FGD is told the mix of tasks, as published. Seeds 42 to 51 of the variant ``default`` are the published orders of
+arrival.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy, expected_tasks
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -244,7 +246,7 @@ def main() -> None:
     parser.add_argument("--traces", default=os.environ.get("TRACES", ""), help="Folder with the folder openb")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--variants", default="default", help="openb_pod_list_VARIANT.csv, several with commas")
-    parser.add_argument("--settings", default="told,learned", help=f"of {', '.join(SETTINGS)}")
+    parser.add_argument("--settings", default="default,told,FirstFit,FGD", help=f"of {', '.join(SETTINGS)}")
     given = parser.parse_args()
     folder = Path(given.traces) / "openb"
     if not given.traces or not folder.is_dir():
@@ -267,22 +269,31 @@ def main() -> None:
 SETTINGS = {
     "FirstFit": "",
     "FGD": "",
-    "told": "the weights called fragmentation, told the mix",
-    "learned": "the weights called fragmentation",
-    "prior": "the same, but nothing is learned",
     "default": "nothing is set",
+    "prior": "the same, but nothing is learned",
+    "told": "the same, but told the mix",
+    "fragmentation": "the weights of that name",
+    "tightest_fit": "the weights of that name",
 }
 
 
 def _run(trace: Trace, seed: int, name: str) -> Filled:
     if name in ("FirstFit", "FGD"):
         return fill_plainly(trace, seed, name)
-    policy = Policy() if name == "default" else Policy(weights=WEIGHTS["fragmentation"])
+    policy = Policy(weights=WEIGHTS.get(name, WEIGHTS["default"]))
     if name == "told":
         policy = replace(policy, typical_tasks=trace.typical())
     if name == "prior":
-        policy = replace(policy, typical_tasks=expected_tasks(policy).tasks)
+        policy = replace(policy, typical_tasks=_prior(trace))
     return fill(trace, seed, policy)
+
+
+def _prior(trace: Trace) -> tuple[TypicalTask, ...]:
+    snapshot, expected = Snapshot(), expected_tasks(Policy())
+    for host in trace.hosts(0):
+        snapshot.upsert_host(host)
+    expected.renew(snapshot)
+    return expected.tasks
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.scheduler_input import HostUse
+from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from tests.builders import cluster, job
@@ -52,6 +55,34 @@ def test_it_is_what_counting_gives(left: list[int], cpus: int, ram_mib: int, mix
     one_host = np.array([left], np.int16), np.array([cpus]), np.array([ram_mib]), np.array([0])
     [measured] = StrandedGpus(mix).stranded(*one_host)
     assert measured == pytest.approx(count(left, cpus, ram_mib, mix))
+
+
+@given(
+    taken=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 7), st.integers(0, 60)), min_size=1, max_size=12),
+    asked=st.builds(ResourceRequest, gpus_per_host=st.integers(0, 2), cpus_per_host=st.integers(0, 8)),
+    mix=tasks,
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_remembered_is_what_would_be_computed(
+    taken: list[tuple[int, int, int]], asked: ResourceRequest, mix: list[TypicalTask]
+) -> None:
+    """After each change of a host, also to a state that was there before."""
+    machines = cluster().host("a", cpus=64).host("b", cpus=64).host("c", "dgx-1v", cpus=32)
+    snapshot = machines.scheduler().snapshot
+    hosts, gpus = np.arange(3), asked.gpus_per_host
+    remembers = StrandedGpus(mix)
+    for host, gpu, cpus in taken:
+        name = snapshot.names[host]
+        machines.busy(name, gpu) if snapshot.is_free(snapshot.uuid(host, gpu)) else machines.free(name, gpu)
+        snapshot.upsert_gpus(machines.gpu_rows.values())
+        snapshot.upsert_use([HostUse(name, cpus, 0)])
+        offers = Offers.none(3)
+        for number, free in enumerate(snapshot.available(hosts).tolist()):
+            for bit in [bit for bit in range(8) if free >> bit & 1][:gpus]:
+                offers.gpus[number] |= np.uint64(1 << bit)
+        grown = remembers.growth(asked, snapshot, hosts, offers)
+        fresh = StrandedGpus(mix)
+        assert grown.tolist() == fresh.growth(asked, snapshot, hosts, offers).tolist()
 
 
 def test_tasks_with_many_cpus_go_where_cpus_abound() -> None:

@@ -38,6 +38,8 @@ class RegisteredHosts(HostArrays):
         """The ``version`` after the last change of any machine's facts."""
         self.names: list[str] = []
         self.machines: list[Machine] = []
+        self.numa_nodes = np.zeros(0, np.intp)
+        """How many NUMA nodes with GPUs each machine has, [machines]."""
         self.states: list[HostState] = []
         self._index_of_host: dict[str, int] = {}
         self._inventories: list[HostInventory] = []
@@ -221,6 +223,7 @@ class RegisteredHosts(HostArrays):
         number = self._machine_number.setdefault(machine, len(self.machines))
         if number == len(self.machines):
             self.machines.append(machine)
+            self.numa_nodes = np.append(self.numa_nodes, len(machine.numa_nodes))
             self.shared.resize(0, machine.size)
             self.facts.add(machine.gpus, self.shared.width)
         held = {uuid for uuid in self._uuids[host_index] if int(self.held[host_index]) >> self._gpus[uuid].bit & 1}

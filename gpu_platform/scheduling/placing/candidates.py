@@ -112,11 +112,13 @@ class CandidateIndex:
         self._snapshot = snapshot
         self._shapes = LeastRecentlyUsed[_Shape]()
         self._overlays: dict[tuple[object, ...], _Overlay] = {}
+        self._scored = 0
+        """How often scores have become something else without a change of hosts."""
 
     def of(self, row: PlacementRequest) -> Candidates:
         """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
         key, shape = self._shape(row)
-        candidates = shape.current()
+        candidates = shape.current(self._scored)
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
 
     def able(self, row: PlacementRequest) -> NDArray[np.bool_]:
@@ -124,16 +126,16 @@ class CandidateIndex:
         ever changes. Callers must not change it."""
         return self.of(row).after_use if row.excluded_gpus or row.excluded_hosts else self._shape(row)[1].able()
 
-    def forget(self) -> None:
-        """Forget all answers: what scores rest on is not what it was."""
-        self._shapes.clear()
+    def forget_scores(self) -> None:
+        """Forget how offers were rated: what scores rest on is not what it was. Which hosts fit stays remembered."""
+        self._scored += 1
         self._overlays.clear()
 
     def _shape(self, row: PlacementRequest) -> tuple[tuple[object, ...], _Shape]:
         key = shape_of(row)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = _Shape(self._framework, self._snapshot, row)
+            shape = _Shape(self._framework, self._snapshot, row, self._scored)
             self._shapes.put(key, shape, max(MAX_SHAPES, SHAPE_BYTES // (40 * max(len(self._snapshot), 1))))
         return key, shape
 
@@ -179,14 +181,15 @@ class _Overlay:
 
 
 class _Shape:
-    def __init__(self, framework: Framework, snapshot: Snapshot, row: PlacementRequest) -> None:
+    def __init__(self, framework: Framework, snapshot: Snapshot, row: PlacementRequest, scored: int) -> None:
         self._framework = framework
         self._snapshot = snapshot
+        self._scored = scored
         self._query = HostQuery(row.resources, tenant=row.tenant)
         self._seen = self._able_seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool), framework.site_filters)
 
-    def current(self) -> Candidates:
+    def current(self, scored: int) -> Candidates:
         snapshot, seen = self._snapshot, self._seen
         if seen != snapshot.version:
             self.able()
@@ -196,6 +199,11 @@ class _Shape:
             self._candidates.offers.put(used, self._framework.examine(self._query, snapshot, used))
             self._could_serve(ChangeKind.HEALTH, rebuilt, self._candidates.after_health)
             self._seen = snapshot.version
+        if self._scored != scored:
+            fitting, offers = np.flatnonzero(self._candidates.fits), self._candidates.offers
+            rated = self._framework.rate(self._query.request, snapshot, fitting, offers.of(fitting))
+            offers.score[fitting] = rated
+            self._scored = scored
         return self._candidates
 
     def able(self) -> NDArray[np.bool_]:

@@ -238,9 +238,21 @@ class Framework:
         offers = Offers.none(len(hosts))
         gpus = self._narrow(query, snapshot, hosts, self.filters, offers)
         self._connect(query.request, snapshot, hosts, gpus, offers)
-        for score, weight in self.scores:
-            offers.score += weight * score(query.request, snapshot, hosts, offers)
+        fitting = np.flatnonzero(offers.code == FITS)
+        if len(fitting) == len(hosts):
+            offers.score = self.rate(query.request, snapshot, hosts, offers)
+        elif len(fitting):
+            offers.score[fitting] = self.rate(query.request, snapshot, hosts[fitting], offers.of(fitting))
         return offers
+
+    def rate(
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
+        """Return the weighted sum of the scores of ``offers``, which all fit."""
+        total = np.zeros(len(hosts))
+        for score, weight in self.scores:
+            total += weight * score(request, snapshot, hosts, offers)
+        return total
 
     def could_serve(
         self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, after: ChangeKind

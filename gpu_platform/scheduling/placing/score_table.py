@@ -46,14 +46,17 @@ def _of_hosts(
     best = others[np.lexsort((snapshot.by_name[others], -total))[: SHOWN - 1]]
     shown = np.concatenate(([winner], best)).astype(np.intp)
     these = offers.of(shown)
-    parts = {
-        score.name: (weight * score(request, snapshot, shown, these)).tolist() for score, weight in framework.scores
-    }
+    rest, parts = these.score.copy(), dict[str, list[float]]()
+    for score, weight in framework.scores[:-1]:
+        part = weight * score(request, snapshot, shown, these)
+        parts[score.name], rest = part.tolist(), rest - part
+    for score, _ in framework.scores[-1:]:
+        parts[score.name] = rest.tolist()  # the parts add up to the total, so the last score is not asked again
     rows = [
         ScoreRow(
             candidate=snapshot.names[host_index],
             total=round(float(offers.score[host_index]), 6),
-            parts={name: round(values[number], 6) for name, values in parts.items()},
+            parts={name: round(values[number], 6) + 0.0 for name, values in parts.items()},
         )
         for number, host_index in enumerate(shown.tolist())
     ]

@@ -1,21 +1,27 @@
 """The mix of tasks that is expected to come: learned from what came, or what the policy says.
 
-What came counts half after a day. Before anything came, a mix of whole GPUs counts, and it counts as 32 tasks
-for ever, so that the first few jobs do not decide alone. The mix is renewed seldom, each time half of what it rests on
-is new: scores are remembered per host, and all of them follow from the mix.
+What came counts half after a day. Before anything came, a prior mix counts, and it counts as 32 tasks for ever, so
+that the first few jobs do not decide alone. The mix is renewed seldom: each time half of what it rests on is new, and
+when the cluster gets other machines. Scores are remembered per host, and all of them follow from the mix.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.scheduling.cluster.registered_hosts import RegisteredHosts
 from gpu_platform.scheduling.plugins.stranding import TypicalTask, percent_of
 
 HALF_LIFE_S = 24 * 3600.0
 PRIOR_TASKS = 32.0
 """The prior mix counts as so many tasks that just came."""
+PRIOR_CPUS = 0.7
+"""The part of the CPUs beside its GPUs for which a task of the prior asks, on the host of the median GPU."""
 FIRST_TASKS = 16.0
 """The mix is renewed after so many new tasks at the earliest."""
 MAX_TASKS = 128
@@ -28,29 +34,58 @@ _MAX_HALVINGS = 64.0
 class ExpectedTasks:
     """Counts the tasks that come. ``tasks`` is the mix, valid until :meth:`renew` returns True.
 
-    It has no clock: times come with the requests. While at most ``MAX_KNOWN`` different tasks came, the counts do not
-    depend on the order in which they came.
+    Times are on the clock of the callers. While at most ``MAX_KNOWN`` different tasks came, the counts do not depend
+    on the order in which they came.
     """
 
     def __init__(self, prior: Sequence[TypicalTask], learns: bool = True) -> None:
-        """``prior``: the mix before anything came. Without ``learns`` it stays the mix."""
-        total = sum(task.weight for task in prior)
-        self._prior = {replace(task, weight=1.0): PRIOR_TASKS * task.weight / total for task in prior}
+        """``prior``: the mix before anything came; its tasks get their CPUs from the hosts. Without ``learns`` it
+        stays the mix, as it is."""
+        self._prior = tuple(prior)
         self._learns = learns
+        self._came: list[tuple[Sequence[ResourceRequest], float]] = []
+        """What came since the last call of :meth:`renew`."""
         self._counts: dict[TypicalTask, float] = {}
         """Task -> how often it came, in tasks that came at ``_origin``. A later task counts more."""
         self._origin = self._newest = float("-inf")
         self._total = self._new = 0.0
-        self.tasks: tuple[TypicalTask, ...] = tuple(prior)
+        self._hosts_at = -1
+        self._machines: frozenset[int] = frozenset()
+        self._cpus_per_gpu = 0.0
+        self.renewals = 0
+        """How often the mix was renewed."""
+        self.tasks: tuple[TypicalTask, ...] = self._prior
 
     def __len__(self) -> int:
         """Return the number of different tasks that are counted."""
         return len(self._counts)
 
     def note(self, requests: Sequence[ResourceRequest], at: float) -> None:
-        """Count what a job asks of hosts. ``at``: when it came, in seconds on the clock of all calls."""
-        if not self._learns:
-            return
+        """Note what a job asks of hosts. ``at``: when it came."""
+        if self._learns:
+            self._came.append((requests, at))
+
+    def renew(self, hosts: RegisteredHosts | None = None, now: float = math.inf) -> bool:
+        """Count what came. Return True if there is a new mix: enough is new, or the machines of ``hosts`` are others.
+
+        A job that is dated later than ``now`` counts as if it came now. Otherwise it would make what came before look
+        old.
+        """
+        for requests, at in self._came:
+            self._count(requests, min(at, now))
+        self._came.clear()
+        unit = 2.0 ** ((self._newest - self._origin) / HALF_LIFE_S) if self._counts else 1.0
+        enough = self._new > 0.0 and self._new >= max(FIRST_TASKS * unit, self._total / 2.0)
+        if not (self._look_at(hosts) or enough):
+            return False
+        self.renewals += 1
+        if enough:
+            self._new = 0.0
+        if self._learns:
+            self.tasks = self._most_frequent(unit)
+        return True
+
+    def _count(self, requests: Sequence[ResourceRequest], at: float) -> None:
         self._pass_time(at)
         worth = 2.0 ** ((at - self._origin) / HALF_LIFE_S)
         for request in requests:
@@ -61,20 +96,28 @@ class ExpectedTasks:
         if len(self._counts) > MAX_KNOWN:
             self._forget_the_rare()
 
-    def renew(self) -> bool:
-        """Return True if enough came to make a new mix. Then ``tasks`` is that mix."""
-        if self._new <= 0.0:
+    def _look_at(self, hosts: RegisteredHosts | None) -> bool:
+        """Tell whether there are other machines than before, or other CPUs beside most GPUs."""
+        if hosts is None or hosts.facts_version == self._hosts_at:
             return False
-        unit = 2.0 ** ((self._newest - self._origin) / HALF_LIFE_S)
-        if self._new < max(FIRST_TASKS * unit, self._total / 2.0):
-            return False
-        self._new = 0.0
+        self._hosts_at = hosts.facts_version
+        every = np.arange(len(hosts))
+        machines = frozenset(np.unique(hosts.machine[every]).tolist())
+        cpus_per_gpu = _cpus_per_gpu(hosts)
+        same = (machines, cpus_per_gpu) == (self._machines, self._cpus_per_gpu)
+        self._machines, self._cpus_per_gpu = machines, cpus_per_gpu
+        return not same
+
+    def _most_frequent(self, unit: float) -> tuple[TypicalTask, ...]:
+        """Return the mix. ``unit``: what a task that came last counts."""
         weights = {task: count / unit for task, count in self._counts.items()}
-        for task, count in self._prior.items():
-            weights[task] = weights.get(task, 0.0) + count
+        total = sum(task.weight for task in self._prior)
+        for task in self._prior:
+            cpus = int(PRIOR_CPUS * self._cpus_per_gpu * task.gpus * task.percent / 100)
+            asked = replace(task, cpus=cpus, weight=1.0)
+            weights[asked] = weights.get(asked, 0.0) + PRIOR_TASKS * task.weight / total
         most = sorted(weights.items(), key=lambda one: (-one[1], str(one[0])))[:MAX_TASKS]
-        self.tasks = tuple(replace(task, weight=weight) for task, weight in most)
-        return True
+        return tuple(replace(task, weight=weight) for task, weight in most)
 
     def _pass_time(self, at: float) -> None:
         self._newest = max(self._newest, at)
@@ -88,6 +131,17 @@ class ExpectedTasks:
         kept = sorted(self._counts.items(), key=lambda one: (-one[1], str(one[0])))[: MAX_KNOWN // 2]
         self._counts = dict(kept)
         self._total = sum(self._counts.values())
+
+
+def _cpus_per_gpu(hosts: RegisteredHosts) -> float:
+    """Return the CPUs per GPU on the host of the median GPU. 0 without GPUs."""
+    with_gpus = np.flatnonzero(hosts.size[: len(hosts)])
+    if not len(with_gpus):
+        return 0.0
+    gpus = hosts.size[with_gpus]
+    ratio = hosts.cpus[with_gpus] / gpus
+    order = np.argsort(ratio, kind="stable")
+    return float(ratio[order[np.searchsorted(np.cumsum(gpus[order]), gpus.sum() / 2.0)]])
 
 
 def tasks_of(request: ResourceRequest, host_size: int = 8) -> Iterator[tuple[TypicalTask, int]]:

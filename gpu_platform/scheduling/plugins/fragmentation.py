@@ -16,10 +16,13 @@ from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.expected_tasks import ExpectedTasks
-from gpu_platform.scheduling.plugins.stranding import StrandedGpus
+from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
 
 TYPICAL_SIZES: Mapping[int, float] = {1: 0.5, 2: 0.15, 4: 0.15, 8: 0.2}
 """GPUs per host -> how often jobs ask for them. From the multi-GPU jobs in the traces that Weng et al. publish."""
+
+TYPICAL_SHARES = (TypicalTask(1, 50, weight=0.43),)
+"""Shares of GPUs that are expected beside the typical sizes: three tasks out of ten."""
 
 _STEEP_GPUS = 4.0
 
@@ -32,8 +35,8 @@ class FragmentationScore:
 
     def __init__(self, expected: ExpectedTasks) -> None:
         self._expected = expected
-        self._tasks = expected.tasks
-        self._stranding = StrandedGpus(self._tasks)
+        self._mix = expected.renewals
+        self._stranding = StrandedGpus(expected.tasks)
 
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
@@ -41,8 +44,8 @@ class FragmentationScore:
         """Return the score of each offer, 0 to 1."""
         if request.strategy is Strategy.SPREAD:
             return np.full(len(hosts), 0.5)
-        if self._tasks is not self._expected.tasks:
-            self._tasks = self._expected.tasks
-            self._stranding = StrandedGpus(self._tasks)
+        if self._mix != self._expected.renewals:
+            self._mix = self._expected.renewals
+            self._stranding = StrandedGpus(self._expected.tasks)
         grown = self._stranding.growth(request, snapshot, hosts, offers)
         return 0.5 - grown / (2.0 * (np.abs(grown) + _STEEP_GPUS))

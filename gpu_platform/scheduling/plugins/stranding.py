@@ -1,4 +1,4 @@
-"""GPUs that typical tasks cannot use: the measure behind the score ``fragmentation`` where GPUs are shared.
+"""GPUs that typical tasks cannot use: the measure behind the score ``fragmentation``.
 
 It is the sum of two terms, in GPUs, and the second counts a quarter. The first is that of Weng et al., "Beware of
 Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023: what is left on
@@ -11,7 +11,7 @@ are many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,8 +23,8 @@ from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import mismatch
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
-from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import Offers
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import FEW_HOSTS, Offers
 
 _WHOLE = 100
 _MIG_SLICES = 7
@@ -34,6 +34,8 @@ hosts early, to even out their CPUs, and jobs that need whole hosts find none. S
 
 _SCARCITY = 2.0
 """What a task strands for each GPU that it takes, where one more task than elsewhere would come for each GPU."""
+_REMEMBERED = 20_000
+"""So many answers are remembered, about 8 MB."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class StrandedGpus:
         self._share_of_gpus = self._gpus * np.array(demands) / _WHOLE
         self._facts = [task.gpu_facts for task in tasks]
         self._describe(np.ones((1, len(tasks)), bool))
+        self._answers: dict[Hashable, float] = {}
+        """Growth by request and state of a host. Few hosts change at a time, and mostly to a state that came before.
+        """
         self._machines = 0
         self._scarcity: NDArray[np.float64] = np.zeros(0)
         self._known: NDArray[np.float64] = np.zeros(0)
@@ -91,14 +96,31 @@ class StrandedGpus:
         """Return how many more GPUs would be stranded on each host if it gave what it offers, and the scarcity of the
         GPUs that it gives: see :meth:`_compare_demand`."""
         self._look_at_machines(snapshot)
+        if len(hosts) > FEW_HOSTS:
+            return self._growth(request, snapshot, hosts, offers.gpus)
+        keys = _states(request, snapshot, hosts, offers.gpus)
+        missing = [number for number, key in enumerate(keys) if key not in self._answers]
+        if missing:
+            if len(self._answers) > _REMEMBERED:
+                self._answers.clear()
+                missing = list(range(len(keys)))
+            grown = self._growth(request, snapshot, hosts[missing], offers.gpus[missing])
+            self._answers.update(zip([keys[number] for number in missing], grown.tolist(), strict=True))
+        return np.array([self._answers[key] for key in keys])
+
+    def _growth(
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets
+    ) -> NDArray[np.float64]:
         left = _left(snapshot, hosts)
-        taken = as_rows(offers.gpus, left.shape[1])
+        taken = as_rows(gpus, left.shape[1])
         after = np.where(taken, left - np.int16(percent_of(request)), left)
         cpus, ram = _host_left(snapshot, hosts)
         machine = snapshot.machine[hosts]
         then = self.stranded(after, cpus - request.cpus_per_host, ram - request.ram_mib_per_host, machine)
         grown = then - self._now(snapshot, hosts, left, cpus, ram)
-        return grown + self._scarcity[machine] * (request.gpus_per_host * percent_of(request) / _WHOLE)
+        grown += self._scarcity[machine] * (request.gpus_per_host * percent_of(request) / _WHOLE)
+        # Rounded, because the same terms can add up differently at different places of the array.
+        return np.round(grown, 9)
 
     def stranded(
         self,
@@ -129,6 +151,7 @@ class StrandedGpus:
         if self._machines == len(snapshot.machines):
             return
         self._machines = len(snapshot.machines)
+        self._answers.clear()
         accepts = np.ones((self._machines, len(self._facts)), bool)
         for number, facts in enumerate(self._facts):
             if facts is not None:
@@ -182,6 +205,23 @@ class StrandedGpus:
             )
             self._seen[hosts[stale]] = changed[stale]
         return self._known[hosts]
+
+
+def _states(
+    request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets
+) -> list[tuple[object, ...]]:
+    """Return for each host everything on which the growth depends: what the job asks, and what is left there."""
+    asked = request.gpus_per_host, percent_of(request), request.cpus_per_host, request.ram_mib_per_host
+    partly = snapshot.shared.partly[hosts] & snapshot.working[hosts]
+    cpus, ram = _host_left(snapshot, hosts)
+    columns = snapshot.machine[hosts], snapshot.available(hosts), partly, cpus, ram, gpus
+    states: list[tuple[object, ...]] = [
+        (asked, *state) for state in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    if partly.any():
+        percent = snapshot.shared.percent[hosts]
+        states = [(*state, row.tobytes()) for state, row in zip(states, percent, strict=True)]
+    return states
 
 
 def _left(snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int16]:

@@ -4,6 +4,8 @@ host.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,16 +31,21 @@ class ResourcesScore:
         return np.clip(request.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
 
 
+@dataclass
 class StrategyScore:
     """Packs or spreads, as the request says.
 
-    Pack counts the free GPUs that would be left on the host, and those in the same NUMA node twice: two GPUs out of
-    four free ones leave a broken island, the last two of an island do not. A job without GPUs goes to hosts without
+    Pack counts the free GPUs that would be left on the host, and those in the same NUMA node once more: two GPUs out
+    of four free ones leave a broken island, the last two of an island do not. A job without GPUs goes to hosts without
     GPUs first, then to hosts where no GPU is free, so that CPUs stay for jobs with GPUs. Among equal hosts it goes to
     the one with the fewest idle CPUs.
     """
 
-    name = "strategy"
+    name: str = "strategy"
+    left_counts: float = 1.0
+    """What each free GPU that is left on the host counts."""
+    whole_host_is_an_island: bool = True
+    """A host with one NUMA node has an island that can be broken. False: only parts of a host count as islands."""
 
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
@@ -53,8 +60,11 @@ class StrategyScore:
             return 1.0 - (np.clip(free, 0.0, _LARGEST_LEFT) + beside_gpus + 0.3 * idle) / (_LARGEST_LEFT + 1.0)
         if request.strategy is Strategy.SPREAD:
             return free / np.maximum(snapshot.size[hosts], 1)
-        left = free - request.gpus_per_host + offers.stranded
-        return 1.0 - np.clip(left, 0.0, _LARGEST_LEFT) / _LARGEST_LEFT
+        stranded = offers.stranded
+        if not self.whole_host_is_an_island:
+            stranded = stranded * (snapshot.numa_nodes[snapshot.machine[hosts]] > 1)
+        left = self.left_counts * (free - request.gpus_per_host) + stranded
+        return 1.0 - np.minimum(np.maximum(left, 0.0), _LARGEST_LEFT) / _LARGEST_LEFT
 
 
 def _cpus_left(snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int64]:

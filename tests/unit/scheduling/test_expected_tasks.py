@@ -16,6 +16,8 @@ from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
 PACKS = Policy(weights=WEIGHTS["fragmentation"])
+CONNECTS = Policy(weights=WEIGHTS["tightest_fit"])
+CPUS_DECIDE = {**PACKS.weights, "bandwidth": 0.0}
 ONE, FOUR = ResourceRequest(gpus_per_host=1), ResourceRequest(gpus_per_host=4)
 
 
@@ -65,9 +67,39 @@ def test_a_mix_that_the_policy_names_is_kept() -> None:
 
 
 def test_nothing_is_counted_when_the_score_does_not_matter() -> None:
-    scheduler = cluster().hosts(1).scheduler()
-    scheduler.add(job().row)
-    assert len(scheduler._expected_tasks) == 0
+    for policy, counted in ((Policy(), 1), (PACKS, 1), (CONNECTS, 0)):
+        scheduler = cluster().hosts(1).scheduler(policy)
+        scheduler.add(job().row)
+        scheduler.decide(0.0)
+        assert len(scheduler._expected_tasks) == counted
+
+
+def test_a_job_that_is_dated_ahead_does_not_make_the_others_look_old() -> None:
+    mix = ExpectedTasks([TypicalTask(8)])
+    mix.note([FOUR] * 100, 0.0)
+    mix.note([ONE], 100 * HALF_LIFE_S)
+    assert mix.renew(now=0.0)
+    assert {task.gpus: task.weight for task in mix.tasks} == {4: 100.0, 8: 32.0, 1: 1.0}
+
+
+def test_the_prior_asks_for_the_cpus_that_most_gpus_have() -> None:
+    machines = cluster().cpu_host("none").host("few", cpus=16).host("a", cpus=80).host("b", cpus=80)
+    scheduler = machines.host("many", cpus=512).scheduler()
+    scheduler.decide(0.0)
+    asked = {(task.gpus, task.percent): task.cpus for task in scheduler._expected_tasks.tasks}
+    assert asked == {(1, 100): 7, (1, 50): 3, (2, 100): 14, (4, 100): 28, (8, 100): 56}
+
+
+def test_the_mix_is_renewed_when_other_machines_come() -> None:
+    """Named tasks, too: some need an A100, and there is only one host of them, which comes later and has many CPUs."""
+    machines = cluster()
+    for number in range(8):
+        machines.host(f"h{number}", cpus=64)
+    typical = (TypicalTask(1, cpus=12, weight=4.0), TypicalTask(1, cpus=4, model="A100"))
+    scheduler = machines.scheduler(replace(PACKS, weights=CPUS_DECIDE, typical_tasks=typical))
+    assert place(scheduler, job().on_host(cpus=30)) == "h0"
+    machines.host("a", "dgx-a100-40gb", cpus=512).tell(scheduler)
+    assert place(scheduler, job().on_host(cpus=30)).startswith("h")
 
 
 def test_a_job_that_is_added_again_and_again_counts_once() -> None:
@@ -88,7 +120,7 @@ def test_remembered_answers_follow_the_mix() -> None:
     for _ in range(100):
         scheduler.add(waits := job(1).on_host(cpus=16).row)
         scheduler.remove(waits.job_id)
-    scheduler.decide(0.0)
+    scheduler.decide(1e12)
     assert scheduler.candidates.of(asked).offers.score.argmax() == 1
 
 
@@ -113,7 +145,7 @@ def test_a_new_leader_learns_from_what_runs_and_waits() -> None:
 def test_jobs_that_take_any_gpu_leave_those_that_others_need() -> None:
     """Most jobs take an A100 only. So the others go to GPUs that nobody asks for."""
     machines = cluster().hosts(4, "dgx-a100-40gb").hosts(4)
-    scheduler = machines.scheduler(replace(PACKS, weights={**PACKS.weights, "bandwidth": 0.0}))
+    scheduler = machines.scheduler(replace(PACKS, weights=CPUS_DECIDE))
     assert "a100" in place(scheduler, job(1)), "the first of equals"
     for _ in range(40):
         scheduler.add(one := job().needs(model="A100").row)
@@ -126,7 +158,7 @@ def test_scarce_gpus_are_left_to_those_who_need_them_although_they_have_cpus_to_
     machines = cluster().host("a", "dgx-a100-40gb", cpus=512)
     for number in range(8):
         machines.host(f"h{number}", cpus=64)
-    scheduler = machines.scheduler(replace(PACKS, weights={**PACKS.weights, "bandwidth": 0.0}))
+    scheduler = machines.scheduler(replace(PACKS, weights=CPUS_DECIDE))
     for number in range(100):
         wanted = job().needs(model="A100").on_host(cpus=4) if number % 5 == 0 else job().on_host(cpus=12)
         scheduler.add(wanted.row)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.scheduling.plugin_loading import load_plugins
-from gpu_platform.scheduling.policy import WEIGHTS, Policy
+from gpu_platform.scheduling.policy import WEIGHTS, Policy, build_framework
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
@@ -125,6 +126,32 @@ def test_fragmentation_breaks_what_is_broken() -> None:
     machines = cluster().hosts(3).busy("dgx-h100-0", 0, 1, 2, 3).busy("dgx-h100-1", 0)
     assert hosts_of(machines.scheduler(only("fragmentation")), job(1)) == ["dgx-h100-1"]
     assert hosts_of(machines.scheduler(only("fragmentation")), job(4)) == ["dgx-h100-0"]
+
+
+def test_islands_are_left_whole_and_a_host_without_parts_is_none() -> None:
+    """Three of four GPUs of a NUMA node break it. A host of one NUMA node has no island that could be broken."""
+    machines = cluster().host("a").host("b").busy("a", 4, 5, 6, 7).busy("b", 0, 5, 6, 7)
+    assert hosts_of(machines.scheduler(only("islands")), job(3)) == ["b"], "it leaves no GPU of its island"
+    row = machines.host("c").busy("b").host_rows["c"]
+    one_node = [gpu.model_copy(update={"numa_node": 0, "socket": 0}) for gpu in row.inventory.gpus]
+    machines.host_rows["c"] = replace(row, inventory=row.inventory.model_copy(update={"gpus": one_node}))
+    assert hosts_of(machines.scheduler(only("islands")), job(1)) == ["c"]
+    assert hosts_of(machines.scheduler(only("strategy")), job(1)) == ["a"]
+
+
+def test_by_default_a_job_that_wants_to_be_spread_goes_to_the_emptiest_host_whatever_was_fast() -> None:
+    machines = cluster().host("a", leaf="fast").host("b", leaf="slow").busy("a", 0, 1, 2, 3)
+    scheduler = machines.scheduler()
+    for _ in range(20):
+        scheduler.record_speed(["a"], 2.0)
+    assert hosts_of(scheduler, job(2).spread()) == ["b"]
+    assert hosts_of(scheduler, job(2)) == ["a"]
+
+
+def test_weights_that_a_policy_names_mean_what_they_meant_before_the_default_had_the_score_fragmentation() -> None:
+    named = {score.name: weight for score, weight in build_framework(Policy(weights={"thermal": 3.0})).scores}
+    assert named == {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0, "history": 0.25, "thermal": 3.0}
+    assert build_framework(Policy()).scores[-1][0].name == "fragmentation"
 
 
 def test_jobs_that_want_to_be_spread_are_not_packed_by_fragmentation() -> None:
