@@ -115,16 +115,16 @@ class WaitingReasons:
         self._due.clear()
         self._state.queue.take_new_classes()
         self._estimates, self._estimating = self._begin(last_round, now), None
-        while self._estimates.advance(IDLE_SLICE):
-            pass
+        while not self._estimates.ended:
+            self._estimates.advance(IDLE_SLICE)
         self._seen = self._stamp()
         self._publish(dict.fromkeys(self._state.queue.classes()), last_round, now)
 
     def why(self, row: PlacementRequest, last_round: SchedulingRound, now: float) -> Reason:
         """Return the reason of one waiting job, not of its class, at this moment."""
         estimates = self._begin(last_round, now)
-        while estimates.get(row) is None and estimates.advance(1):
-            pass
+        while estimates.get(row) is None and not estimates.ended:
+            estimates.advance(1)
         given = last_round.waiting.get(row.class_key)
         if given is None or given.row.job_id != row.job_id:
             given = WaitingEntry(
@@ -217,8 +217,8 @@ class WaitingReasons:
             self._seen = self._stamp()
             self._estimating = self._begin(last_round, now)
         if self._estimating is not None:
-            jobs = self._spend(idle, self._estimating.left)
-            if not self._estimating.advance(jobs):
+            self._spend(idle, self._estimating.advance(self._may_spend(idle, self._slice)))
+            if self._estimating.ended:
                 self._estimates, self._estimating = self._estimating, None
                 self._due.extend(self._state.queue.classes())
 
@@ -227,11 +227,14 @@ class WaitingReasons:
         return Estimates(self._state, self.forecast, last_round.denial, now)
 
     def _spend(self, idle: bool, wanted: int) -> int:
-        """Return how many of ``wanted`` jobs may be looked at now."""
-        spent = min(wanted, self._slice if idle else min(self._slice, int(self._allowance)))
+        """Return how many of ``wanted`` looks may be made now. They count as made."""
+        spent = self._may_spend(idle, wanted)
         self._slice -= spent
         self._allowance -= 0 if idle else spent
         return spent
+
+    def _may_spend(self, idle: bool, wanted: int) -> int:
+        return min(wanted, self._slice if idle else min(self._slice, int(self._allowance)))
 
     def _promises(self, last_round: SchedulingRound) -> list[str]:
         """Return the classes whose promised start changed, or for whose first job others are stopped now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +11,8 @@ from gpu_platform.domain.jobs.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.explaining.start_estimate import AHEAD, Estimates
+from gpu_platform.scheduling.explaining import forward_run
+from gpu_platform.scheduling.explaining.start_estimate import Estimates
 from gpu_platform.scheduling.explaining.waiting_reasons import (
     IDLE_SLICE,
     LEFT_FOR_OTHERS,
@@ -122,11 +124,19 @@ def test_what_no_time_limit_brings_about_is_not_estimated() -> None:
     assert (why(play, "large").code, why(play, "large").estimate) == (WaitCode.NEVER_FITS, EstimateBasis.REPAIR)
 
 
-def test_estimates_look_only_so_far() -> None:
+def test_every_waiting_job_has_an_estimate_however_many_are_ahead() -> None:
     play = playing(cluster().hosts(1), job(8, name="runs").lasting(100))
-    play.submit(*(job(8, name=f"w{n:04d}").lasting(1).arrived(n).row for n in range(AHEAD + 1)))
-    assert why(play, f"w{AHEAD - 1:04d}").estimated_start == 100.0 + AHEAD - 1
-    assert why(play, f"w{AHEAD:04d}").estimate is EstimateBasis.TOO_FAR
+    play.submit(*(job(8, name=f"w{n:04d}").lasting(1).arrived(n).row for n in range(1000)))
+    assert why(play, "w0999").estimated_start == 100.0 + 999
+    assert why(play, "w0999").estimate is EstimateBasis.TIME_LIMITS
+
+
+def test_a_run_that_takes_too_many_steps_ends_without_the_last_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward_run, "MAX_STEPS", 100)
+    play = playing(cluster().hosts(1), job(8, name="runs").lasting(100))
+    play.submit(*(job(8, name=f"w{n:04d}").lasting(1).arrived(n).row for n in range(100)))
+    assert why(play, "w0010").estimated_start == 100.0 + 10
+    assert why(play, "w0099").estimate is EstimateBasis.TOO_FAR
 
 
 def test_a_decision_tells_a_few_and_all_are_told_soon() -> None:
@@ -167,7 +177,13 @@ def test_a_decision_looks_at_a_few_jobs_however_many_are_new(monkeypatch: pytest
 
         monkeypatch.setattr(owner, name, counted)
 
-    count(Estimates, "look")
+    def advance(self: Estimates, most: int, of: Callable[[Estimates, int], int] = Estimates.advance) -> int:
+        made = of(self, most)
+        assert made <= most
+        looks["advance"] += made
+        return made
+
+    monkeypatch.setattr(Estimates, "advance", advance)
     count(WaitingReasons, "reason")
     machines = cluster().hosts(2)
     play = playing(machines, job(8, name="a").lasting(500), job(8, name="b").lasting(900))

@@ -1,0 +1,335 @@
+"""The queue run forward in time: who starts when, if jobs run as long as expected and nobody else comes.
+
+It is a light model of ``rounds``: whole GPUs, in the order of the queue, with backfill. Running jobs, and jobs that
+start in the run, end after their expected run times. The first job that has to wait gets a date by time limits. Jobs
+that might still run then leave its GPUs alone. Where there is no date, it keeps all hosts that it could use. One run
+serves all waiting jobs at once.
+
+What it leaves out: jobs that come later, shares, CPUs and memory of hosts, gangs of groups, preemption, and all dates
+but those of the first job that waits for certain hosts.
+
+The run goes on in small steps, so that no decision waits for it. A step takes about as long with many hosts as with
+few: counts of free GPUs are kept up to date host by host (:class:`Room`), and jobs that ask for the same, with the same
+time limit, stand in one *line*.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts
+from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
+from gpu_platform.scheduling.explaining.room import Room
+from gpu_platform.scheduling.placing.domains import is_between_hosts
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
+from gpu_platform.topology.machine import members
+from gpu_platform.topology.subsets import best_subset_for
+
+MAX_STEPS = 20_000
+"""Then the run ends. Jobs that have not started by then get no estimate."""
+USABLE_BYTES = 4 << 20
+"""For as many kinds of requests as fit into this the run knows which GPUs they may use: 8 bytes per host. Requests of
+further kinds do not take part.
+"""
+
+
+@dataclass(slots=True)
+class Line:
+    """Waiting jobs that ask for the same, with the same time limit, in order."""
+
+    jobs: Sequence[QueueSortKey]
+    kind: int
+    """The number of the set of GPUs that they may use."""
+    row: PlacementRequest
+    """The job at its head."""
+    place: int = 0
+    """Where that is in ``jobs``."""
+
+
+@dataclass(slots=True)
+class _Date:
+    """What is kept for the first job of a line that waits for certain hosts."""
+
+    line: int
+    start: float
+    """Infinity: nobody knows, so it keeps all hosts that it could use."""
+    gpus: Mapping[int, int]
+    """Host index -> the GPUs that are kept."""
+
+
+class ForwardRun:
+    """One run. ``queue`` is only read, and may change meanwhile: jobs that have left are passed over."""
+
+    def __init__(
+        self, queue: JobQueue, snapshot: Snapshot, forecast: ReleaseForecast, now: float, *, with_dates: bool = True
+    ) -> None:
+        """``with_dates``: False if the policy has no backfill, so that the first job keeps its hosts."""
+        self._queue, self._snapshot, self._forecast = queue, snapshot, forecast
+        self._with_dates = with_dates
+        self.now = now
+        self.starts: dict[str, float] = {}
+        """Job -> when it starts, for those that have started so far."""
+        self.is_cut = False
+        """True if the run ended before everybody had started, or without some requests."""
+        self._limits = WhatIf(forecast, snapshot, forecast.ends().copy())
+        """When GPUs are free by time limits: what dates follow from."""
+        self._has_mixed_hosts = any(len({gpu.model for gpu in one.gpus}) > 1 for one in snapshot.machines)
+        self._lines: list[Line] = []
+        self._kinds: dict[bytes, int] = {}
+        self._usable: list[GpuSets] = []
+        ends = forecast.expected_ends(now)
+        self._free = _bits(ends == -math.inf)
+        hosts, positions = np.nonzero(np.isfinite(ends))
+        order = np.argsort(ends[hosts, positions], kind="stable")
+        self._ends = ends[hosts, positions][order]
+        self._ending = hosts[order], positions[order]
+        self._next_end = 0
+        self._started: list[tuple[float, int, Mapping[int, int]]] = []
+        """A heap of the ends of jobs that started in the run: (end, number, host index -> GPUs)."""
+        self._dates: list[_Date] = []
+        self._steps = self._run()
+
+    def add(self, jobs: Sequence[QueueSortKey], row: PlacementRequest, able: NDArray[np.bool_]) -> None:
+        """Let these jobs take part, before the first step. ``row``: the first of them. They may ask for whole GPUs in
+        equal slices only. ``able``, by host index: the hosts that could serve it once no job is left there.
+        """
+        if row.has_exclusions or self._has_mixed_hosts:
+            usable = np.where(able, self._forecast.availability(row).usable, np.uint64(0))
+        else:
+            usable = np.where(able, self._snapshot.all_gpus, np.uint64(0))
+        kind = self._kinds.setdefault(usable.tobytes(), len(self._usable))
+        if kind == len(self._usable):
+            if (kind + 1) * usable.nbytes > max(USABLE_BYTES, usable.nbytes):
+                del self._kinds[usable.tobytes()]
+                self.is_cut = True
+                return
+            self._usable.append(usable)
+        self._lines.append(Line(jobs, kind, row))
+
+    def step(self) -> bool:
+        """Do a little. Return False when the run has ended."""
+        return next(self._steps, None) is not None
+
+    def _run(self) -> Iterator[bool]:
+        """Go from one moment to the next. Yields after each step."""
+        if not self._lines:
+            return
+        self._prepare()
+        for _ in range(MAX_STEPS):
+            if not self._serve_next() and not (self._waits.any() and self._pass_time()):
+                return
+            yield True
+        self.is_cut = True
+
+    def _prepare(self) -> None:
+        requests = [line.row.resources for line in self._lines]
+        self._gpus = np.array([request.gpus_per_host for request in requests])
+        self._hosts = np.array([request.hosts for request in requests])
+        self._limit = np.array([line.row.time_limit_s or math.inf for line in self._lines])
+        self._kind = np.array([line.kind for line in self._lines])
+        self._order = np.array([line.jobs[line.place][:2] for line in self._lines]).reshape(-1, 2)
+        self._waits = np.ones(len(self._lines), bool)
+        self._fails = np.zeros(len(self._lines), bool)
+        """Lines that count enough GPUs, but not connected as they ask for. They are tried again once more are free."""
+        usable, width = np.stack(self._usable), int(self._snapshot.size.max(initial=0))
+        self._all_usable = usable
+        self._gpus = np.minimum(self._gpus, width)
+        self._room, self._left = Room(usable, self._free, width), Room(usable, self._free, width)
+        """What is free for jobs that end before a date, and for those that might run longer."""
+        self._date_of_kind = np.full(len(usable), math.inf)
+        """For each kind, the first date that concerns hosts that it could use. Infinity: there is none."""
+        self._is_dated = np.zeros(len(usable), bool)
+        """The kinds of which some host is kept for a job with or without a date: others get no date."""
+        self._near_to: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        self._pass_time()  # what could start now has just been decided
+
+    def _serve_next(self) -> bool:
+        """Start the first job in order that can start, or date the first that cannot. False: there is none."""
+        kind, gpus = self._kind, self._gpus
+        bound = self.now + self._limit > self._date_of_kind[kind]
+        hosts = np.where(bound, self._left.at_least()[kind, gpus], self._room.at_least()[kind, gpus])
+        fits = (hosts >= self._hosts) & ~self._fails
+        concerned = np.flatnonzero(self._waits & (fits | ~self._is_dated[kind]))
+        if not len(concerned):
+            return False
+        line = self._first(concerned)
+        room = self._left if bound[line] else self._room
+        if fits[line] and self._start(line, room.ready(int(kind[line]), int(gpus[line])), room.free):
+            return True
+        self._fails[line] = True
+        if not self._is_dated[kind[line]]:
+            self._keep(line)
+        return True
+
+    def _first(self, lines: NDArray[np.intp]) -> int:
+        for column in range(2):
+            values = self._order[lines, column]
+            lines = lines[values == values.min()]
+        return int(lines[0])
+
+    def _start(self, number: int, hosts: NDArray[np.intp], free: GpuSets) -> bool:
+        """Start the job at the head of a line on some of ``hosts``, if it finds connected GPUs there."""
+        line, found = self._lines[number], self._place(number, hosts, free)
+        if found is None:
+            return False
+        job_id, row = line.jobs[line.place][2], line.row
+        self.starts[job_id] = self.now
+        run_s = row.expected_run_s
+        if run_s is not None:
+            heapq.heappush(self._started, (self.now + run_s, len(self.starts), found))
+        self._limits.take(found, self.now + (row.time_limit_s or math.inf))
+        for host, gpus in found.items():
+            self._free[host] &= ~np.uint64(gpus)
+        self._refresh(found)
+        self._advance(number)
+        return True
+
+    def _place(self, number: int, hosts: NDArray[np.intp], free: GpuSets) -> dict[int, int] | None:
+        """Return host index -> GPUs for the job at the head of a line, on the fullest of ``hosts``. None: there is no
+        place. ``free``: what it may take, by host index.
+        """
+        row, kind, snapshot = self._lines[number].row, int(self._kind[number]), self._snapshot
+        request = row.resources
+        if len(hosts) < request.hosts:
+            return None
+        if request.hosts > 1 and is_between_hosts(request.gang_level):
+            at = np.full(len(snapshot), math.inf)
+            at[hosts] = 0.0
+            chosen = earliest_hosts(request, snapshot, at)
+            if chosen is None:
+                return None
+            hosts = chosen
+        order = np.argsort(np.bitwise_count(self._free[hosts]), kind="stable")
+        found: dict[int, int] = {}
+        for host in hosts[order].tolist():
+            there = int(free[host] & self._all_usable[kind, host])
+            best = best_subset_for(request, snapshot.machines[snapshot.machine[host]], there)
+            if best is not None:
+                found[host] = best.gpus
+                if len(found) == request.hosts:
+                    return found
+        return None
+
+    def _advance(self, number: int) -> None:
+        """Let the next job of the line that still waits step to its head."""
+        line = self._lines[number]
+        for place in range(line.place + 1, len(line.jobs)):
+            row = self._queue.get(line.jobs[place][2])
+            if row is not None:
+                line.place, line.row = place, row
+                self._order[number] = line.jobs[place][:2]
+                return
+        self._waits[number] = False
+
+    def _keep(self, number: int) -> None:
+        """Give a date to the job at the head of a line, or keep all hosts that it could use."""
+        self._dates.append(self._plan(number))
+        self._mark_kept()
+        self._refresh(self._dates[-1].gpus)
+
+    def _plan(self, number: int) -> _Date:
+        found = self._limits.earliest(self._lines[number].row) if self._with_dates else None
+        if found is not None:
+            return _Date(number, max(found[0], self.now), found[1])
+        usable = self._all_usable[self._kind[number]]
+        hosts = np.flatnonzero(np.bitwise_count(usable) >= self._gpus[number])
+        return _Date(number, math.inf, {host: int(self._snapshot.all_gpus[host]) for host in hosts.tolist()})
+
+    def _mark_kept(self) -> None:
+        self._date_of_kind[:], self._is_dated[:] = math.inf, False
+        for date in self._dates:
+            near = self._near(int(self._kind[date.line]), int(self._gpus[date.line]))
+            self._is_dated |= near
+            self._date_of_kind[near] = np.minimum(self._date_of_kind[near], date.start)
+
+    def _near(self, kind: int, gpus: int) -> NDArray[np.bool_]:
+        """Return the kinds that could use a host that is large enough for a job."""
+        near = self._near_to.get((kind, gpus))
+        if near is None:
+            hosts = np.bitwise_count(self._all_usable[kind]) >= gpus
+            near = self._near_to[kind, gpus] = (self._all_usable[:, hosts] != 0).any(axis=1)
+        return near
+
+    def _refresh(self, hosts: Mapping[int, int]) -> None:
+        """Count again what is free on ``hosts``, and what of that is not kept."""
+        room, left = self._free, self._free
+        if self._dates:
+            room, left = self._free.copy(), self._free.copy()
+            for date in self._dates:
+                for host in date.gpus.keys() & hosts.keys():
+                    left[host] &= ~np.uint64(date.gpus[host])
+                    if date.start == math.inf:
+                        room[host] &= ~np.uint64(date.gpus[host])
+        self._room.put(hosts, room)
+        self._left.put(hosts, left)
+
+    def _pass_time(self) -> bool:
+        """Go to the next moment at which jobs end. False: nobody ends any more."""
+        starts, ends = self._started, self._ends
+        at = min(starts[0][0] if starts else math.inf, ends[self._next_end] if self._next_end < len(ends) else math.inf)
+        if at == math.inf:
+            return False
+        self.now = max(self.now, float(at))
+        freed: dict[int, int] = {}
+        while starts and starts[0][0] <= at:
+            for host, gpus in heapq.heappop(starts)[2].items():
+                freed[host] = freed.get(host, 0) | gpus
+        last = int(np.searchsorted(ends, at, side="right"))
+        for place in range(self._next_end, last):
+            host = int(self._ending[0][place])
+            freed[host] = freed.get(host, 0) | 1 << int(self._ending[1][place])
+        self._next_end = last
+        self._limits.take(freed, -math.inf)
+        for host, gpus in freed.items():
+            self._free[host] |= np.uint64(gpus)
+        self._refresh(freed)
+        for host in freed:
+            self._fails &= self._room.counts_on(host)[self._kind] < self._gpus
+        self._renew_dates(freed)
+        return True
+
+    def _renew_dates(self, freed: Mapping[int, int]) -> None:
+        """Start the jobs that something is kept for, if they can start now. Renew the dates of the others."""
+        before = len(self._dates)
+        for date in self._dates[:]:
+            usable = self._all_usable[self._kind[date.line]]
+            if not any(self._has_by(host, int(usable[host]), date) for host in freed):
+                continue
+            # Nothing is kept for others on the hosts that it could use: it is the first that waits for them.
+            hosts = np.flatnonzero(np.bitwise_count(self._free & usable) >= self._gpus[date.line])
+            if self._start(date.line, hosts, self._free):
+                self._dates.remove(date)
+                self._refresh(date.gpus)
+            else:
+                self._renew(date)
+        if self._dates or before:
+            self._mark_kept()
+
+    def _has_by(self, host: int, usable: int, date: _Date) -> bool:
+        """Tell whether the host has enough for the job before its date, or earlier than nobody knows when."""
+        ends = self._limits.ends[host].tolist()
+        return sum(ends[position] < date.start for position in members(usable)) >= self._gpus[date.line]
+
+    def _renew(self, date: _Date) -> None:
+        found = self._limits.earliest(self._lines[date.line].row) if self._with_dates else None
+        if found is None:
+            return
+        old, (start, date.gpus) = date.gpus, found
+        date.start = max(start, self.now)
+        if old != date.gpus:
+            self._refresh({**old, **date.gpus})
+
+
+def _bits(flags: NDArray[np.bool_]) -> GpuSets:
+    """Return [hosts, GPUs] of flags as one set of GPUs for each host."""
+    width = flags.shape[1]
+    weights = np.left_shift(np.uint64(1), np.arange(width, dtype=np.uint64))
+    return (flags * weights).sum(axis=1, dtype=np.uint64)
