@@ -27,7 +27,7 @@ from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
-from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind
+from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, start_data
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
 
 MAX_PAGE = 1000
@@ -270,6 +270,11 @@ def change_job(
     current = JobState(row.state)
     check_transition(f"job {row.id}", current, state)
     values = dict(columns or {})
+    if state is JobState.RUNNING:
+        data = {**(data or {}), **start_data(row.kind or row.inferred_kind, row.queued_at, row.started_at, now)}
+    elif state.is_terminal:
+        ran = row.started_at if current is JobState.RUNNING else None
+        data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now)}
     if state is not current:
         values |= {"state": state.value, "state_at": now}
         if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):
@@ -287,9 +292,6 @@ def change_job(
     if state is not current:
         retries = state is JobState.QUEUED and current.holds_gpus
         kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
-        if state.is_terminal:
-            ran = row.started_at if current is JobState.RUNNING else None
-            data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now)}
         append_event(session, kind, actor, now, job_id=row.id, attempt=row.attempt or None, data=data)
         if current is JobState.QUEUED:
             leave_queue(session, row.id, now)

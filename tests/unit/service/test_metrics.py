@@ -14,12 +14,14 @@ from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.placement import Reason, WaitCode
+from gpu_platform.domain.jobs.work_kind import WorkKind
+from gpu_platform.domain.states import JobState
 from gpu_platform.identity import renewal
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.leadership import leader
 from service.metrics import exposition
-from tests.store_cluster import NOW, Cluster, key
+from tests.store_cluster import NOW, Cluster, key, set_job_state
 from workers.gateway import server as gateway
 
 METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
@@ -61,6 +63,20 @@ def test_waiting_jobs_are_counted_by_reason(store: Store) -> None:
     assert samples(store, "gpu_platform_jobs_waiting") == {("not_yet_looked_at",): 2}
     queue.set_reasons(store, {row.class_key: reason}, NOW)
     assert samples(store, "gpu_platform_jobs_waiting") == {("waiting_for_gpus",): 2}
+
+
+def test_jobs_that_have_not_ended_are_counted_by_kind(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    cluster.queued("said", name="run-1", kind=WorkKind.TRAINING)
+    cluster.queued("inferred", name="run-2")
+    cluster.running("unknown", {"a": [0]})
+    for job_id in ("done", "dropped"):
+        cluster.queued(job_id, name="run-3")
+        set_job_state(store, job_id, JobState.CANCELLED, now=NOW, actor="test")
+    assert samples(store, "gpu_platform_jobs_unfinished") == {
+        ("QUEUED", "training"): 2,
+        ("RUNNING", "unknown"): 1,
+    }
 
 
 def test_a_recovery_lasts_from_the_fault_until_the_job_runs_again() -> None:

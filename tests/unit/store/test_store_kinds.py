@@ -129,6 +129,15 @@ def test_events_tell_how_long_a_job_waited_ran_and_held(store: Store) -> None:
     assert (released["kind"], released["gpu_s"], released["hosts"]) == ("training", 131.0, ["a"])
 
 
+def test_a_job_that_ended_before_its_start_was_written_tells_both(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    cluster.queued("j", kind=TRAINING)
+    cluster.reserve("j", {"a": [0]})
+    ends(store, "j", [JobState.RUNNING, JobState.COMPLETED], 3)
+    assert told(store, "job.running") == [{"kind": "training", "waited_s": 3.0}]
+    assert told(store, "job.completed") == [{"kind": "training", "ran_s": 0.0}]
+
+
 def test_a_retry_keeps_its_place_and_has_no_wait_but_a_preempted_job_waits_again(store: Store) -> None:
     cluster = Cluster(store).host("a")
     cluster.queued("j")
