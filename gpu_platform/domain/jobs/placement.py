@@ -80,7 +80,7 @@ class Placement(BaseModel):
     score: float
     why: str
     """One sentence for people, e.g.
-    ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; best connected, then tightest,
+    ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; best connected, then best packed,
     of 3 hosts that fit``.
     """
     scores: ScoreTable = ScoreTable()

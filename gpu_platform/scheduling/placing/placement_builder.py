@@ -132,8 +132,8 @@ def _why(
         text += f" on each of {len(host_indices)} hosts {_IN_WORDS[level]}"
     if considered == len(host_indices):
         return f"{text}; the only {'host' if considered == 1 else 'hosts'} that {'fits' if considered == 1 else 'fit'}"
-    how = "emptiest" if request.strategy is Strategy.SPREAD else "tightest"
-    first = "best connected, then " if count else "fewest free GPUs, then " if how == "tightest" else ""
+    how = "emptiest" if request.strategy is Strategy.SPREAD else "best packed"
+    first = "best connected, then " if count else "fewest free GPUs, then " if how == "best packed" else ""
     return f"{text}; {first}{how}, of {considered} hosts that fit"
 
 

@@ -197,7 +197,7 @@ def test_the_placement_says_why_and_how_fast() -> None:
     assert placement.bandwidth_gb_s == 450.0
     assert placement.why == (
         "4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-h100-0; "
-        "best connected, then tightest, of 2 hosts that fit"
+        "best connected, then best packed, of 2 hosts that fit"
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.scheduling.plugin_loading import load_plugins
-from gpu_platform.scheduling.policy import WEIGHTS, Policy, build_framework
+from gpu_platform.scheduling.plugins.gang import DomainWeights
+from gpu_platform.scheduling.policy import DEFAULT_WEIGHTS, WEIGHTS, Policy, build_framework
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
@@ -112,6 +113,21 @@ def test_history_decides_between_equals_by_default_and_not_against_packing() -> 
     scheduler.add(job(4).row)
     [(_, placement)] = scheduler.decide(0.0).placements
     assert placement.hosts == ["a"], "it fills the host that works already"
+
+
+def test_history_counts_a_tenth_of_a_domains_score_and_a_quarter_of_what_packing_counts_for_one_host() -> None:
+    """Of domains: 40 % filled, 30 % connected, 20 % idle, 10 % fast. Where jobs ran twice as fast the term is full."""
+    assert vars(DomainWeights()) == {"resources": 0.4, "topology": 0.3, "utilisation": 0.2, "history": 0.1}
+    assert DEFAULT_WEIGHTS["history"] == DEFAULT_WEIGHTS["fragmentation"] / 4.0
+    for wanted, weight in ((job(8, hosts=2), 0.1), (job(8), 0.25)):
+        scheduler = cluster().hosts(2, leaf="usual").hosts(2, leaf="fast").scheduler()
+        for _ in range(40):
+            scheduler.record_speed(["dgx-h100-2"], 2.0)
+        scheduler.add(wanted.row)
+        [(_, placement)] = scheduler.decide(0.0).placements
+        assert placement.hosts[0] == "dgx-h100-2"
+        rows = placement.scores.rows
+        assert (rows[0].parts["history"], rows[-1].parts["history"]) == (weight, weight / 2.0)
 
 
 def test_history_prefers_where_jobs_ran_fast() -> None:
