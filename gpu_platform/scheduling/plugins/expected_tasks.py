@@ -49,6 +49,8 @@ class ExpectedTasks:
         """Task -> how often it came, in tasks that came at ``_origin``. A later task counts more."""
         self._origin = self._newest = float("-inf")
         self._total = self._new = 0.0
+        self._learned: dict[TypicalTask, float] = {}
+        """Task -> how often it came, as of the last time that enough was new."""
         self._hosts_at = -1
         self._machines: frozenset[int] = frozenset()
         self._cpus_per_gpu = 0.0
@@ -81,8 +83,9 @@ class ExpectedTasks:
         self.renewals += 1
         if enough:
             self._new = 0.0
+            self._learned = {task: count / unit for task, count in self._counts.items()}
         if self._learns:
-            self.tasks = self._most_frequent(unit)
+            self.tasks = self._most_frequent()
         return True
 
     def _count(self, requests: Sequence[ResourceRequest], at: float) -> None:
@@ -108,9 +111,8 @@ class ExpectedTasks:
         self._machines, self._cpus_per_gpu = machines, cpus_per_gpu
         return not same
 
-    def _most_frequent(self, unit: float) -> tuple[TypicalTask, ...]:
-        """Return the mix. ``unit``: what a task that came last counts."""
-        weights = {task: count / unit for task, count in self._counts.items()}
+    def _most_frequent(self) -> tuple[TypicalTask, ...]:
+        weights = self._learned.copy()
         total = sum(task.weight for task in self._prior)
         for task in self._prior:
             cpus = int(PRIOR_CPUS * self._cpus_per_gpu * task.gpus * task.percent / 100)

@@ -90,6 +90,16 @@ def test_the_prior_asks_for_the_cpus_that_most_gpus_have() -> None:
     assert asked == {(1, 100): 7, (1, 50): 3, (2, 100): 14, (4, 100): 28, (8, 100): 56}
 
 
+def test_other_machines_do_not_make_the_first_few_jobs_decide() -> None:
+    """A dry run sees the machines and the jobs at once, and the leader one after the other. Their mix is the same."""
+    leader, dry_run = (cluster().hosts(2).scheduler() for _ in range(2))
+    leader.decide(0.0)
+    for scheduler in (leader, dry_run):
+        scheduler.add(job(4).row)
+        scheduler.decide(1.0)
+    assert leader._expected_tasks.tasks == dry_run._expected_tasks.tasks
+
+
 def test_the_mix_is_renewed_when_other_machines_come() -> None:
     """Named tasks, too: some need an A100, and there is only one host of them, which comes later and has many CPUs."""
     machines = cluster()
