@@ -15,6 +15,7 @@ from dataclasses import replace
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import Share, ShareMode
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
@@ -205,6 +206,11 @@ class job:
     def lasting(self, time_limit_s: float) -> job:
         """It has a time limit."""
         self._row = replace(self._row, time_limit_s=time_limit_s)
+        return self
+
+    def expected(self, median_s: float, high_s: float | None = None) -> job:
+        """Earlier runs took so long: the median, and what 90 % of them kept."""
+        self._row = replace(self._row, run_time=RunTime(median_s, median_s / 2, high_s or 2 * median_s, 9))
         return self
 
     def of(self, namespace: str, user: str = "anna") -> job:

@@ -194,6 +194,9 @@ def _arrival(draw: Random, number: int, hosts: list[str], kind: str, plain: bool
             made = made.avoiding(hosts=[draw.choice(hosts)])
     at = float(draw.choice([0, 0, 0, 5, 10, 10, 20, 30, 50, 80]))
     made = made.priority(draw.choice([0, 0, 1, 5])).of(draw.choice("ab"), draw.choice(["anna", "ben"])).arrived(at)
+    learned = Random(f"{number} {at} {runs}")  # not ``draw``: the worlds of earlier seeds stay as they are
+    if learned.random() < 0.5:
+        made = made.expected(runs * learned.choice([0.3, 1.0, 3.0]))
     row = (made if limit is None else made.lasting(limit)).row
     gives_up = at + draw.choice([3.0, 12.0, 40.0]) if kind == "gives up" and draw.random() < 0.3 else None
     return Arrival(row, runs, gives_up)

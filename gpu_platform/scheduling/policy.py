@@ -108,6 +108,10 @@ class Policy:
     waiting job. ``conservative``: those that delay no promised start; each waiting job has one. ``keep``: those on
     hosts that the first waiting job cannot use. ``none``: no job. A job whose start depends on jobs without a time
     limit has no promised start and keeps hosts, as with ``keep``."""
+    backfill_by_run_times: bool = True
+    """With ``easy``: a waiting job to which time limits give no date has a date that follows from learned run times.
+    Other jobs may start on its GPUs if they will have ended before, by their time limits or what was learned. Off: it
+    keeps its hosts."""
     backfill_depth: int = 100
     """How many waiting jobs at most get a date."""
     preemption: bool = False
@@ -168,6 +172,11 @@ class Policy:
     def uses_history(self) -> bool:
         """True if the score ``history`` or the choice of a gang's domain uses how fast earlier jobs ran."""
         return bool(self.weights.get("history") or self.domain_weights.history)
+
+    @property
+    def counts_on_run_times(self) -> bool:
+        """True if learned run times decide who may pass a waiting job without a promise."""
+        return self.backfill == "easy" and self.backfill_by_run_times
 
     @property
     def uses_shares(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import Backfill
+from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
@@ -45,6 +46,7 @@ class SchedulerState:
     gang_backfill: GangBackfill
     remembered: RememberedPromises
     empty_fits: EmptyFits
+    expected_dates: ExpectedDates
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ MAX_TENTATIVE_DATES = 4
 """How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
 more.
 """
+MAX_EXPECTED_DATES = 4
+"""How many jobs get an expected date in one round. Others keep their hosts."""
 GIVE_UP_AFTER = 16
 """If this many jobs with exclusions in a row kept no further host, the other jobs of their need are skipped."""
 
@@ -88,6 +90,7 @@ class SchedulingRound:
         self._blocked_by_newcomer = np.zeros(shape, bool)
         """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
         self._tentative = 0
+        self._expected = 0
         self._all_but_claim: PlannedReservation | None = None
         self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
         self._kept_nothing_more: Counter[NeedKey] = Counter()
@@ -126,7 +129,10 @@ class SchedulingRound:
             self.puts_promises_off = self._earlier.remember([reservation for _, reservation in self.reservations])
 
     def _view(self) -> RoundView:
-        reservations = [ReservedGpus(one.start, one.is_promised, one.hosts, one.gpus) for _, one in self.reservations]
+        reservations = [
+            ReservedGpus(one.start, one.is_promised, one.is_expected, one.hosts, one.gpus)
+            for _, one in self.reservations
+        ]
         kept, from_unlimited = (turns != NO_TURN for turns in (self.blocked_by, self.blocked_for_unlimited_by))
         no_more_dates = self._dates_are_out(first=False)
         return RoundView(self.now, kept, from_unlimited, self.has_reservation, reservations, no_more_dates)
@@ -145,7 +151,7 @@ class SchedulingRound:
     def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
         kept = self._blocking_turns_for_limited(row)
-        if row.time_limit_s is not None or row.job_id in self._earlier.standing:
+        if row.longest_s is not None or row.job_id in self._earlier.standing:
             return kept
         return np.minimum(kept, self.blocked_for_unlimited_by[resources_taken(row)].min(axis=0))
 
@@ -200,17 +206,18 @@ class SchedulingRound:
             free[claim.hosts] &= ~claim.gpus
         return int(np.bitwise_count(free).sum())
 
-    def _also_wait(self, row: PlacementRequest) -> tuple[float | None, bool]:
+    def _also_wait(self, row: PlacementRequest) -> tuple[float | None, bool, float | None]:
         """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
         if self.denial(row) is not None:
-            return None, False
+            return None, False, None
         state, verdict = self.state, self._screening.of(row)
+        limits = row.time_limit_s or math.inf, False, row.longest_s or math.inf
         if verdict.hopeless and not row.has_exclusions:
-            return ALL_BLOCKED, False
+            return ALL_BLOCKED, False, None
         if verdict.settled and verdict.no_place and not state.policy.stops_jobs:
-            return row.time_limit_s or math.inf, False
+            return limits
         if not row.is_plain:
-            return None if row.has_exclusions else (row.time_limit_s or math.inf), False
+            return (None, False, None) if row.has_exclusions else limits
         excludes = row.has_exclusions
         candidates = state.candidates.of(row.without_exclusions())
         kept = self._blocking_turns_for_limited(row)
@@ -219,8 +226,8 @@ class SchedulingRound:
             taken = (kept != NO_TURN) | self.has_reservation[resources_taken(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER
-            return None, bool(hopeless and (alike or not (usable & ~taken).any()))
-        return ALL_BLOCKED if hopeless else (row.time_limit_s or math.inf), False
+            return None, bool(hopeless and (alike or not (usable & ~taken).any())), None
+        return (ALL_BLOCKED, False, None) if hopeless else limits
 
     def _place(self, row: PlacementRequest, turn: int) -> bool:
         denial = self.denial(row)
@@ -328,8 +335,10 @@ class SchedulingRound:
         resources = resources_taken(row)
         first = not (usable & self.has_reservation[resources]).any()
         reservation = self._kept_promise(row, self._date(row, usable, first))
+        if reservation is None and first:
+            reservation = self._expected_date(row, usable)
         if reservation is not None:
-            reservation = self._overruns.mark(reservation)
+            reservation = reservation if reservation.is_expected else self._overruns.mark(reservation)
             self.reservations.append((turn, reservation))
             if reservation.overdue:
                 self.overdue[row.job_id] = reservation.overdue
@@ -383,6 +392,15 @@ class SchedulingRound:
         if not row.is_plain or row.needs_partial_resources:
             return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
         return state.backfill.plan_start(row, state.candidates.able(row), self.now, self._others(row), is_promised)
+
+    def _expected_date(self, row: PlacementRequest, usable: NDArray[np.bool_]) -> PlannedReservation | None:
+        """Plan a date by learned run times: see ``expected_dates``."""
+        if not self.state.policy.counts_on_run_times or self._expected >= MAX_EXPECTED_DATES:
+            return None
+        if (usable & (self._blocking_turns_for_limited(row) != NO_TURN)).any():
+            return None
+        self._expected += 1
+        return self.state.expected_dates.plan(row, self.now, self._others(row))
 
     def _dates_are_out(self, first: bool) -> bool:
         """Tell whether no job gets a date any more in this round. ``first``: as for :meth:`_date`."""

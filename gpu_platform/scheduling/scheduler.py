@@ -18,8 +18,10 @@ from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, Wi
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
+from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals, holder_of
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -109,6 +111,9 @@ class Scheduler:
             gang_backfill=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
             remembered=RememberedPromises(),
             empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
+            expected_dates=ExpectedDates(
+                ReleaseForecast(self.framework, self.snapshot, self.running_jobs), self.snapshot, self.queue
+            ),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals)
         self._ledger = PromiseLedger(self._state, self._proposals)
@@ -214,7 +219,7 @@ class Scheduler:
         self._proposals.forget(row.job_id)
         if row.job_id not in self.queue:
             self._expected_tasks.note(row.requests, row.enqueued_at)
-        self.queue.add(row)
+        self.queue.add(row.with_assumed_limit() if self.policy.counts_on_run_times else row)
 
     def remove(self, job_id: str) -> None:
         """Note that the job does not wait any more. Proposed GPUs stay held: see ``confirm`` and ``reject``."""
@@ -315,6 +320,7 @@ class Scheduler:
     def _serve(self, now: float, hold_back_priority: float) -> None:
         """Serve the queue. If nobody starts, but promises of jobs behind were put off, there is another round."""
         claims = self._planner.claims(now)
+        self._state.expected_dates.forget_started()
         for _ in range(MAX_ROUNDS):
             self.round = SchedulingRound(
                 self._state, now, self._propose, claims=claims, hold_back_priority=hold_back_priority

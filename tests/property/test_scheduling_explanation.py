@@ -222,7 +222,7 @@ def earliest_start(play: VirtualTime, gpus: int, hosts: int) -> float:
 class EveryTurn(queue_cursor.QueueCursor):
     """Nobody's turn is left out."""
 
-    def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
+    def waits(self, *_: object) -> None:
         super().waits(None, False)
 
 

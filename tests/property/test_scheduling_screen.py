@@ -88,6 +88,7 @@ class Twins:
             (0.1, lambda: wanted.avoiding(hosts=[f"h{rng.randrange(self.hosts)}"])),
             (0.3, lambda: wanted.of(rng.choice("ab"), rng.choice("xy"))),
             (0.05, lambda: wanted.total(rng.randint(2, 12))),
+            (0.5, lambda: wanted.expected(rng.choice([3.0, 40.0, 300.0, 2000.0]))),
         )
         for chance, change in variants:
             if rng.random() < chance:

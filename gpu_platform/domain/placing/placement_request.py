@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
@@ -80,6 +81,8 @@ class PlacementRequest:
     run_time: RunTime | None = None
     """How long it will probably run, learned from earlier runs. None: nobody knows. Only a guess: its time limit bounds
     what is promised."""
+    assumed_limit_s: Annotated[float | None, Field(exclude=True)] = None
+    """See ``with_assumed_limit``. None: backfill must not count on run times."""
     group: Annotated[str | None, Field(exclude=True)] = None
     """The rank group that it is for. None: the whole job. See ``rank_groups``."""
 
@@ -153,6 +156,21 @@ class PlacementRequest:
     def expected_run_s(self) -> float | None:
         """How long it will probably run, in seconds: what was learned, or else its time limit. None: nobody knows."""
         return self.time_limit_s if self.run_time is None else self.run_time.median_s
+
+    def with_assumed_limit(self) -> PlacementRequest:
+        """Return the request with what takes the place of its time limit if it has none: what 90 % of such runs keep.
+
+        It is rounded up to a power of the square root of two, so that few different values come up.
+        """
+        if self.time_limit_s is not None or self.run_time is None:
+            return self
+        rounded = 2.0 ** (math.ceil(2 * math.log2(max(self.run_time.high_s, 1.0))) / 2)
+        return replace(self, assumed_limit_s=rounded)
+
+    @property
+    def longest_s(self) -> float | None:
+        """How long it runs at most, as far as backfill may count on it: its time limit, or the assumed one."""
+        return self.assumed_limit_s if self.time_limit_s is None else self.time_limit_s
 
     @property
     def is_plain(self) -> bool:

@@ -58,12 +58,17 @@ class PlannedReservation:
     """For each of ``hosts``: are CPUs or memory reserved there? None: on no host."""
     overdue: str = ""
     """A running job that holds what is reserved, and has run over its time limit: nobody knows the date."""
+    is_expected: bool = False
+    """The date follows from learned run times. Nobody is told it, but it binds all jobs: see ``expected_dates``."""
 
     def binds(self, row: PlacementRequest, now: float) -> bool:
         """Tell whether ``row`` must respect the reservation: if it started now, it might still run at the
-        reservation's start.
+        reservation's start. A promise never depends on learned run times.
         """
-        return row.time_limit_s is None or (self.is_promised and now + row.time_limit_s > self.start)
+        if row.time_limit_s is not None:
+            return (self.is_promised or self.is_expected) and now + row.time_limit_s > self.start
+        longest = row.longest_s
+        return self.is_promised or longest is None or now + longest > self.start
 
 
 def all_but(claim: PlannedReservation, snapshot: Snapshot) -> PlannedReservation:

@@ -26,7 +26,7 @@ from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
 from gpu_platform.scheduling.placing.host_classes import HostClasses
 
-GroupKey = tuple[str, str, float]
+GroupKey = tuple[str, str, float, float]
 """See ``queueing.job_queue.GroupKey``."""
 Flags = NDArray[np.bool_]
 FIRST_GROUPS = 256
@@ -44,6 +44,7 @@ class ReservedGpus:
 
     start: float
     is_promised: bool
+    is_expected: bool
     hosts: HostIndices
     gpus: GpuSets
 
@@ -89,6 +90,8 @@ class _KnownGroups:
     cpus: NDArray[np.int64]
     ram_mib: NDArray[np.int64]
     limit_s: NDArray[np.float64]
+    is_expected: Flags
+    """It has no time limit, but its run time is known."""
     takes: NDArray[np.int8]
     shares: Flags
     excludes: Flags
@@ -106,7 +109,7 @@ class _KnownGroups:
     @classmethod
     def of(cls, n: int) -> _KnownGroups:
         whole = {name: np.zeros(n, np.int64) for name in ("gpus", "hosts", "cpus", "ram_mib", "fitted", "used")}
-        flags = {name: np.zeros(n, bool) for name in ("shares", "excludes", "spans")}
+        flags = {name: np.zeros(n, bool) for name in ("shares", "excludes", "spans", "is_expected")}
         return cls(
             key=[None] * n,
             limit_s=np.full(n, math.inf),
@@ -274,7 +277,9 @@ class RequestScreen:
         """Yield the groups for which the same reservations count, together, with the hosts and GPUs that are closed."""
         limit = self._groups.limit_s[indices]
         endless = limit == math.inf
-        promised = sorted((one for one in view.reservations if one.is_promised), key=lambda one: one.start)
+        expected = self._groups.is_expected[indices]
+        firm = (one for one in view.reservations if one.is_promised or one.is_expected)
+        promised = sorted(firm, key=lambda one: one.start)
         starts = np.array([one.start for one in promised])
         binding = np.searchsorted(starts, view.now + limit)  # those that start before the job ends
         reserved: GpuSets | None = None
@@ -284,11 +289,12 @@ class RequestScreen:
                 reserved = _with(reserved, one, len(kept))
             done = count
             yield indices[(binding == count) & ~endless], kept, None if reserved is None else reserved.copy()
+        if expected.any():  # others bind it only if it will run beyond them
+            yield indices[expected], kept, _all((one for one in view.reservations if one.is_promised), len(kept))
+        endless &= ~expected
         if endless.any():
-            everything: GpuSets | None = None
-            for one in view.reservations:
-                everything = _with(everything, one, len(kept))
-            yield indices[endless], _any(view.kept[rows] | view.kept_from_unlimited[rows]), everything
+            closed = _any(view.kept[rows] | view.kept_from_unlimited[rows])
+            yield indices[endless], closed, _all(view.reservations, len(kept))
 
     def _changes_nothing(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> Flags:
         classes, can = self._classes, self._can_of(indices)
@@ -333,6 +339,7 @@ class RequestScreen:
         known.gpus[index], known.hosts[index] = request.gpus_per_host, request.hosts
         known.cpus[index], known.ram_mib[index] = request.cpus_per_host, request.ram_mib_per_host
         known.limit_s[index] = math.inf if row.time_limit_s is None else row.time_limit_s
+        known.is_expected[index] = row.assumed_limit_s is not None
         known.takes[index] = (TAKES_BOTH if row.gpu_count else TAKES_ROOM) if row.needs_host_resources else TAKES_GPUS
         known.shares[index], known.excludes[index] = request.share is not None, row.has_exclusions
         known.spans[index] = request.hosts > 1 and is_between_hosts(request.gang_level)
@@ -382,6 +389,13 @@ def _with(reserved: GpuSets | None, one: ReservedGpus, hosts: int) -> GpuSets:
     result = np.zeros(hosts, np.uint64) if reserved is None else reserved
     result[one.hosts] |= one.gpus
     return result
+
+
+def _all(reservations: Iterable[ReservedGpus], hosts: int) -> GpuSets | None:
+    reserved: GpuSets | None = None
+    for one in reservations:
+        reserved = _with(reserved, one, hosts)
+    return reserved
 
 
 def _any(rows: Flags) -> Flags:

@@ -12,8 +12,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder, QueueSortKey
 
-GroupKey = tuple[str, str, float]
-"""(class key, user or nothing, time limit)."""
+GroupKey = tuple[str, str, float, float]
+"""(class key, user or nothing, time limit, time limit or assumed limit)."""
 NeedKey = tuple[ResourceRequest, tuple[tuple[str, ResourceRequest], ...], str, str]
 """(request, requests of the rank groups, tenant, namespace or nothing)."""
 
@@ -71,7 +71,8 @@ class JobQueue:
 
     def group(self, row: PlacementRequest) -> GroupKey:
         """Return the key of the job's group."""
-        return (row.class_key, row.user if self._by_user else "", row.time_limit_s or math.inf)
+        user = row.user if self._by_user else ""
+        return row.class_key, user, row.time_limit_s or math.inf, row.longest_s or math.inf
 
     def need(self, row: PlacementRequest) -> NeedKey:
         """Return a key that is equal for jobs that fit the same hosts and have the same rights, exclusions aside."""

@@ -8,6 +8,7 @@ run into. So the cost of a round depends on the number of different needs, not o
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ class _NeedCursor:
 class _BlockedNeed:
     limit_s: float | None = None
     """Jobs without exclusions wait if their time limit is this long or longer."""
+    longest_s: float | None = None
+    """Jobs without exclusions and without a time limit wait if they will run this long or longer."""
     all: bool = False
     """All jobs of the need wait."""
 
@@ -122,10 +125,11 @@ class QueueCursor:
         """The current job was placed. The next job of its group takes its position."""
         self._follow()
 
-    def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
+    def waits(self, limit_s: float | None = None, all_of_need: bool = False, longest_s: float | None = None) -> None:
         """The current job and its group have to wait.
 
         ``limit_s``: all jobs of its need without exclusions wait, too, if their time limit is that long or longer.
+        ``longest_s``: so do those without a time limit that will run that long or longer; default: ``limit_s``.
         ``all_of_need``: all jobs of its need wait, with exclusions or without, and they do not keep any further
         hosts.
         """
@@ -133,7 +137,9 @@ class QueueCursor:
         _, cursor, _ = self._current
         blocked = self._blocked.setdefault(id(cursor.need), _BlockedNeed())
         if limit_s is not None:
+            longest_s = limit_s if longest_s is None else longest_s
             blocked.limit_s = limit_s if blocked.limit_s is None else min(blocked.limit_s, limit_s)
+            blocked.longest_s = longest_s if blocked.longest_s is None else min(blocked.longest_s, longest_s)
         blocked.all |= all_of_need or (blocked.limit_s == ALL_BLOCKED and not cursor.need.with_exclusions)
         if cursor.group is not None:
             return
@@ -165,7 +171,9 @@ class QueueCursor:
             return False
         if blocked.all:
             return True
-        if blocked.limit_s is None or group[2] < blocked.limit_s:
+        endless = group[2] == math.inf
+        least, length = (blocked.longest_s, group[3]) if endless else (blocked.limit_s, group[2])
+        if least is None or length < least:
             return False
         row = self._queue.first(group) if cursor.need.with_exclusions else None
         return row is None or not row.has_exclusions
@@ -216,7 +224,7 @@ class EveryJobCursor:
     def placed(self) -> None:
         """The current job was placed. There is nothing to do: all other jobs are in the list already."""
 
-    def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
+    def waits(self, limit_s: float | None = None, all_of_need: bool = False, longest_s: float | None = None) -> None:
         """The current job has to wait. Other jobs are skipped only after ``depth`` jobs wait; the arguments do not
         matter.
         """

@@ -37,7 +37,7 @@ DIFFERENT: dict[str, object] = {
 }
 NOT_ASKED = {
     "job_id", "attempt", "priority", "user", "enqueued_at", "class_key", "task_token", "preemptible", "checkpoints",
-    "group", "run_time",
+    "group", "run_time", "assumed_limit_s",
 }  # fmt: skip
 """Fields of a request that do not say what it needs."""
 

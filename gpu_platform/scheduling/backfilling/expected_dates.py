@@ -1,0 +1,62 @@
+"""Dates by learned run times, for waiting jobs to which time limits give no date.
+
+Without a date a job keeps all hosts that it could use, and they stay empty until jobs without a time limit end. With
+an **expected date** others may start there if they will have ended before it: by their time limits, or by their assumed
+limits (``PlacementRequest.assumed_limit_s``). It is no promise, and nobody is told it.
+
+Jobs can run longer than expected. Then the date moves, until the job has waited PATIENCE times as long as was first
+expected. From then on it keeps its hosts. So it starts one day, however wrong the run times were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+
+PATIENCE = 4.0
+
+
+class ExpectedDates:
+    """Plans the dates, and remembers until when each job may have one."""
+
+    def __init__(self, forecast: ReleaseForecast, snapshot: Snapshot, queue: JobQueue) -> None:
+        self._forecast, self._snapshot, self._queue = forecast, snapshot, queue
+        self._until: dict[str, float] = {}
+        """Waiting job -> from when on it keeps its hosts."""
+
+    def forget_started(self) -> None:
+        """Forget jobs that do not wait any more."""
+        self._until = {job_id: until for job_id, until in self._until.items() if job_id in self._queue}
+
+    def plan(
+        self, row: PlacementRequest, now: float, others: Iterable[PlannedReservation]
+    ) -> PlannedReservation | None:
+        """Return the GPUs that ``row`` will probably get, and when. None: nobody knows, or it has waited too long.
+
+        ``others``: what is reserved for other jobs. Only for equal slices of whole GPUs; CPUs and memory are not
+        planned.
+        """
+        if now >= self._until.get(row.job_id, math.inf) or not row.is_plain or row.needs_partial_resources:
+            return None
+        what_if = WhatIf.of(self._forecast, self._snapshot, now)
+        for other in others:
+            what_if.take(dict(zip(other.hosts.tolist(), other.gpus.tolist(), strict=True)), other.end)
+        found = what_if.earliest(row)
+        if found is None:
+            return None
+        start, gpus = max(found[0], now), found[1]
+        self._until.setdefault(row.job_id, now + PATIENCE * (start - now))
+        hosts = sorted(gpus)
+        end = math.inf if row.longest_s is None else start + row.longest_s
+        sets = np.array([gpus[host_index] for host_index in hosts], np.uint64)
+        return PlannedReservation(
+            row.job_id, start, end, np.array(hosts, np.intp), sets, is_promised=False, is_expected=True
+        )
