@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +26,15 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import Placement, ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
+from gpu_platform.scheduling.backfilling.ready_times import Booking, ReadyTimesOfRequests
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
-from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
+from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.candidates import Candidates, host_query
 from gpu_platform.scheduling.placing.domains import domains_of, soonest
 from gpu_platform.scheduling.placing.framework import CODES, Framework
 from gpu_platform.topology.machine import members
-from gpu_platform.topology.subsets import best_subset_for
 
 BACKFILLS = ("easy", "conservative", "keep", "none")
-REMEMBERED_BYTES = 32 << 20
-"""For as many requests as fit into this, the times of the hosts are remembered: 24 bytes per host."""
 _KEPT = CODES.index(ReasonCode.KEPT)
 
 
@@ -115,11 +112,9 @@ class Backfill:
     """Knows for each host when it could take a slice of a gang. Only hosts that changed are computed again."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
-        self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
-        self._known = LeastRecentlyUsed[_ReadyTimes]()
+        self._framework, self._snapshot = framework, snapshot
+        self._times = ReadyTimesOfRequests(framework, snapshot, running_jobs)
         self._bookings = _Bookings()
-        self._ends: dict[int, tuple[int, list[float]]] = {}
-        """Host index -> (version of the snapshot, when each GPU is free)."""
 
     def plan_start(
         self,
@@ -133,21 +128,25 @@ class Backfill:
 
         None: it depends on jobs without a time limit. ``able``: see ``CandidateIndex.able``.
         """
-        times = self._ready_times(row, able)
+        times = self._times.of(row, able)
         ready_at, gpus = np.maximum(times.ready_at, now), times.gpus.copy()
         booked = self._bookings.follow(others)
         seen: set[int] = set()
 
         def put_off(host_index: int, not_before: float) -> None:
-            fit = self._first_fit_beside(row, times, host_index, not_before, booked[host_index])
+            fit = self._times.first_fit(row, times, host_index, not_before, booked[host_index])
             ready_at[host_index], gpus[host_index] = fit
 
         def is_later(host_index: int) -> bool:
-            if host_index not in booked or host_index in seen:
+            if host_index in seen:
                 return False
             seen.add(host_index)
             before = ready_at[host_index]
-            put_off(host_index, now)
+            if host_index in booked:
+                put_off(host_index, now)
+            else:
+                at, gpus[host_index] = self._times.make_exact(row, times, host_index)
+                ready_at[host_index] = max(at, now)
             return bool(ready_at[host_index] > before)
 
         while (chosen := self._earliest(row.resources, ready_at, is_later)) is not None:
@@ -197,7 +196,7 @@ class Backfill:
     ) -> HostIndices | None:
         """Return the hosts of the domain that is the first to have enough of them.
 
-        Bookings only make a host later. So only hosts that would be chosen without them are computed with them:
+        ``ready_at`` may be too early. Only for hosts that would be chosen is the right time computed, beside bookings:
         ``is_later`` does that for a host, corrects ``ready_at``, and tells whether it became later.
         """
         hosts = np.flatnonzero(ready_at < math.inf)
@@ -212,110 +211,6 @@ class Backfill:
                 return np.array(inside, np.intp)
         return None
 
-    def _usable(self, row: PlacementRequest, host_indices: HostIndices) -> dict[int, int]:
-        """Return host index -> GPUs that could serve the job once all others have ended."""
-        query = host_query(self._snapshot, row)
-        usable = self._framework.usable(query, self._snapshot, host_indices, ChangeKind.USE)
-        return dict(zip(host_indices.tolist(), usable.tolist(), strict=True))
-
-    def _ready_times(self, row: PlacementRequest, able: NDArray[np.bool_]) -> _ReadyTimes:
-        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
-        times = self._known.get(key)
-        if times is None:
-            times = _ReadyTimes()
-            self._known.put(key, times, REMEMBERED_BYTES // (24 * max(len(self._snapshot), 1)))
-        self._bring_up_to_date(times, row, able)
-        return times
-
-    def _bring_up_to_date(self, times: _ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
-        snapshot, known = self._snapshot, len(times.ready_at)
-        if known < len(snapshot):
-            more = len(snapshot) - known
-            times.ready_at = np.concatenate([times.ready_at, np.full(more, math.inf)])
-            times.gpus, times.usable = (
-                np.concatenate([sets, np.zeros(more, np.uint64)]) for sets in (times.gpus, times.usable)
-            )
-        changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > times.seen)
-        times.ready_at[changed] = math.inf
-        for host_index in changed.tolist():
-            times.beside.pop(host_index, None)
-        changed = changed[able[changed]]
-        for host_index, gpus in self._usable(row, changed).items():
-            times.usable[host_index] = gpus
-            times.ready_at[host_index], times.gpus[host_index] = self._first_fit(row, host_index, gpus)
-        times.seen = snapshot.version
-
-    def _first_fit_beside(
-        self,
-        row: PlacementRequest,
-        times: _ReadyTimes,
-        host_index: int,
-        not_before: float,
-        booked: frozenset[_Booking],
-    ) -> tuple[float, int]:
-        """Do :meth:`_first_fit`, or return what it found before if it would find that again.
-
-        What was found with an earlier ``not_before`` stays the first fit until then: GPUs become free, and bookings
-        end, at the same times, and a later window meets no fewer bookings.
-        """
-        limit_s, known = row.time_limit_s, times.beside.get(host_index)
-        is_alike = known is not None and (known.limit_s, known.booked) == (limit_s, booked)
-        if known is not None and is_alike and known.not_before <= not_before <= known.fit[0]:
-            return known.fit
-        fit = self._first_fit(row, host_index, int(times.usable[host_index]), not_before, booked)
-        times.beside[host_index] = _FitBeside(limit_s, not_before, booked, fit)
-        return fit
-
-    def _first_fit(
-        self,
-        row: PlacementRequest,
-        host_index: int,
-        usable: int,
-        not_before: float = -math.inf,
-        booked: Iterable[_Booking] = (),
-    ) -> tuple[float, int]:
-        """Return when and on which GPUs a slice fits on a host, for as long as it may run. Jobs there end at their
-        time limits.
-        """
-        snapshot, request = self._snapshot, row.resources
-        machine = snapshot.machines[snapshot.machine[host_index]]
-        free = snapshot.available_on(host_index) & usable
-        ends = {not_before: 0}
-        free_at = self._free_at(host_index)
-        for position in members(usable & ~free):
-            end = max(not_before, free_at[position])
-            ends[end] = ends.get(end, 0) | 1 << position
-        for _, end, _ in booked:
-            ends.setdefault(max(not_before, end), 0)
-        for start in sorted(ends):
-            if start == math.inf:
-                break
-            free |= ends[start]
-            until = math.inf if row.time_limit_s is None else start + row.time_limit_s
-            left = free
-            for begins, ended, gpus in booked:
-                if begins < until and start < ended:
-                    left &= ~gpus
-            if left.bit_count() < request.gpus_per_host:
-                continue
-            best = best_subset_for(request, machine, left)
-            if best is not None:
-                return start, best.gpus
-        return math.inf, 0
-
-    def _free_at(self, host_index: int) -> list[float]:
-        """Return when each GPU of the host is free, by position. Remembered until something changes on the host."""
-        seen, times = self._ends.get(host_index, (-1, []))
-        if seen < int(self._snapshot.changed_at[ChangeKind.USE][host_index]):
-            positions = range(int(self._snapshot.size[host_index]))
-            times = [self._running_jobs.free_at(self._snapshot.uuid(host_index, position)) for position in positions]
-            self._ends[host_index] = self._snapshot.version, times
-        return times
-
-
-_Booking = tuple[float, float, int]
-"""(start, end, GPUs) on one host."""
-
 
 class _Bookings:
     """What is reserved on each host. From one date to the next only a few reservations differ."""
@@ -323,10 +218,10 @@ class _Bookings:
     def __init__(self) -> None:
         self._held: dict[int, PlannedReservation] = {}
         """By identity: a reservation does not change."""
-        self._on: dict[int, dict[int, _Booking]] = {}
-        self._sets: dict[int, frozenset[_Booking]] = {}
+        self._on: dict[int, dict[int, Booking]] = {}
+        self._sets: dict[int, frozenset[Booking]] = {}
 
-    def follow(self, reservations: Iterable[PlannedReservation]) -> Mapping[int, frozenset[_Booking]]:
+    def follow(self, reservations: Iterable[PlannedReservation]) -> Mapping[int, frozenset[Booking]]:
         """Return host index -> what these reservations book there. Valid until the next call."""
         wanted = {id(one): one for one in reservations}
         changed: set[int] = set()
@@ -347,25 +242,3 @@ class _Bookings:
                 self._sets.pop(host_index, None)
         self._held = wanted
         return self._sets
-
-
-@dataclass(frozen=True, slots=True)
-class _FitBeside:
-    """A first fit on a host beside bookings, and what it was computed for."""
-
-    limit_s: float | None
-    not_before: float
-    booked: frozenset[_Booking]
-    fit: tuple[float, int]
-
-
-@dataclass
-class _ReadyTimes:
-    seen: int = 0
-    ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """By host index. Infinity: no time is known. Minus infinity: now."""
-    gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))
-    usable: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))
-    """The GPUs that could serve once all others have ended, where a time is known."""
-    beside: dict[int, _FitBeside] = field(default_factory=dict)
-    """The last fit beside bookings, by host index. Forgotten when something changes on the host."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,10 @@ class RegisteredHosts(HostArrays):
             known = failure_domains(self._rows, self._fabric.config) if len(lost) > 1 else {}
             self._lost_domains = recognise_domain_loss(lost, known)
         return self._lost_domains
+
+    def uuids_on(self, host_index: int) -> Sequence[str]:
+        """Return the uuids of a host's GPUs, by position. Callers must not change them."""
+        return self._uuids[host_index]
 
     def uuid(self, host_index: int, position: int) -> str:
         """Return the uuid of the GPU at that position."""

@@ -1,0 +1,190 @@
+"""When each host could take a slice of a gang, by the time limits of the jobs there. Only hosts that changed are
+computed again.
+
+For all hosts together only a time is computed that is never too late: when enough GPUs are free, connected or not.
+When and on which GPUs a slice really fits is computed for a host when somebody wants to know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.candidates import host_query, shape_of
+from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.topology.machine import members
+from gpu_platform.topology.subsets import best_subset_for
+
+REMEMBERED_BYTES = 32 << 20
+"""For as many requests as fit into this, the times of the hosts are remembered: 25 bytes per host."""
+
+Booking = tuple[float, float, int]
+"""(start, end, GPUs) on one host."""
+Fit = tuple[float, int]
+"""(when, on which GPUs) a slice fits on a host. (infinity, 0): nobody knows when."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FitBeside:
+    """A first fit on a host beside bookings, and what it was computed for."""
+
+    limit_s: float | None
+    not_before: float
+    booked: frozenset[Booking]
+    fit: Fit
+
+
+@dataclass
+class ReadyTimes:
+    """When hosts are ready for one request. Arrays by host index."""
+
+    seen: int = 0
+    ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Infinity: no time is known. Minus infinity: now."""
+    is_exact: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    """False: the host may be ready later than ``ready_at``, and ``gpus`` says nothing."""
+    gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))
+    usable: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """The GPUs that could serve once all others have ended, where a time is known."""
+    beside: dict[int, _FitBeside] = field(default_factory=dict)
+    """The last fit beside bookings, by host index. Forgotten when something changes on the host."""
+
+    def put(self, host_index: int, fit: Fit) -> None:
+        """Note the exact time and GPUs of a host."""
+        self.ready_at[host_index], self.gpus[host_index] = fit
+        self.is_exact[host_index] = True
+
+
+class ReadyTimesOfRequests:
+    """The times of the requests that were asked for lately."""
+
+    def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
+        self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
+        self._known = LeastRecentlyUsed[ReadyTimes]()
+        self._ends: NDArray[np.float64] = np.zeros((0, 0))
+        """[hosts, GPUs of the largest host]: when each GPU is free. Minus infinity: now. Infinity: nobody knows."""
+        self._ends_seen = 0
+
+    def of(self, row: PlacementRequest, able: NDArray[np.bool_]) -> ReadyTimes:
+        """Return the times of a job. ``able``: see ``CandidateIndex.able``."""
+        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+        times = self._known.get(key)
+        if times is None:
+            times = ReadyTimes()
+            self._known.put(key, times, REMEMBERED_BYTES // (25 * max(len(self._snapshot), 1)))
+        if times.seen != self._snapshot.version or len(times.ready_at) < len(self._snapshot):
+            self._bring_up_to_date(times, row, able)
+        return times
+
+    def first_fit(
+        self, row: PlacementRequest, times: ReadyTimes, host_index: int, not_before: float, booked: frozenset[Booking]
+    ) -> Fit:
+        """Return when, not before ``not_before``, a slice fits on the host beside what is booked there.
+
+        What was found with an earlier ``not_before`` stays the first fit until then: GPUs become free, and bookings
+        end, at the same times, and a later window meets no fewer bookings.
+        """
+        limit_s, known = row.time_limit_s, times.beside.get(host_index)
+        is_alike = known is not None and (known.limit_s, known.booked) == (limit_s, booked)
+        if known is not None and is_alike and known.not_before <= not_before <= known.fit[0]:
+            return known.fit
+        fit = self._first_fit(row, host_index, int(times.usable[host_index]), not_before, booked)
+        times.beside[host_index] = _FitBeside(limit_s, not_before, booked, fit)
+        return fit
+
+    def make_exact(self, row: PlacementRequest, times: ReadyTimes, host_index: int) -> Fit:
+        """Return when a slice fits on a host on which nothing is booked, and note it in ``times``."""
+        if not times.is_exact[host_index]:
+            times.put(host_index, self._first_fit(row, host_index, int(times.usable[host_index])))
+        return float(times.ready_at[host_index]), int(times.gpus[host_index])
+
+    def _bring_up_to_date(self, times: ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
+        snapshot, more = self._snapshot, len(self._snapshot) - len(times.ready_at)
+        if more:
+            times.ready_at = np.concatenate([times.ready_at, np.full(more, math.inf)])
+            times.is_exact = np.concatenate([times.is_exact, np.zeros(more, bool)])
+            times.gpus, times.usable = (
+                np.concatenate([sets, np.zeros(more, np.uint64)]) for sets in (times.gpus, times.usable)
+            )
+        changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > times.seen)
+        times.seen = snapshot.version
+        times.ready_at[changed], times.is_exact[changed] = math.inf, False
+        for host_index in changed.tolist() if times.beside else ():
+            times.beside.pop(host_index, None)
+        changed = changed[able[changed]]
+        if len(changed):
+            query = host_query(snapshot, row)
+            times.usable[changed] = self._framework.usable(query, snapshot, changed, ChangeKind.USE)
+            times.ready_at[changed] = self._never_too_late(row, changed, times.usable[changed])
+
+    def _never_too_late(self, row: PlacementRequest, hosts: HostIndices, usable: GpuSets) -> NDArray[np.float64]:
+        """Return when each of ``hosts`` has enough of its ``usable`` GPUs, connected or not."""
+        count, ends = row.resources.gpus_per_host, self._up_to_date_ends()
+        if not count:
+            return np.full(len(hosts), -math.inf)
+        width = ends.shape[1]
+        if count > width:
+            return np.full(len(hosts), math.inf)
+        is_usable = (usable[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
+        times = np.where(is_usable != 0, ends[hosts], math.inf)
+        return np.partition(times, count - 1, axis=1)[:, count - 1]
+
+    def _up_to_date_ends(self) -> NDArray[np.float64]:
+        snapshot = self._snapshot
+        shape = (len(snapshot), int(snapshot.size.max(initial=0)))
+        if self._ends.shape != shape:
+            self._ends, self._ends_seen = np.full(shape, math.inf), 0
+        if self._ends_seen != snapshot.version:
+            for host_index in np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > self._ends_seen).tolist():
+                free = snapshot.available_on(host_index)
+                self._ends[host_index, : int(snapshot.size[host_index])] = [
+                    -math.inf if free >> position & 1 else self._running_jobs.free_at(uuid)
+                    for position, uuid in enumerate(snapshot.uuids_on(host_index))
+                ]
+            self._ends_seen = snapshot.version
+        return self._ends
+
+    def _first_fit(
+        self,
+        row: PlacementRequest,
+        host_index: int,
+        usable: int,
+        not_before: float = -math.inf,
+        booked: Iterable[Booking] = (),
+    ) -> Fit:
+        """Return when and on which GPUs a slice fits on a host, for as long as it may run. Jobs there end at their
+        time limits.
+        """
+        snapshot, request = self._snapshot, row.resources
+        machine = snapshot.machines[snapshot.machine[host_index]]
+        free = snapshot.available_on(host_index) & usable
+        ends = {not_before: 0}
+        free_at = self._up_to_date_ends()[host_index].tolist()
+        for position in members(usable & ~free):
+            end = max(not_before, free_at[position])
+            ends[end] = ends.get(end, 0) | 1 << position
+        for _, end, _ in booked:
+            ends.setdefault(max(not_before, end), 0)
+        for start in sorted(ends):
+            if start == math.inf:
+                break
+            free |= ends[start]
+            until = math.inf if row.time_limit_s is None else start + row.time_limit_s
+            left = free
+            for begins, ended, gpus in booked:
+                if begins < until and start < ended:
+                    left &= ~gpus
+            if left.bit_count() < request.gpus_per_host:
+                continue
+            best = best_subset_for(request, machine, left)
+            if best is not None:
+                return start, best.gpus
+        return math.inf, 0
