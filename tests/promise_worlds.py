@@ -22,13 +22,14 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, PromiseOutcome, WithdrawalCode
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
+from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import MoveBudget, Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S
 from gpu_platform.scheduling.queueing.queue_order import ORDERS
-from gpu_platform.scheduling.scheduler import Decision, Scheduler
+from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
 from tests.builders import cluster, job
 
@@ -349,7 +350,8 @@ class World:
         self.scheduler.ended(name, row.attempt)
 
     def decide(self) -> None:
-        for number in range(50):  # as the leader, which decides again while reasons are to be published
+        is_first = True
+        for _ in range(50):  # as the leader, which decides again while something is left
             self.overran |= {
                 name
                 for name, row in self.running.items()
@@ -368,9 +370,11 @@ class World:
                 self.check_moves(preemption)
                 for key in preemption.victims:
                     self.at(self.now + 1.0, "stopped", self.running[key[0]])
-            if number == 0 and not decision.placements and not self.running:
-                self.check_idle()
-            if not self.scheduler.unexplained:
+            if is_first and not self.scheduler.unfinished:
+                is_first = False
+                if not decision.placements and not self.running:
+                    self.check_idle()
+            if not (self.scheduler.unfinished or self.scheduler.unexplained):
                 break
         self.check_dates()
 

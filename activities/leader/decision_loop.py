@@ -182,7 +182,8 @@ class DecisionLoop:
                     changed |= self._follow()
                     changed |= self._forget_unanswerable()
                 changed |= self._measure()
-                if self._may_place() and (changed or now >= next_check or self._core.unexplained):
+                left = self._core.unfinished or self._core.unexplained
+                if self._may_place() and (changed or now >= next_check or left):
                     changed = False
                     self._decide()
                     self._preemption_orders.repeat(self._holds, now)

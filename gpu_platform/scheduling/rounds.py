@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
+from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
+from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.placement_builder import build_placement
@@ -35,10 +37,10 @@ from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
-from gpu_platform.scheduling.round_state import RESOURCES, SchedulerState, WaitingEntry, resources_taken
+from gpu_platform.scheduling.quota_denials import QuotaDenials
+from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken
 from gpu_platform.scheduling.screening import Screening, Verdict
 
-NO_TURN = np.iinfo(np.int64).max
 MAX_TENTATIVE_DATES = 4
 """How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
 more.
@@ -75,28 +77,26 @@ class SchedulingRound:
     """For each class of jobs, the date that was promised to its first job."""
 
     def __post_init__(self) -> None:
-        shape = (len(RESOURCES), len(self.state.snapshot))
-        self.blocked_by = np.full(shape, NO_TURN, np.int64)
-        """For each resource (GPUs; CPUs and memory) and host, the turn of the first job that keeps the host."""
-        self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
-        """The same for hosts that are kept only from jobs without a time limit."""
-        self.has_reservation = np.zeros(shape, bool)
-        """Hosts that a job with a planned reservation could use."""
+        state, hosts = self.state, len(self.state.snapshot)
+        self.kept = KeptHosts(hosts)
         self.turns: list[ServiceSortKey] = []
         """The sort keys of the jobs that had a turn, in order."""
-        self._overruns = Overruns(self.state.running_jobs, self.state.snapshot)
+        self._overruns = Overruns(state.running_jobs, state.snapshot)
         claimants = frozenset(claim.job_id for claim in self.claims)
-        self._earlier = EarlierPromises(self.state.remembered, self.state.queue, self._overruns, self.now, claimants)
-        self._blocked_by_newcomer = np.zeros(shape, bool)
-        """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
+        self._earlier = EarlierPromises(
+            state.remembered, state.queue, self._overruns, state.backfill, self.now, claimants
+        )
+        self._is_conservative = state.policy.backfill == "conservative"
+        depth = state.policy.backfill_depth if self._is_conservative else 0
+        self._dates = DateSlice(state.remembered, self._earlier.standing, hosts, depth)
         self._tentative = 0
         self._expected = 0
         self._all_but_claim: PlannedReservation | None = None
-        self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
+        self._denials = QuotaDenials(state, self.claims)
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
-        self._screening = Screening(self.state.screen, self.state.queue)
-        self._shares_decide = self.state.order.uses_shares or self.state.quotas.lends
+        self._screening = Screening(state.screen, state.queue)
+        self._shares_decide = state.order.uses_shares or state.quotas.lends
 
     def serve(self) -> None:
         """Give a turn to each group of jobs for which it could change anything."""
@@ -109,10 +109,9 @@ class SchedulingRound:
                 self._all_but_claim = all_but(claim, self.state.snapshot)  # the rest may be promised to others
                 self._start(owner)
         self._all_but_claim = None
-        conservative = policy.backfill == "conservative"
         every = partial(EveryJobCursor, depth=policy.backfill_depth, always=self._earlier.standing)
-        turns = every(queue, share) if conservative else QueueCursor(queue, share)
-        self._screening.begin(turns, self._view, self._progress)
+        turns = every(queue, share) if self._is_conservative else QueueCursor(queue, share)
+        self._screening.begin(turns, self._view, self._progress, self.state.remembered.told)
         while (following := turns.next()) is not None:
             place, row = following
             if row.priority <= self.hold_back_priority:
@@ -125,17 +124,30 @@ class SchedulingRound:
                 turns.waits(*self._also_wait(row))
                 # Plans to stop or move jobs read which jobs had a turn.
                 self._screening.waits(drop=not policy.stops_jobs)
-        if conservative:
-            self.puts_promises_off = self._earlier.remember([reservation for _, reservation in self.reservations])
+        if self._is_conservative:
+            planned, no_turn = [reservation for _, reservation in self.reservations], self._screening.not_examined
+            self.puts_promises_off = self._earlier.remember(planned, no_turn)
+            self._dates.end()
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if the round left something for the next one, or would in a larger queue."""
+        return self._dates.is_bounded
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if some jobs had no turn, or got no date, only because the round would have taken too long."""
+        return bool(self._screening.not_examined) or self._dates.has_refused
 
     def _view(self) -> RoundView:
         reservations = [
             ReservedGpus(one.start, one.is_promised, one.is_expected, one.hosts, one.gpus)
             for _, one in self.reservations
         ]
-        kept, from_unlimited = (turns != NO_TURN for turns in (self.blocked_by, self.blocked_for_unlimited_by))
-        no_more_dates = self._dates_are_out(first=False)
-        return RoundView(self.now, kept, from_unlimited, self.has_reservation, reservations, no_more_dates)
+        keeping = (self.kept.blocked_by, self.kept.blocked_for_unlimited_by)
+        kept, from_unlimited = (turns != NO_TURN for turns in keeping)
+        no_more_dates = self._dates_are_out(first=False) or self._dates.is_used_up
+        return RoundView(self.now, kept, from_unlimited, self.kept.has_reservation, reservations, no_more_dates)
 
     def _progress(self) -> tuple[int, ...]:
         return len(self.placements), self._tentative, *self._amount_kept()
@@ -150,18 +162,11 @@ class SchedulingRound:
 
     def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
-        kept = self._blocking_turns_for_limited(row)
-        if row.longest_s is not None or row.job_id in self._earlier.standing:
-            return kept
-        return np.minimum(kept, self.blocked_for_unlimited_by[resources_taken(row)].min(axis=0))
+        return self._keeping_turns(row, row.longest_s is None and row.job_id not in self._earlier.standing)
 
-    def _blocking_turns_for_limited(self, row: PlacementRequest) -> NDArray[np.int64]:
-        """Do the same without the hosts that are kept only from jobs without a time limit."""
-        blocked_by = self.blocked_by
-        if row.job_id in self._earlier.standing:
-            # A job without a date keeps its hosts from others, but not from those that had a promise before.
-            blocked_by = np.where(self._blocked_by_newcomer, blocked_by, NO_TURN)
-        return blocked_by[resources_taken(row)].min(axis=0)
+    def _keeping_turns(self, row: PlacementRequest, unlimited: bool = False) -> NDArray[np.int64]:
+        """Do the same. Hosts that are kept only from jobs without a time limit count if ``unlimited``."""
+        return self.kept.turns(resources_taken(row), unlimited, row.job_id in self._earlier.standing)
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
@@ -186,25 +191,7 @@ class SchedulingRound:
 
     def denial(self, row: PlacementRequest) -> QuotaDenial | None:
         """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
-        quotas = self.state.quotas
-        if quotas.idle:
-            return None
-        asks = (row.namespace, row.user, row.gpu_count)
-        claims = [claim for claim in self.claims if claim.job_id != row.job_id]
-        key = (*asks, row.job_id if len(claims) < len(self.claims) else "")
-        if key not in self._denials:
-            # GPUs that are claimed for other jobs count as theirs. Otherwise another job could use up their quota.
-            owners = [owner for claim in claims if (owner := self.state.queue.get(claim.job_id)) is not None]
-            with quotas.assuming((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
-                self._denials[key] = quotas.denial(*asks, self._free(claims))
-        return self._denials[key]
-
-    def _free(self, claims: Sequence[PlannedReservation]) -> int:
-        """Return the number of free GPUs without those that are claimed."""
-        free = self.state.snapshot.available()
-        for claim in claims:
-            free[claim.hosts] &= ~claim.gpus
-        return int(np.bitwise_count(free).sum())
+        return self._denials.of(row)
 
     def _also_wait(self, row: PlacementRequest) -> tuple[float | None, bool, float | None]:
         """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
@@ -220,10 +207,10 @@ class SchedulingRound:
             return (None, False, None) if row.has_exclusions else limits
         excludes = row.has_exclusions
         candidates = state.candidates.of(row.without_exclusions())
-        kept = self._blocking_turns_for_limited(row)
+        kept = self._keeping_turns(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.resources.hosts
         if excludes:
-            taken = (kept != NO_TURN) | self.has_reservation[resources_taken(row)].any(axis=0)
+            taken = (kept != NO_TURN) | self.kept.has_reservation[resources_taken(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER
             return None, bool(hopeless and (alike or not (usable & ~taken).any())), None
@@ -244,8 +231,8 @@ class SchedulingRound:
             # Nobody keeps hosts from a job with a promise, so the screen knows only whether enough is free at all.
             verdict = Verdict(no_place=verdict.full)
         # A job that came in after the last round may put promises off, so it changes something if it waits.
-        new = self.state.policy.backfill == "conservative" and row.job_id not in self.state.remembered.waited
-        if verdict.no_place and verdict.settled and not new:
+        new = self._is_conservative and row.job_id in self.state.queue.newcomers
+        if verdict.no_place and verdict.settled and (verdict.behind or not new):
             self._waits(WaitingEntry(row, turn))
             return False
         if verdict.no_place or not self._start(row):
@@ -268,7 +255,7 @@ class SchedulingRound:
             return False
         state.queue.remove(row.job_id)
         self._earlier.unrenewed.pop(row.job_id, None)
-        self._denials.clear()
+        self._denials.forget()
         self.placed(row, placement)
         self.placements.append((row, placement))
         return True
@@ -324,17 +311,18 @@ class SchedulingRound:
 
     def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
-        blocked_by, policy = self.blocked_by, self.state.policy
         usable = self._usable_hosts(row)
         if usable is None:
             return None
         self.job_of_turn[turn] = row.job_id
-        if policy.backfill == "none":
-            blocked_by[blocked_by == NO_TURN] = turn
+        if self.state.policy.backfill == "none":
+            self.kept.keep_all(turn)
             return None
         resources = resources_taken(row)
-        first = not (usable & self.has_reservation[resources]).any()
-        reservation = self._kept_promise(row, self._date(row, usable, first))
+        first = not self.kept.are_reserved(resources, usable)
+        reservation = None if self._dates.is_due(row.job_id) else self._kept_promise(row, None)
+        if reservation is None:
+            reservation = self._kept_promise(row, self._date(row, usable, first))
         if reservation is None and first:
             reservation = self._expected_date(row, usable)
         if reservation is not None:
@@ -342,31 +330,32 @@ class SchedulingRound:
             self.reservations.append((turn, reservation))
             if reservation.overdue:
                 self.overdue[row.job_id] = reservation.overdue
-            self.has_reservation[resources] |= usable
+            self.kept.reserve(resources, usable)
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
-                self._block_for_unlimited(row, usable, turn)  # for jobs of the same need behind it, which get no turn
+                self.kept.keep_from_unlimited(
+                    resources, usable, turn
+                )  # for jobs of the same need behind it, which get no turn
             is_known = reservation.is_promised and reservation.start > self.now and not reservation.overdue
             return reservation.start if is_known else None
         if first:
-            for resource in resources:
-                blocked_by[resource][usable & (blocked_by[resource] == NO_TURN)] = turn
-                self._blocked_by_newcomer[resource] |= usable & (row.job_id not in self.state.remembered.waited)
+            self.kept.keep(resources, usable, turn, row.job_id in self.state.queue.newcomers)
         else:
-            self._block_for_unlimited(row, usable, turn)  # it gets a date or hosts once the jobs ahead have started
+            self.kept.keep_from_unlimited(
+                resources, usable, turn
+            )  # it gets a date or hosts once the jobs ahead have started
         return None
 
     def _kept_promise(self, row: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:
         """Return ``planned``, or what was promised before, if that is earlier and can be kept."""
         promise = self._earlier.better(row, planned, self._others(row))
         self._earlier.unrenewed.pop(row.job_id, None)
-        if promise is None or self._blocked_by_newcomer[:, promise.hosts].any():
+        if promise is None or self.kept.newcomers_keep(promise.hosts):
             return planned
         return promise
 
     def _amount_kept(self) -> tuple[int, ...]:
         """Return how much is kept or reserved. It only grows."""
-        kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
-        return (len(self.reservations), int(np.count_nonzero(self.has_reservation)), *map(int, kept))
+        return (len(self.reservations), *self.kept.amount())
 
     def _usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
         """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
@@ -382,22 +371,29 @@ class SchedulingRound:
         use.
         """
         state = self.state
-        is_promised = first or state.policy.backfill == "conservative"
+        is_promised = first or self._is_conservative
         has_reservation = state.running_jobs.limited or self.reservations or self._earlier.unrenewed
         if not has_reservation or self._dates_are_out(first):
             return None
-        if (usable & (self._blocking_turns_for_limited(row) != NO_TURN)).any():
+        if (usable & (self._keeping_turns(row) != NO_TURN)).any():
+            return None
+        had_promise = row.job_id in self._earlier.standing
+        if not had_promise and not self._dates.allows(row.job_id):
             return None
         self._tentative += not is_promised
         if not row.is_plain or row.needs_partial_resources:
-            return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
-        return state.backfill.plan_start(row, state.candidates.able(row), self.now, self._others(row), is_promised)
+            found = state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
+        else:
+            able = state.candidates.able(row)
+            found = state.backfill.plan_start(row, able, self.now, self._others(row), is_promised)
+        self._dates.computed(row.job_id, had_promise, found is not None)
+        return found
 
     def _expected_date(self, row: PlacementRequest, usable: NDArray[np.bool_]) -> PlannedReservation | None:
         """Plan a date by learned run times: see ``expected_dates``."""
         if not self.state.policy.counts_on_run_times or self._expected >= MAX_EXPECTED_DATES:
             return None
-        if (usable & (self._blocking_turns_for_limited(row) != NO_TURN)).any():
+        if (usable & (self._keeping_turns(row) != NO_TURN)).any():
             return None
         self._expected += 1
         return self.state.expected_dates.plan(row, self.now, self._others(row))
@@ -408,11 +404,5 @@ class SchedulingRound:
         if policy.backfill == "keep" or len(self.reservations) >= policy.backfill_depth:
             return True
         # Tentative dates bind only jobs without a time limit.
-        needed = first or policy.backfill == "conservative" or queue.endless > 0
-        return not needed or (
-            not first and policy.backfill != "conservative" and self._tentative >= MAX_TENTATIVE_DATES
-        )
-
-    def _block_for_unlimited(self, row: PlacementRequest, hosts: NDArray[np.bool_], turn: int) -> None:
-        for resource in resources_taken(row):
-            self.blocked_for_unlimited_by[resource][hosts & (self.blocked_for_unlimited_by[resource] == NO_TURN)] = turn
+        needed = first or self._is_conservative or queue.endless > 0
+        return not needed or (not first and not self._is_conservative and self._tentative >= MAX_TENTATIVE_DATES)

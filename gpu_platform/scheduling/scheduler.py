@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.cluster_state import PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
@@ -25,6 +24,7 @@ from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals, holder_of
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
@@ -32,7 +32,6 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy, build_framework, build_order, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
-from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
@@ -48,23 +47,6 @@ MAX_ROUNDS = 3
 """How often a decision goes through the queue, at most. Jobs that come in ahead may put promises off, and jobs before
 them may start then. In the second round nobody comes in any more.
 """
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The result of one call of ``Scheduler.decide``."""
-
-    placements: list[tuple[PlacementRequest, Placement]] = field(default_factory=list)
-    """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
-    reasons: dict[str, Reason] = field(default_factory=dict)
-    """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.waiting_reasons``."""
-    expired: list[PlacementRequest] = field(default_factory=list)
-    """Jobs whose proposal nobody confirmed in time. They wait again."""
-    preemptions: list[Preemption] = field(default_factory=list)
-    """Jobs to stop for a waiting job. Each is returned once. See ``Policy.preemption``, ``defragmentation`` and
-    ``recovery``."""
-    promises: list[PromiseChange] = field(default_factory=list)
-    """What became of promises in this decision."""
 
 
 class Scheduler:
@@ -121,6 +103,10 @@ class Scheduler:
         """Jobs that ended since the last decision."""
         self._explains = explains
         self._book = WaitingReasons(self._state, self._planner.next_preemption)
+        self._put_off = 0
+        """How many rounds in a row started nobody, but put promises off."""
+        self.unfinished = False
+        """The last decision left something for the next one, so that it did not take long. Call :meth:`decide` soon."""
         self.round = SchedulingRound(self._state, 0.0, self._propose)
         """The last round. It is valid until something changes."""
 
@@ -313,7 +299,7 @@ class Scheduler:
             decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
         # At the end, because trials during the decision also increase the snapshot's version. Claims of new preemptions
         # count from the next round on.
-        version = -1 if decision.preemptions else self.snapshot.version
+        version = -1 if decision.preemptions or self.unfinished else self.snapshot.version
         self._settled = (version, self.queue.version, period, hold_back_priority)
         return decision
 
@@ -321,12 +307,16 @@ class Scheduler:
         """Serve the queue. If nobody starts, but promises of jobs behind were put off, there is another round."""
         claims = self._planner.claims(now)
         self._state.expected_dates.forget_started()
-        for _ in range(MAX_ROUNDS):
+        self._put_off = self._put_off if self.unfinished else 0
+        while True:
             self.round = SchedulingRound(
                 self._state, now, self._propose, claims=claims, hold_back_priority=hold_back_priority
             )
             self.round.serve()
-            if self.round.placements or not self.round.puts_promises_off:
+            self._put_off = self._put_off + 1 if self.round.puts_promises_off and not self.round.placements else 0
+            again = 0 < self._put_off < MAX_ROUNDS
+            self.unfinished = self.round.is_unfinished or (again and self.round.is_bounded)
+            if not again or self.unfinished:
                 return
 
     def explain(self, now: float) -> dict[str, Reason]:

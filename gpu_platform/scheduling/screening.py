@@ -7,12 +7,14 @@ are only kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.placing.request_screen import RequestScreen, RoundView, Verdicts
+from gpu_platform.scheduling.placing.request_screen import NOT_EXAMINED, RequestScreen, RoundView, Verdicts
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_cursor import EveryJobCursor, QueueCursor
 
@@ -33,6 +35,8 @@ class Verdict:
     no_place: bool = False
     settled: bool = False
     """It changes nothing that it waits."""
+    behind: bool = False
+    """The same, also if it did not wait yet at the last decision."""
 
 
 NOTHING_KNOWN = Verdict()
@@ -45,15 +49,30 @@ class Screening:
         self._screen, self._queue = screen, queue
         self._verdicts: Verdicts | None = None
         self._in_vain, self._most = 0, FIRST_IN_VAIN
+        self.not_examined: frozenset[str] = frozenset()
+        """Jobs that get no turn in this round, because too many new requests came at once. The next one goes on."""
 
     def begin(
-        self, turns: QueueCursor | EveryJobCursor, view: Callable[[], RoundView], stamp: Callable[[], Hashable]
+        self,
+        turns: QueueCursor | EveryJobCursor,
+        view: Callable[[], RoundView],
+        stamp: Callable[[], Hashable],
+        promised: Iterable[str],
     ) -> None:
-        """Look at all requests that wait. ``view`` says how far the round is; ``stamp`` changes with it."""
-        groups = turns.groups() if self._screen.works and len(self._queue) >= FEWEST else []
-        if len(groups) >= FEWEST:
+        """Look at all requests that wait. ``view`` says how far the round is; ``stamp`` changes with it. ``promised``:
+        jobs that always get their turn.
+        """
+        if not self._screen.works or len(self._queue) < FEWEST:
+            return
+        numbers = turns.numbers()
+        if len(numbers) >= FEWEST:
             self._turns, self._view, self._stamp = turns, view, stamp
-            self._indices = self._screen.begin(groups, self._queue.first)
+            self._indices = self._screen.begin(numbers, self._queue)
+            if (self._indices == NOT_EXAMINED).any():
+                rows = (self._queue.get(job_id) for job_id in promised)
+                always = [number for row in rows if row is not None for number in self._queue.numbers_for(row)]
+                out = (self._indices == NOT_EXAMINED) & ~np.isin(numbers, always)
+                self.not_examined = frozenset(turns.leave_out(out))
             self._look()
 
     def of(self, row: PlacementRequest) -> Verdict:
@@ -62,7 +81,7 @@ class Screening:
         index = -1 if verdicts is None else self._screen.index(self._queue.group(row))
         if verdicts is None or index < 0:
             return NOTHING_KNOWN
-        flags = (verdicts.full, verdicts.hopeless, verdicts.no_place, verdicts.settled)
+        flags = (verdicts.full, verdicts.hopeless, verdicts.no_place, verdicts.settled, verdicts.behind)
         return Verdict(*(bool(flag[index]) for flag in flags))
 
     def looked(self, row: PlacementRequest, candidates: Candidates) -> None:
@@ -95,5 +114,6 @@ class Screening:
         """
         verdicts, known = self._verdicts, self._indices >= 0
         if verdicts is not None:
-            settled = known & verdicts.settled[self._indices]
-            self._turns.drop(settled & verdicts.hopeless[self._indices], settled & verdicts.no_place[self._indices])
+            settled, no_place = known & verdicts.settled[self._indices], verdicts.no_place[self._indices]
+            behind = known & verdicts.behind[self._indices]
+            self._turns.drop(settled & verdicts.hopeless[self._indices], settled & no_place, behind & no_place)

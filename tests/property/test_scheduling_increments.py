@@ -32,7 +32,7 @@ def test_needs_are_always_listed_in_the_order_of_their_first_jobs(rng: random.Ra
                 job(rng.choice([1, 2, 4]), name=name).arrived(float(rng.randrange(50))).priority(rng.choice([0, 5]))
             )
             queue.add((wanted.lasting(60.0) if rng.random() < 0.5 else wanted).row)
-        listed = queue.needs_in_order()
+        listed = list(zip(queue.needs_in_order.keys, queue.needs_in_order.items, strict=True))
         assert [(order, id(need)) for order, need in listed] == sorted(
             (need.groups[0][0], id(need)) for need in queue.needs()
         )

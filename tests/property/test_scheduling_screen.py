@@ -14,10 +14,11 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.cluster.remembered import LOOKS_PER_ENTRY, LeastRecentlyUsed
+from gpu_platform.scheduling.decision import Decision
+from gpu_platform.scheduling.kept_hosts import NO_TURN
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.rounds import NO_TURN
-from gpu_platform.scheduling.scheduler import Decision, Scheduler
+from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
 MACHINES = ("dgx-h100", "dgx-a100-40gb", "rtx4090-8x-all-sys", "dgx-1v")
@@ -114,8 +115,8 @@ class Twins:
         assert plain.promises == screened.promises
         one, other = plain.round, screened.round
         for name in ("blocked_by", "blocked_for_unlimited_by"):
-            assert np.array_equal(getattr(one, name) != NO_TURN, getattr(other, name) != NO_TURN), name
-        assert np.array_equal(one.has_reservation, other.has_reservation)
+            assert np.array_equal(getattr(one.kept, name) != NO_TURN, getattr(other.kept, name) != NO_TURN), name
+        assert np.array_equal(one.kept.has_reservation, other.kept.has_reservation)
         if self.policy.stops_jobs:
             assert list(one.waiting) == list(other.waiting)
         self.skipped += len(one.turns) - len(other.turns)

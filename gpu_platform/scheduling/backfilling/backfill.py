@@ -160,6 +160,17 @@ class Backfill:
                 return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
         return None
 
+    def can_keep(self, promise: PlannedReservation, others: Iterable[PlannedReservation]) -> bool:
+        """Tell whether the GPUs of a promise are free at its start, by time limits and beside the reservations of
+        ``others``. CPUs and memory are not looked at.
+        """
+        booked = self._bookings.follow(others)
+        for host_index, gpus in zip(promise.hosts.tolist(), promise.gpus.tolist(), strict=True):
+            for begins, ends, taken in booked.get(host_index, ()):
+                if gpus & taken and begins < promise.end and promise.start < ends:
+                    return False
+        return self._times.are_free(promise.hosts, promise.gpus, promise.start)
+
     def without_reserved(
         self, reservations: Iterable[PlannedReservation], row: PlacementRequest, candidates: Candidates
     ) -> Candidates:

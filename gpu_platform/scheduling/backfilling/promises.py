@@ -8,17 +8,17 @@ the earliest promise can start as soon as nothing runs, and the cluster never st
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
-from gpu_platform.topology.machine import members
 
 Asked = tuple[str, float | None]
 """(class key, time limit): see ``PlacementRequest.with_class_key``."""
@@ -26,13 +26,20 @@ Asked = tuple[str, float | None]
 
 @dataclass
 class RememberedPromises:
-    """The promises as of the last decision, and who waited then. Only with conservative backfill."""
+    """The promises as of the last decision, and what was known of them. All but ``told`` only with conservative
+    backfill.
+    """
 
     reservations: dict[str, PlannedReservation] = field(default_factory=dict)
     asked: dict[str, Asked] = field(default_factory=dict)
     """What each of these jobs asked for when it got its promise."""
-    waited: frozenset[str] = frozenset()
-    """The jobs that waited at the last decision, with a promise or without. They must not delay a promise."""
+    dated: dict[str, int] = field(default_factory=dict)
+    """The round in which the date of each of these jobs was computed last: see ``date_slices``."""
+    tried: set[str] = field(default_factory=set)
+    """Other jobs for which a date was computed in vain, lately."""
+    rounds: int = 0
+    told: Collection[str] = ()
+    """The jobs that were told a promise, as of the last decision. They never wait for their turn."""
 
 
 class EarlierPromises:
@@ -47,12 +54,13 @@ class EarlierPromises:
         remembered: RememberedPromises,
         queue: JobQueue,
         overruns: Overruns,
+        backfill: Backfill,
         now: float,
         claimants: frozenset[str] = frozenset(),
     ) -> None:
         """``claimants``: jobs for which preemption freed GPUs."""
         self._remembered, self._queue, self._now, self._claimants = remembered, queue, now, claimants
-        self._snapshot, self._running_jobs = overruns.snapshot, overruns.running_jobs
+        self._snapshot, self._backfill = overruns.snapshot, backfill
         self.standing = {
             job_id: promise for job_id, promise in remembered.reservations.items() if self._stands(job_id, promise)
         }
@@ -72,7 +80,7 @@ class EarlierPromises:
 
         So may a job on GPUs that are claimed for it. Otherwise they would stay empty.
         """
-        if row.job_id not in self._remembered.waited or row.job_id in self._claimants:
+        if row.job_id in self._queue.newcomers or row.job_id in self._claimants:
             return []
         return [promise for job_id, promise in self.unrenewed.items() if job_id != row.job_id]
 
@@ -95,23 +103,17 @@ class EarlierPromises:
             return None
         if promise.host_resources is not None and promise.host_resources.any():
             return None  # whether there will be enough CPUs and memory is known only of a new plan
-        meanwhile = (other for other in others if other.start < promise.end and promise.start < other.end)
-        if any(_overlap(promise, other) for other in meanwhile):
-            return None
-        for host_index, gpus in zip(promise.hosts.tolist(), promise.gpus.tolist(), strict=True):
-            busy = members(gpus & ~self._snapshot.available_on(host_index))
-            uuids = (self._snapshot.uuid(host_index, position) for position in busy)
-            if any(self._running_jobs.free_at(uuid) > promise.start for uuid in uuids):
-                return None
-        return promise
+        return promise if self._backfill.can_keep(promise, others) else None
 
     def _are_put_off(self, planned: list[PlannedReservation]) -> bool:
         start = {reservation.job_id: reservation.start for reservation in planned}
         waiting = (promise for job_id, promise in self.standing.items() if job_id in self._queue)
         return any(start.get(promise.job_id, math.inf) > promise.start for promise in waiting)
 
-    def remember(self, planned: list[PlannedReservation]) -> bool:
+    def remember(self, planned: list[PlannedReservation], no_turn: frozenset[str] = frozenset()) -> bool:
         """Remember what was planned for the next round. Return whether a promise was put off, or is there no more.
+
+        ``no_turn``: jobs at which nobody looked yet. They count as jobs that come in after this round.
 
         Where nobody knows the date, the old promise stays: it still says who is first, and where.
         """
@@ -121,7 +123,7 @@ class EarlierPromises:
             **self.unrenewed,
             **{entry.job_id: self.standing.get(entry.job_id, entry) if entry.overdue else entry for entry in planned},
         }
-        remembered.waited = frozenset(row.job_id for row in self._queue)
+        self._queue.all_have_waited(but=no_turn)
         rows = ((job_id, self._queue.get(job_id)) for job_id in remembered.reservations)
         remembered.asked = {job_id: what_is_asked(row) for job_id, row in rows if row is not None}
         return self._are_put_off(planned)
@@ -168,8 +170,3 @@ class Overruns:
 def what_is_asked(row: PlacementRequest) -> Asked:
     """Return everything of a request that a promise is for. ``row`` comes from the queue, so it has a class key."""
     return row.class_key, row.time_limit_s
-
-
-def _overlap(one: PlannedReservation, other: PlannedReservation) -> bool:
-    _, mine, theirs = np.intersect1d(one.hosts, other.hosts, assume_unique=True, return_indices=True)
-    return bool((one.gpus[mine] & other.gpus[theirs]).any())

@@ -106,6 +106,12 @@ class ReadyTimesOfRequests:
             times.put(host_index, self._first_fit(row, host_index, int(times.usable[host_index])))
         return float(times.ready_at[host_index]), int(times.gpus[host_index])
 
+    def are_free(self, hosts: HostIndices, gpus: GpuSets, at: float) -> bool:
+        """Tell whether all these GPUs of ``hosts`` are free at that time, by time limits."""
+        ends = self._up_to_date_ends()
+        asked = (gpus[:, None] >> np.arange(ends.shape[1], dtype=np.uint64)) & np.uint64(1)
+        return not (ends[hosts][asked != 0] > at).any()
+
     def _bring_up_to_date(self, times: ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
         snapshot, more = self._snapshot, len(self._snapshot) - len(times.ready_at)
         if more:

@@ -12,9 +12,8 @@ The screen also tells for which requests it changes nothing that they wait: see 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +24,13 @@ from gpu_platform.scheduling.placing.candidates import Candidates, shape_of
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
 from gpu_platform.scheduling.placing.host_classes import HostClasses
+from gpu_platform.scheduling.placing.known_groups import Flags, KnownGroups
+from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue
 
-GroupKey = tuple[str, str, float, float]
-"""See ``queueing.job_queue.GroupKey``."""
-Flags = NDArray[np.bool_]
 FIRST_GROUPS = 256
+NEW_GROUPS = 256
+"""How many new groups are examined in one round. Each takes about 0.1 ms."""
+NOT_EXAMINED, NOT_FOR_SCREEN = -1, -2
 UNUSED_ROUNDS = 64
 """Requests that no round has seen for so long are forgotten when room is needed."""
 TAKES_GPUS, TAKES_BOTH, TAKES_ROOM = range(3)
@@ -78,57 +79,9 @@ class Verdicts:
     settled: Flags
     """It changes nothing that the request waits: all hosts that it could use are kept already. Only requests without
     exclusions are settled."""
-
-
-@dataclass
-class _KnownGroups:
-    """What is known of each group of jobs. Arrays by index of the group."""
-
-    key: list[GroupKey | None]
-    gpus: NDArray[np.int64]
-    hosts: NDArray[np.int64]
-    cpus: NDArray[np.int64]
-    ram_mib: NDArray[np.int64]
-    limit_s: NDArray[np.float64]
-    is_expected: Flags
-    """It has no time limit, but its run time is known."""
-    takes: NDArray[np.int8]
-    shares: Flags
-    excludes: Flags
-    spans: Flags
-    """All its hosts must be in one domain."""
-    answer: NDArray[np.intp]
-    """The number of its answers: see ``RequestScreen._can``."""
-    checked_at: NDArray[np.int64]
-    """The version of the snapshot at which a round looked at all hosts."""
-    fitted: NDArray[np.int64]
-    """On how many hosts it fitted then."""
-    used: NDArray[np.int64]
-    """The last round that asked."""
-
-    @classmethod
-    def of(cls, n: int) -> _KnownGroups:
-        whole = {name: np.zeros(n, np.int64) for name in ("gpus", "hosts", "cpus", "ram_mib", "fitted", "used")}
-        flags = {name: np.zeros(n, bool) for name in ("shares", "excludes", "spans", "is_expected")}
-        return cls(
-            key=[None] * n,
-            limit_s=np.full(n, math.inf),
-            takes=np.zeros(n, np.int8),
-            answer=np.zeros(n, np.intp),
-            checked_at=np.full(n, -1, np.int64),
-            **whole,
-            **flags,
-        )
-
-    def taken(self, indices: NDArray[np.intp], room: int) -> _KnownGroups:
-        """Return these groups, in their order, with room for ``room``."""
-        result = _KnownGroups.of(room)
-        for name, array in vars(self).items():
-            if name == "key":
-                result.key[: len(indices)] = [self.key[index] for index in indices.tolist()]
-            else:
-                getattr(result, name)[: len(indices)] = array[indices]
-        return result
+    behind: Flags
+    """A part of ``settled``: a job ahead has a reservation for hosts that the request could use, so it keeps no hosts
+    even from jobs that have a promise."""
 
 
 class RequestScreen:
@@ -137,8 +90,11 @@ class RequestScreen:
     def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
         self._framework, self._snapshot = framework, snapshot
         self._classes = HostClasses(snapshot)
-        self._groups = _KnownGroups.of(FIRST_GROUPS)
+        self._groups = KnownGroups.of(FIRST_GROUPS)
         self._of: dict[GroupKey, int] = {}
+        self._index_of = np.full(FIRST_GROUPS, NOT_EXAMINED, np.intp)
+        """By the number of a group in the queue."""
+        self._key_of: dict[int, GroupKey] = {}
         self._answers: dict[tuple[object, ...], int] = {}
         self._queries: list[HostQuery] = []
         self._can: Flags = np.zeros((FIRST_GROUPS, 1), bool)
@@ -155,30 +111,37 @@ class RequestScreen:
         """Return the index of a group, or -1 if it has none."""
         return self._of.get(key, -1)
 
-    def begin(
-        self, groups: Sequence[GroupKey], first: Callable[[GroupKey], PlacementRequest | None]
-    ) -> NDArray[np.intp]:
-        """Note which groups wait in this round. ``first`` returns the first job of a group. Return the index of each
-        group, or -1 if it has none.
+    def begin(self, numbers: NDArray[np.intp], queue: JobQueue) -> NDArray[np.intp]:
+        """Note which groups wait in this round, by their numbers in the queue. Return the index of each of them, or
+        NOT_FOR_SCREEN, or NOT_EXAMINED: at most NEW_GROUPS that nobody has asked for before are examined in a round,
+        the first ones.
         """
         self._round += 1
         self._learn_classes(self._classes.update())
-        indices = self._indices(groups)
+        for number, key in queue.take_new_groups().items():
+            self._note(number, self._of.get(key, NOT_EXAMINED), key)
+        indices = self._index_of[numbers]
         self._groups.used[indices[indices >= 0]] = self._round
-        unknown = np.flatnonzero(indices < 0).tolist()
-        rows = ((groups[place], first(groups[place])) for place in unknown)
-        new = {key: row for key, row in rows if row is not None and row.is_plain}
+        unknown = np.flatnonzero(indices == NOT_EXAMINED)
+        if not len(unknown):
+            return indices
+        _, places = np.unique(numbers[unknown], return_index=True)
+        new = numbers[unknown[np.sort(places)[:NEW_GROUPS]]].tolist()
         if len(self._of) + len(new) > len(self._groups.key):
             self._make_room(len(new))
-            indices = self._indices(groups)
-        for key, row in new.items():
-            self._add(key, row)
-        for place in unknown:
-            indices[place] = self._of.get(groups[place], -1)
-        return indices
+        for number in new:
+            key = self._key_of[number]
+            row = queue.first(key)
+            if row is not None:
+                self._note(number, self._add(key, row) if row.is_plain else NOT_FOR_SCREEN, key)
+        return self._index_of[numbers]
 
-    def _indices(self, groups: Sequence[GroupKey]) -> NDArray[np.intp]:
-        return np.fromiter(map(self._of.get, groups, repeat(-1)), np.intp, len(groups))
+    def _note(self, number: int, index: int, key: GroupKey) -> None:
+        """Note the index of the group that has the number now."""
+        if number >= len(self._index_of):
+            more = np.full(2 * number - len(self._index_of), NOT_EXAMINED, np.intp)
+            self._index_of = np.concatenate([self._index_of, more])
+        self._index_of[number], self._key_of[number] = index, key
 
     def looked(self, index: int, candidates: Candidates) -> None:
         """Note that a round looked at all hosts for the request."""
@@ -188,21 +151,21 @@ class RequestScreen:
     def judge(self, view: RoundView) -> Verdicts:
         """Return the verdicts on all groups of this round. They stay true for the rest of the round."""
         n = len(self._groups.key)
-        full, hopeless, no_place, settled = (np.zeros(n, bool) for _ in range(4))
+        full, hopeless, no_place, settled, behind = (np.zeros(n, bool) for _ in range(5))
         here = np.flatnonzero(self._groups.used == self._round)
         for takes, rows in _TAKEN.items():
             alike = here[self._groups.takes[here] == takes]
             if not len(alike):
                 continue
             kept = _any(view.kept[rows])
-            settled[alike] = self._changes_nothing(alike, view, rows)
+            settled[alike], behind[alike] = self._changes_nothing(alike, view, rows)
             maybe = self._without_place(alike, np.ones(len(kept), bool), full)
             hopeless[alike] = full[alike]
             if kept.any():
                 maybe = self._without_place(maybe, ~kept, hopeless)
             for group, closed, reserved in self._by_binding(maybe, view, rows, kept):
                 no_place[group] = self._too_few_left(group, ~closed, reserved)
-        return Verdicts(full, hopeless, hopeless | no_place, settled)
+        return Verdicts(full, hopeless, hopeless | no_place, settled, behind)
 
     # -- the questions -----------------------------------------------------------------------------
 
@@ -296,19 +259,24 @@ class RequestScreen:
             closed = _any(view.kept[rows] | view.kept_from_unlimited[rows])
             yield indices[endless], closed, _all(view.reservations, len(kept))
 
-    def _changes_nothing(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> Flags:
+    def _changes_nothing(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> tuple[Flags, Flags]:
+        """Tell for which groups it changes nothing that they wait, and of which of them this is so because they are
+        behind a reservation.
+        """
         classes, can = self._classes, self._can_of(indices)
         reserved = _any(view.has_reservation[rows])
         is_kept = ~(can & classes.among(_any(~view.kept[rows]))).any(axis=1)
         covered = ~(can & classes.among(_any(~view.kept_from_unlimited[rows]))).any(axis=1)
         settled = is_kept & (covered | ~(can & classes.among(reserved)).any(axis=1))
+        behind = np.zeros(len(indices), bool)
         if view.no_more_dates:
             snapshot = self._snapshot
             sound = snapshot.ready & (snapshot.working == snapshot.all_gpus) & (snapshot.hot == 0)
             # A host behind a reservation must surely be usable. Of a gang inside one domain this is not known.
             follows = (can & classes.among(reserved & sound)).any(axis=1) & ~self._groups.spans[indices]
-            settled |= follows & covered
-        return settled & ~self._groups.excludes[indices]
+            behind = follows & covered
+        includes = ~self._groups.excludes[indices]
+        return (settled | behind) & includes, behind & includes
 
     # -- what is remembered ------------------------------------------------------------------------
 
@@ -350,6 +318,10 @@ class RequestScreen:
     def _make_room(self, more: int) -> None:
         """Forget groups that were not seen for long, and get room for ``more``."""
         indices = np.flatnonzero(self._groups.used[: len(self._of)] >= self._round - UNUSED_ROUNDS)
+        place_of = np.full(len(self._of), NOT_EXAMINED, np.intp)
+        place_of[indices] = np.arange(len(indices))
+        known = self._index_of >= 0
+        self._index_of[known] = place_of[self._index_of[known]]
         self._groups = self._groups.taken(indices, 2 * (len(indices) + more))
         self._of = {key: index for index, key in enumerate(self._groups.key[: len(indices)]) if key is not None}
         kept, answer = np.unique(self._groups.answer[: len(indices)], return_inverse=True)

@@ -60,6 +60,9 @@ class PromiseLedger:
     _first_date: float = math.inf
     """The earliest date that was told."""
 
+    def __post_init__(self) -> None:
+        self.state.remembered.told = self._entries.keys()
+
     def note(self, code: WithdrawalCode, text: str) -> None:
         """Note something that may put promises off, for the case that no nearer reason is found."""
         self.notes.append((code, text))
@@ -97,7 +100,7 @@ class PromiseLedger:
                 remembered.asked[promise.job_id] = (promise.class_key, promise.time_limit_s)
         self._first_date = min(self.told().values(), default=math.inf)
         if self._entries:
-            remembered.waited = frozenset(row.job_id for row in self.state.queue)
+            self.state.queue.all_have_waited()
             self.note(WithdrawalCode.NO_SCHEDULER, "another scheduler took over, and the cluster changed meanwhile")
 
     def confirmed(self, job_id: str) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.queueing.in_order import InOrder
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder, QueueSortKey
 
+FIRST_GROUPS = 256
 GroupKey = tuple[str, str, float, float]
 """(class key, user or nothing, time limit, time limit or assumed limit)."""
 NeedKey = tuple[ResourceRequest, tuple[tuple[str, ResourceRequest], ...], str, str]
@@ -50,9 +55,21 @@ class JobQueue:
         self._classes: dict[str, dict[GroupKey, None]] = {}
         self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
-        self._in_order: list[tuple[QueueSortKey, Need]] = []
+        self.jobs_in_order = InOrder[PlacementRequest]()
+        """All jobs, with the numbers of their groups. Only the queue changes it."""
+        self.needs_in_order = InOrder[Need]()
+        """All needs, sorted by their first jobs, with the numbers of their first groups. Only the queue changes it."""
+        self._numbers: dict[GroupKey, int] = {}
+        self._free_numbers: list[int] = []
+        self._new_groups: dict[int, GroupKey] = {}
+        self._is_alone = np.zeros(FIRST_GROUPS, bool)
+        self._excludes = np.zeros(FIRST_GROUPS, bool)
         self.endless = 0
         """The number of jobs without a time limit."""
+        self.newcomers: set[str] = set()
+        """The jobs that did not wait yet when :meth:`all_have_waited` was called last."""
+        self._left: set[str] = set()
+        """The jobs that waited then, and do not wait any more."""
         self.version = 0
 
     def __len__(self) -> int:
@@ -88,22 +105,28 @@ class JobQueue:
         self.remove(row.job_id)
         self._jobs[row.job_id], self._keys[row.job_id] = row, order
         self.endless += row.time_limit_s is None
+        if row.job_id in self._left:
+            self._left.discard(row.job_id)
+        else:
+            self.newcomers.add(row.job_id)
         group = self.group(row)
         members = self._groups.get(group)
         if members is None:
             self._groups[group] = [order]
+            self._give_number(group)
             if row.class_key not in self._classes:
                 self._new_classes[row.class_key] = None
             self._classes.setdefault(row.class_key, {})[group] = None
             need = self._needs.setdefault(self.need(row), Need())
-            need.with_exclusions += row.has_exclusions
             with self._sorted(need):
+                need.with_exclusions += row.has_exclusions
                 insort(need.groups, (order, group))
         else:
             first = members[0]
             insort(members, order)
             if order < first:
                 self._move(row, group, first, order)
+        self.jobs_in_order.insert(order, row, self._numbers[group])
         self.version += 1
 
     def remove(self, job_id: str) -> PlacementRequest | None:
@@ -112,7 +135,12 @@ class JobQueue:
         if row is None:
             return None
         self.endless -= row.time_limit_s is None
+        if row.job_id in self.newcomers:
+            self.newcomers.discard(row.job_id)
+        else:
+            self._left.add(row.job_id)
         group, order = self.group(row), self._keys.pop(row.job_id)
+        self.jobs_in_order.remove(order)
         members = self._groups[group]
         first = members[0]
         del members[bisect_left(members, order)]
@@ -133,14 +161,17 @@ class JobQueue:
     @contextmanager
     def _sorted(self, need: Need) -> Iterator[None]:
         """Keep the need at its place among the needs while its groups change."""
-        before = need.groups[0][0] if need.groups else None
+        before = need.groups[0] if need.groups else None
         yield
-        after = need.groups[0][0] if need.groups else None
+        after = need.groups[0] if need.groups else None
         if before != after:
             if before is not None:
-                del self._in_order[bisect_left(self._in_order, before, key=_first_key)]
+                self.needs_in_order.remove(before[0])
             if after is not None:
-                insort(self._in_order, (after, need), key=_first_key)
+                self.needs_in_order.insert(after[0], need, self._numbers[after[1]])
+        if after is not None:
+            number = self._numbers[after[1]]
+            self._is_alone[number], self._excludes[number] = len(need.groups) == 1, need.with_exclusions > 0
 
     def _dissolve(self, row: PlacementRequest, group: GroupKey, first: QueueSortKey) -> None:
         del self._groups[group]
@@ -151,9 +182,18 @@ class JobQueue:
         need = self._needs[self.need(row)]
         with self._sorted(need):
             del need.groups[bisect_left(need.groups, (first, group))]
-        need.with_exclusions -= row.has_exclusions
+            need.with_exclusions -= row.has_exclusions
         if not need.groups:
             del self._needs[self.need(row)]
+        number = self._numbers.pop(group)
+        self._free_numbers.append(number)
+        self._new_groups.pop(number, None)
+
+    def _give_number(self, group: GroupKey) -> None:
+        number = self._free_numbers.pop() if self._free_numbers else len(self._numbers)
+        self._numbers[group], self._new_groups[number] = number, group
+        if number >= len(self._is_alone):
+            self._is_alone, self._excludes = (np.resize(one, 2 * number) for one in (self._is_alone, self._excludes))
 
     def get(self, job_id: str) -> PlacementRequest | None:
         """Return a waiting job, or None."""
@@ -181,11 +221,28 @@ class JobQueue:
         """Iterate over all needs. Callers must not change them; they change as jobs come and go."""
         return iter(self._needs.values())
 
-    def needs_in_order(self) -> list[tuple[QueueSortKey, Need]]:
-        """Return all needs, sorted by their first jobs, with the sort keys of these jobs. The list is a copy; callers
-        must not change the needs.
-        """
-        return self._in_order.copy()
+    def number(self, group: GroupKey) -> int:
+        """Return the number of a group. While a group has jobs its number stays the same; then another may get it."""
+        return self._numbers[group]
+
+    def numbers_for(self, row: PlacementRequest) -> tuple[int, int]:
+        """Return the number of the job's group, and of the first group of its need."""
+        return self._numbers[self.group(row)], self._numbers[self._needs[self.need(row)].groups[0][1]]
+
+    def take_new_groups(self) -> dict[int, GroupKey]:
+        """Return the groups that got their numbers since the last call, by number."""
+        new, self._new_groups = self._new_groups, {}
+        return new
+
+    def first_groups_alone(self, numbers: NDArray[np.intp]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Tell of the first groups of needs, by their numbers: is the group the only one of its need, and has its need
+        jobs with exclusions?"""
+        return self._is_alone[numbers], self._excludes[numbers]
+
+    def all_have_waited(self, but: Container[str] = ()) -> None:
+        """Note that a decision looked at all jobs, ``but`` some: see ``newcomers``."""
+        self.newcomers = {job_id for job_id in self.newcomers if job_id in but}
+        self._left = set()
 
     def first_of(self, class_key: str) -> PlacementRequest | None:
         """Return the first waiting job of a class, or None."""
@@ -200,7 +257,3 @@ class JobQueue:
     def classes(self) -> Iterator[str]:
         """Iterate over the keys of all classes."""
         return iter(self._classes)
-
-
-def _first_key(entry: tuple[QueueSortKey, Need]) -> QueueSortKey:
-    return entry[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
+from gpu_platform.scheduling.queueing.in_order import InOrder
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
 from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
 
@@ -53,15 +54,8 @@ class QueueCursor:
         """``share`` gives a job's fair share where fair share decides. It changes with each placement."""
         self._queue, self._share = queue, share
         self._blocked: dict[int, _BlockedNeed] = {}
-        self._in_order = queue.needs_in_order() if share is None else []
+        self._in_order = queue.needs_in_order.copy() if share is None else InOrder[Need]()
         """The needs, where fair share does not decide. Their order is known, so it is not computed in each round."""
-        self._firsts = [need.groups[0][1] for _, need in self._in_order]
-        """The first group of each of them, when the round began."""
-        self._at = 0
-        """How many of these had their turn."""
-        self._dropped = [False] * len(self._in_order)
-        self._gone: Flags = np.zeros(len(self._in_order), bool)
-        """The same as ``_dropped``, which is faster for single needs."""
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
         """Groups where fair share decides, otherwise needs that had a turn and of which a job is left."""
         if share is not None:
@@ -71,24 +65,42 @@ class QueueCursor:
                 if row is not None:
                     self._heap.append((self._sort_key(row), number, cursor))
             heapq.heapify(self._heap)
+        self._numbers = self._in_order.numbers()
+        self._alone, self._excludes = queue.first_groups_alone(self._numbers)
+        self._gone: Flags = np.zeros(len(self._numbers), bool)
+        self._turns = Remaining(len(self._numbers))
         self._current: tuple[int, _NeedCursor, PlacementRequest] | None = None
 
-    def groups(self) -> list[GroupKey]:
-        """Return the first group of each need. Where fair share decides, all groups. Call it before ``next``."""
+    def numbers(self) -> NDArray[np.intp]:
+        """Return the number of the first group of each need. Where fair share decides, of all groups. Call it before
+        ``next``."""
         if self._share is None:
-            return self._firsts
-        return [cursor.group for _, _, cursor in self._heap if cursor.group is not None]
+            return self._numbers
+        groups = [cursor.group for _, _, cursor in self._heap if cursor.group is not None]
+        return np.array([self._queue.number(group) for group in groups], np.intp)
 
-    def drop(self, needs: Flags, groups: Flags) -> None:
+    def drop(self, needs: Flags, groups: Flags, newcomers: Flags) -> None:
         """Take needs out of the list, and ``groups`` that are the only ones of their needs. Both are flags in the order
-        of :meth:`groups`. Not where fair share decides, because there the number of turns says who is ahead.
+        of :meth:`numbers`. Not where fair share decides, because there the number of turns says who is ahead.
+        ``newcomers`` does not matter here.
         """
-        if self._share is not None:
-            return
-        for number in np.flatnonzero((needs | groups) & ~self._gone).tolist():
-            need = self._in_order[number][1]
-            alone = len(need.groups) == 1 and need.groups[0][1] == self._firsts[number]
-            self._dropped[number] = self._gone[number] = alone or bool(needs[number] and not need.with_exclusions)
+        if self._share is None:
+            self._gone |= ((needs | groups) & self._alone) | (needs & ~self._excludes)
+            self._turns.without(self._gone)
+
+    def leave_out(self, groups: Flags) -> list[str]:
+        """Give no turn to these, in the order of :meth:`numbers`, whoever decides. Call it before ``next``. Return
+        their first jobs."""
+        places = np.flatnonzero(groups).tolist()
+        if self._share is None:
+            self._gone |= groups
+            self._turns.without(self._gone)
+            return [self._in_order.keys[place][2] for place in places]
+        out = [self._heap[place] for place in places]
+        kept = np.flatnonzero(~groups).tolist()
+        self._heap = [self._heap[place] for place in kept]
+        heapq.heapify(self._heap)
+        return [sort_key[1][2] for sort_key, _, _ in out]
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
@@ -110,15 +122,12 @@ class QueueCursor:
 
     def _pop(self) -> tuple[ServiceSortKey, int, _NeedCursor] | None:
         """Take the next need or group out of the list, or return None."""
-        while self._dropped and self._heap and self._dropped[self._heap[0][1]]:
+        while self._share is None and self._heap and self._gone[self._heap[0][1]]:
             heapq.heappop(self._heap)
-        while self._at < len(self._in_order) and self._dropped[self._at]:
-            self._at += 1
-        if self._at < len(self._in_order):
-            order, need = self._in_order[self._at]
-            if not self._heap or ((), order) < self._heap[0][0]:
-                self._at += 1
-                return ((), order), self._at - 1, _NeedCursor(need)
+        at = self._turns.first()
+        if at is not None and (not self._heap or ((), self._in_order.keys[at]) < self._heap[0][0]):
+            self._turns.take()
+            return ((), self._in_order.keys[at]), at, _NeedCursor(self._in_order.items[at])
         return heapq.heappop(self._heap) if self._heap else None
 
     def placed(self) -> None:
@@ -190,36 +199,79 @@ class EveryJobCursor:
         queue: JobQueue,
         share: Callable[[PlacementRequest], FairShareKey] | None,
         depth: int,
-        always: Container[str] = (),
+        always: Collection[str] = (),
     ) -> None:
         """``always``: jobs that get a turn however many wait ahead of them."""
         self._queue, self._share, self._left, self._always = queue, share, depth, always
-        self._heap = [(self._sort_key(row), row.job_id) for row in queue]
+        self._in_order = queue.jobs_in_order.copy()
+        self._numbers = self._in_order.numbers()
+        self._turns = Remaining(len(self._numbers) if share is None else 0)
+        self._heap = [] if share is None else [(self._sort_key(row), row) for row in self._in_order.items]
         heapq.heapify(self._heap)
-        self._blocked: set[GroupKey] = set()
+        self._places_of_always, self._places_of_newcomers = self._places(always), self._places(queue.newcomers)
+        self._blocked: set[int] = set()
+        """The numbers of the groups of which a job waits."""
+        self._dropped: Flags = np.zeros(len(self._numbers), bool)
+        self._dropped_before = np.zeros(len(self._numbers), np.intp)
         self._current: PlacementRequest | None = None
 
-    def groups(self) -> list[GroupKey]:
-        """Return all groups."""
-        return list(self._queue.groups())
+    def numbers(self) -> NDArray[np.intp]:
+        """Return the number of each job's group, in the order of the queue."""
+        return self._numbers
 
-    def drop(self, needs: Flags, groups: Flags) -> None:
-        """Every job has its turn, so none is taken out."""
+    def drop(self, needs: Flags, groups: Flags, newcomers: Flags) -> None:
+        """Take jobs out of the list that are in ``needs`` or ``groups``: flags in the order of :meth:`numbers`. They
+        count as jobs that wait. Those that did not wait yet at the last decision must be in ``newcomers``, too. Jobs
+        that have their turn always keep it. Not where fair share decides.
+        """
+        if self._share is None:
+            gone, new = needs | groups, self._places_of_newcomers
+            gone[new] &= newcomers[new]
+            gone[self._places_of_always] = False
+            gone[: self._turns.first() or 0] = False
+            self._dropped |= gone
+            self._turns.without(gone)
+            self._dropped_before = np.cumsum(self._dropped)
+            self._blocked.update(self._numbers[gone].tolist())
+
+    def leave_out(self, groups: Flags) -> list[str]:
+        """Give no turn to these jobs: flags in the order of :meth:`numbers`. Call it before ``next``. Return them."""
+        out = [self._in_order.items[place].job_id for place in np.flatnonzero(groups).tolist()]
+        if self._share is None:
+            self._turns.without(groups)
+        else:
+            there = set(out)
+            self._heap = [entry for entry in self._heap if entry[1].job_id not in there]
+            heapq.heapify(self._heap)
+        return out
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left."""
-        while self._heap:
-            sort_key, job_id = heapq.heappop(self._heap)
-            row = self._queue.get(job_id)
-            assert row is not None, "only the job whose turn it is leaves the queue"
-            if self._left <= 0 and self._queue.group(row) in self._blocked and job_id not in self._always:
+        while (following := self._pop()) is not None:
+            sort_key, row, left = following
+            blocked = left <= 0 and self._queue.number(self._queue.group(row)) in self._blocked
+            if blocked and row.job_id not in self._always:
                 continue
             if self._share is not None and self._heap and (current := self._sort_key(row)) > self._heap[0][0]:
-                heapq.heappush(self._heap, (current, job_id))  # another namespace or user is next now
+                heapq.heappush(self._heap, (current, row))  # another namespace or user is next now
                 continue
             self._current = row
             return sort_key, row
         return None
+
+    def _pop(self) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
+        """Return the next job, its sort key, and how many more jobs may wait."""
+        if self._share is not None:
+            return (*heapq.heappop(self._heap), self._left) if self._heap else None
+        at = self._turns.take()
+        if at is None:
+            return None
+        left = self._left - int(self._dropped_before[at])
+        return ((), self._in_order.keys[at]), self._in_order.items[at], left
+
+    def _places(self, jobs: Collection[str]) -> NDArray[np.intp]:
+        rows = (self._queue.get(job_id) for job_id in jobs)
+        return np.array([self._in_order.place(self._queue.order(row)) for row in rows if row is not None], np.intp)
 
     def placed(self) -> None:
         """The current job was placed. There is nothing to do: all other jobs are in the list already."""
@@ -230,7 +282,32 @@ class EveryJobCursor:
         """
         assert self._current is not None
         self._left -= 1
-        self._blocked.add(self._queue.group(self._current))
+        self._blocked.add(self._queue.number(self._queue.group(self._current)))
 
     def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
         return (() if self._share is None else self._share(row), self._queue.order(row))
+
+
+class Remaining:
+    """The places of a list that had no turn yet, in order."""
+
+    def __init__(self, n: int) -> None:
+        self._places: Sequence[int] = range(n)
+        self._at = 0
+
+    def first(self) -> int | None:
+        """Return the next place without taking it. None: none is left."""
+        return self._places[self._at] if self._at < len(self._places) else None
+
+    def take(self) -> int | None:
+        """Take the next place. None: none is left."""
+        place = self.first()
+        self._at += place is not None
+        return place
+
+    def without(self, gone: Flags) -> None:
+        """Take out the places that are ``gone``."""
+        begin = self.first()
+        if begin is not None:
+            among = np.asarray(self._places[self._at :], np.intp)
+            self._places, self._at = among[~gone[among]].tolist(), 0

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.promise import PromiseOutcome, WithdrawalCode
-from gpu_platform.scheduling.scheduler import Decision, Scheduler
+from gpu_platform.scheduling.decision import Decision
+from gpu_platform.scheduling.scheduler import Scheduler
 
 
 @dataclass(slots=True)

@@ -163,6 +163,8 @@ class _Simulation:
                 _, kind, _, what = heapq.heappop(self._events)
                 self._happens(kind, what)
             self._decide()
+            while self._scheduler.unfinished and self._waiting:
+                self._decide()
             self._observe()
             if self._progress is not None:
                 done, wait = self._done, len(self._waiting)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_platform.scheduling.scheduler import Decision, Scheduler
+from gpu_platform.scheduling.decision import Decision
+from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
 

@@ -1,0 +1,68 @@
+"""Which dates conservative backfill computes in one decision: in a large cluster not all of them.
+
+Each date costs a walk through the hosts. A job whose date is not computed in this decision keeps the one that it was
+promised, with its GPUs. The next decisions compute the others in turn, so each date is renewed within a few decisions.
+Allowances count hosts and not time, so that the same calls give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_platform.scheduling.backfilling.promises import RememberedPromises
+
+HOSTS_LOOKED_AT = 24_000
+"""So many hosts are looked at for renewed dates in one decision, and as many for new ones. In a cluster of 240 hosts or
+less these are all of the 100 dates of the default depth."""
+FEWEST_DATES = 8
+"""So many dates are computed however many hosts there are."""
+
+
+class DateSlice:
+    """The dates of one round."""
+
+    def __init__(self, remembered: RememberedPromises, standing: Iterable[str], hosts: int, depth: int) -> None:
+        """``standing``: jobs whose promises can still be kept. ``depth``: how many jobs get a date at most."""
+        self._remembered = remembered
+        self._most = max(FEWEST_DATES, HOSTS_LOOKED_AT // max(hosts, 1))
+        self.is_bounded = self._most < depth
+        """False: all dates are computed."""
+        self._left = self._most
+        remembered.rounds += 1
+        self._due: frozenset[str] = frozenset()
+        if self.is_bounded:
+            longest_ago = sorted(standing, key=lambda job_id: remembered.dated.get(job_id, 0))
+            self._due = frozenset(longest_ago[: self._most])
+        self.has_refused = False
+        """A job got no date because too many others got new ones."""
+
+    def is_due(self, job_id: str) -> bool:
+        """Tell whether the date of a job that has a promise is computed anew, even if the promise can be kept."""
+        return not self.is_bounded or job_id in self._due
+
+    @property
+    def is_used_up(self) -> bool:
+        """True if no job without a promise gets a date any more."""
+        return self.is_bounded and self._left <= 0
+
+    def allows(self, job_id: str) -> bool:
+        """Tell whether a job without a promise may get a date in this round. Those for which nobody knew a date come
+        after the others."""
+        if self.is_bounded and job_id in self._remembered.tried:
+            return False
+        self.has_refused |= self.is_used_up
+        return not self.is_used_up
+
+    def computed(self, job_id: str, had_promise: bool, found: bool) -> None:
+        """Note that a date was computed."""
+        self._remembered.dated[job_id] = self._remembered.rounds
+        self._left -= not had_promise
+        if self.is_bounded and not found:
+            self._remembered.tried.add(job_id)
+
+    def end(self) -> None:
+        """Note that the round is over."""
+        remembered = self._remembered
+        remembered.dated = {job_id: at for job_id, at in remembered.dated.items() if job_id in remembered.reservations}
+        if not self.has_refused:
+            remembered.tried.clear()

@@ -1,0 +1,70 @@
+"""The hosts that waiting jobs keep from others in one round, because they have no date or may get another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.scheduling.round_state import RESOURCES
+
+NO_TURN = np.iinfo(np.int64).max
+
+
+class KeptHosts:
+    """Arrays are [GPUs; CPUs and memory] by host. Within a round hosts are only added."""
+
+    def __init__(self, hosts: int) -> None:
+        shape = (len(RESOURCES), hosts)
+        self.blocked_by = np.full(shape, NO_TURN, np.int64)
+        """The turn of the first job that keeps the host."""
+        self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
+        """The same for hosts that are kept only from jobs without a time limit."""
+        self.has_reservation = np.zeros(shape, bool)
+        """Hosts that a job with a planned reservation could use."""
+        self._by_newcomer = np.zeros(shape, bool)
+        """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
+
+    def keep(self, resources: Sequence[int], hosts: NDArray[np.bool_], turn: int, is_newcomer: bool) -> None:
+        """Keep ``hosts`` from all jobs behind that take one of the resources."""
+        for resource in resources:
+            self.blocked_by[resource][hosts & (self.blocked_by[resource] == NO_TURN)] = turn
+            self._by_newcomer[resource] |= hosts & is_newcomer
+
+    def keep_all(self, turn: int) -> None:
+        """Keep all hosts that nobody keeps."""
+        self.blocked_by[self.blocked_by == NO_TURN] = turn
+
+    def keep_from_unlimited(self, resources: Sequence[int], hosts: NDArray[np.bool_], turn: int) -> None:
+        """Keep ``hosts`` from jobs without a time limit."""
+        for resource in resources:
+            blocked = self.blocked_for_unlimited_by[resource]
+            blocked[hosts & (blocked == NO_TURN)] = turn
+
+    def reserve(self, resources: Sequence[int], hosts: NDArray[np.bool_]) -> None:
+        """Note the hosts that a job with a planned reservation could use."""
+        self.has_reservation[resources] |= hosts
+
+    def are_reserved(self, resources: Sequence[int], hosts: NDArray[np.bool_]) -> bool:
+        """Tell whether a job with a planned reservation could use one of ``hosts``."""
+        return bool((hosts & self.has_reservation[resources]).any())
+
+    def turns(self, resources: Sequence[int], unlimited: bool, from_promised: bool) -> NDArray[np.int64]:
+        """Return for each host the turn of the first job that keeps it. NO_TURN: no job does.
+
+        ``unlimited``: from a job without a time limit. ``from_promised``: from a job that had a promise before. A job
+        without a date keeps its hosts from such a job only if it came in since.
+        """
+        blocked_by = np.where(self._by_newcomer, self.blocked_by, NO_TURN) if from_promised else self.blocked_by
+        kept = blocked_by[resources].min(axis=0)
+        return np.minimum(kept, self.blocked_for_unlimited_by[resources].min(axis=0)) if unlimited else kept
+
+    def newcomers_keep(self, hosts: NDArray[np.intp]) -> bool:
+        """Tell whether a job that came in since the last round keeps one of these hosts, by host index."""
+        return bool(self._by_newcomer[:, hosts].any())
+
+    def amount(self) -> tuple[int, ...]:
+        """Return how much is kept or reserved. It only grows."""
+        kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
+        return (int(np.count_nonzero(self.has_reservation)), *map(int, kept))

@@ -1,0 +1,47 @@
+"""Which jobs the quotas deny in one round. GPUs that are claimed for a job count as its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.queueing.quota import QuotaDenial
+from gpu_platform.scheduling.round_state import SchedulerState
+
+
+class QuotaDenials:
+    """Remembers the answers until somebody starts."""
+
+    def __init__(self, state: SchedulerState, claims: Sequence[PlannedReservation]) -> None:
+        """``claims``: GPUs that preemption freed for certain jobs."""
+        self._state, self._claims = state, claims
+        self._known: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
+
+    def forget(self) -> None:
+        """Forget all answers: a job started."""
+        self._known.clear()
+
+    def of(self, row: PlacementRequest) -> QuotaDenial | None:
+        """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
+        quotas = self._state.quotas
+        if quotas.idle:
+            return None
+        asks = (row.namespace, row.user, row.gpu_count)
+        claims = [claim for claim in self._claims if claim.job_id != row.job_id]
+        key = (*asks, row.job_id if len(claims) < len(self._claims) else "")
+        if key not in self._known:
+            # GPUs that are claimed for other jobs count as theirs. Otherwise another job could use up their quota.
+            owners = [owner for claim in claims if (owner := self._state.queue.get(claim.job_id)) is not None]
+            with quotas.assuming((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
+                self._known[key] = quotas.denial(*asks, self._free(claims))
+        return self._known[key]
+
+    def _free(self, claims: Sequence[PlannedReservation]) -> int:
+        """Return the number of free GPUs without those that are claimed."""
+        free = self._state.snapshot.available()
+        for claim in claims:
+            free[claim.hosts] &= ~claim.gpus
+        return int(np.bitwise_count(free).sum())

@@ -1,0 +1,145 @@
+"""What one decision does not get done the next one does: however small the slices are, nothing stalls, nobody starves,
+and no promise is broken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+
+from gpu_platform.scheduling import screening
+from gpu_platform.scheduling.backfilling import date_slices
+from gpu_platform.scheduling.backfilling.date_slices import DateSlice
+from gpu_platform.scheduling.backfilling.promises import EarlierPromises
+from gpu_platform.scheduling.placing import request_screen
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.scheduler import Scheduler
+from tests.builders import cluster, job
+from tests.promise_worlds import Trace, Violation, play
+from tests.virtual_time import VirtualTime
+
+WORLDS = int(os.environ.get("WORLDS", "12"))
+FIRST = int(os.environ.get("FIRST_WORLD", "0"))
+
+
+@pytest.fixture(params=[1, 3])
+def small(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many dates are computed, and so many new requests examined, in one decision."""
+    with ExitStack() as patches:
+        for where, name, value in (
+            (date_slices, "HOSTS_LOOKED_AT", 0),
+            (date_slices, "FEWEST_DATES", request.param),
+            (request_screen, "NEW_GROUPS", request.param),
+            (screening, "FEWEST", 2),
+        ):
+            patches.enter_context(patch.object(where, name, value))
+        yield request.param
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
+@pytest.mark.usefixtures("small")
+def test_small_slices_break_no_promise_and_stall_nobody(seed: int) -> None:
+    play(Trace.random(seed, backfill="conservative"))
+    play(Trace.random(seed))
+
+
+@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), 19, 36, 59])
+@pytest.mark.usefixtures("small")
+def test_small_slices_take_promises_back_only_for_true_reasons(seed: int) -> None:
+    play(Trace.troubled(seed))
+
+
+def test_a_promise_that_is_kept_without_a_look_at_others_is_found(small: int) -> None:
+    """Else the worlds would prove nothing."""
+    del small
+    planted = patch.object(EarlierPromises, "better", lambda self, row, planned, others: self.standing.get(row.job_id))
+    found = 0
+    with planted:
+        for seed in range(40):
+            try:
+                play(Trace.random(seed, backfill="conservative"))
+            except Violation:
+                found += 1
+    assert found
+
+
+def waiting(jobs: int) -> VirtualTime:
+    """A cluster that one job fills for 1,000 seconds, and different jobs that wait for it."""
+    machines = cluster().host("h0", "dgx-h100")
+    play = VirtualTime(machines, machines.scheduler(Policy(backfill="conservative")), lambda row: 1_000.0)
+    play.submit(job(8, name="first").lasting(1_000.0).row)
+    play.decide()
+    for number in range(jobs):
+        play.submit(job(8, name=f"w{number:02d}").needs(memory_gib=number + 1).lasting(100.0).arrived(number).row)
+    return play
+
+
+def test_each_decision_goes_on_where_the_last_one_stopped(small: int) -> None:
+    play = waiting(10)
+    dated, decisions = [len(play.scheduler.promises)], 0
+    while play.scheduler.unfinished or not decisions:
+        play.decide()
+        decisions += 1
+        dated.append(len(play.scheduler.promises))
+        assert dated[-1] - dated[-2] <= small
+    assert dated[-1] == 10, "everybody has a date when nothing is left"
+    assert decisions <= 10 // small + 2
+
+
+def test_every_date_is_computed_again_within_a_bounded_number_of_decisions(small: int) -> None:
+    play = waiting(10)
+    while play.scheduler.unfinished or not play.scheduler.promises:
+        play.decide()
+    computed: list[str] = []
+
+    def noted(self: DateSlice, job_id: str, had_promise: bool, found: bool, note=DateSlice.computed) -> None:  # type: ignore[no-untyped-def]
+        computed.append(job_id)
+        note(self, job_id, had_promise, found)
+
+    with patch.object(DateSlice, "computed", noted):
+        for _ in range(-(-10 // small)):
+            before = len(computed)
+            play.scheduler.snapshot.touch(["GPU-unknown"])
+            play.scheduler.queue.version += 1
+            play.decide()
+            assert len(computed) - before <= small
+    assert len(set(computed)) == 10
+
+
+def test_a_small_cluster_computes_all_dates_in_one_decision() -> None:
+    play = waiting(30)
+    play.decide()
+    assert not play.scheduler.unfinished
+    assert len(play.scheduler.promises) == 30
+
+
+def test_jobs_that_were_not_looked_at_yet_are_still_newcomers() -> None:
+    queue = JobQueue()
+    for name in ("a", "b"):
+        queue.add(job(1, name=name).row)
+    queue.all_have_waited(but={"b"})
+    assert queue.newcomers == {"b"}
+    row = queue.remove("a")
+    assert row is not None
+    queue.add(row)
+    assert queue.newcomers == {"b"}, "it waited at the last decision"
+    queue.remove("a")
+    queue.all_have_waited()
+    queue.add(row)
+    assert queue.newcomers == {"a"}
+
+
+def test_new_requests_are_examined_a_few_at_a_time_and_the_first_ones_first(small: int) -> None:
+    machines = cluster().host("h0", "dgx-h100")
+    scheduler: Scheduler = machines.scheduler()
+    for number in range(9):
+        scheduler.add(job(1, name=f"w{number}").needs(memory_gib=number + 1).arrived(float(number)).row)
+    placed = [[row.job_id for row, _ in scheduler.decide(0.0).placements]]
+    while scheduler.unfinished:
+        placed.append([row.job_id for row, _ in scheduler.decide(0.0).placements])
+    assert [len(some) for some in placed][:2] == [small, small]
+    assert [name for some in placed for name in some] == [f"w{number}" for number in range(8)]
