@@ -55,7 +55,7 @@ class Estimates:
         self._basis = EstimateBasis.RUN_TIMES if running.expected else EstimateBasis.TIME_LIMITS
         with_dates = state.policy.backfill in ("easy", "conservative")
         self._run = ForwardRun(state.queue, state.snapshot, forecast, now, with_dates=with_dates)
-        needs = (need.groups for _, need in state.queue.needs_in_order()) if self._limited else ()
+        needs = (need.groups for need in state.queue.needs_in_order.copy().items) if self._limited else ()
         self._groups = deque(group for groups in needs for _, group in groups)
         """The groups of waiting jobs that the run does not know yet."""
         self._without: dict[GroupKey, EstimateBasis] = {}
