@@ -59,8 +59,8 @@ def _victims(decision: Decision, row: PlacementRequest) -> tuple[str, ...]:
 
 def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
     """Return the reason without dates from time limits: preemption decides now."""
-    update = {"starts_by": None, "estimated_start": at, "estimate": EstimateBasis.PREEMPTING, "next_step": ""}
-    return reason.model_copy(update=update)
+    dates = {"starts_by": None, "estimated_start": at, "estimated_between": None}
+    return reason.model_copy(update={**dates, "estimate": EstimateBasis.PREEMPTING, "next_step": ""})
 
 
 def _preemption_times(core: Scheduler, row: PlacementRequest, now: float, until: float) -> list[float]:

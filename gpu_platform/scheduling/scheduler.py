@@ -16,6 +16,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
+from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
@@ -102,7 +103,8 @@ class Scheduler:
         self._ended: list[RunningRow] = []
         """Jobs that ended since the last decision."""
         self._explains = explains
-        self._book = WaitingReasons(self._state, self._planner.next_preemption)
+        self.intervals = StartIntervals()
+        self._book = WaitingReasons(self._state, self._planner.next_preemption, self.intervals)
         self._put_off = 0
         """How many rounds in a row started nobody, but put promises off."""
         self.unfinished = False
@@ -210,6 +212,7 @@ class Scheduler:
     def remove(self, job_id: str) -> None:
         """Note that the job does not wait any more. Proposed GPUs stay held: see ``confirm`` and ``reject``."""
         self.queue.remove(job_id)
+        self.intervals.left(job_id)
         self._proposals.forget(job_id)
         self._planner.placed(job_id)
 
@@ -275,6 +278,7 @@ class Scheduler:
         few at a time.
         """
         self._now = now
+        self.intervals.pass_time(now)
         if self._expected_tasks.renew(self.snapshot, now):
             self.candidates.forget_scores()  # they follow from the mix
         for job in self.running_jobs.pass_time(now):
@@ -355,6 +359,7 @@ class Scheduler:
         holder = holder_of(row, placement, self._now)
         self.running_jobs.begin(holder)
         self._charge(holder, 1, self._now)
+        self.intervals.started(row.job_id, self._now)
         self._planner.placed(row.job_id)
 
     def _expire(self, now: float) -> list[PlacementRequest]:

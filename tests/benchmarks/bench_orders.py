@@ -8,7 +8,8 @@ The figures of a part are means over its seeds. *p95 by size* are those of jobs 
 *Gap* is how much of the difference in mean wait between the first policy and the oracle is gained. The oracle goes by
 the order ``shortest``, and knows run times exactly, also as time limits. *Broken* promises are those of jobs that
 started later than the earliest start that they were ever promised. With ``--estimates``, *near* are estimates within a
-tenth of the wait, and *error* is their median error as a part of the wait.
+tenth of the wait, *error* is their median error as a part of the wait, and *within* are jobs that started within the
+interval that was told, of those that came after the first third. ``--only "order: priority"`` runs one policy.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Figures:
     broken: float
     near: float
     error: float
+    within: float
 
 
 def main() -> None:
@@ -105,7 +107,7 @@ def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> 
     gangs = sum(job.gpus.hosts > 1 for job in jobs)
     print(f"\n{part}: {len(jobs)} jobs, {gangs} on several hosts, on {len(cluster)} hosts; seeds {options.seeds}")
     print(f"  {'':22}{'mean':>9}{'gain':>7}{'gap':>7}{'p95 by size, hours':>32}{'gangs':>8}", end="")
-    print(f"{'longest':>9}{'used':>8}{'promised':>9}{'broken':>7}{'near':>6}{'error':>7}")
+    print(f"{'longest':>9}{'used':>8}{'promised':>9}{'broken':>7}{'near':>6}{'error':>7}{'within':>8}")
     first = mean_of(found[options.only[0]])
     best = mean_of(found[ORACLE]) if ORACLE in found else first
     for name, runs in found.items():
@@ -115,7 +117,7 @@ def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> 
         print(
             f"  {name:22}{one.mean / 60:7.1f} m{1 - one.mean / first.mean:7.0%}{gap:7.0%}{p95:>32}"
             f"{one.gangs / 3600:6.1f} h{one.longest / 3600:7.1f} h{one.used:8.1%}"
-            f"{one.promises:9.0f}{one.broken:7.0f}{one.near:6.0%}{one.error:7.0%}",
+            f"{one.promises:9.0f}{one.broken:7.0f}{one.near:6.0%}{one.error:7.0%}{one.within:8.0%}",
             flush=True,
         )
 
@@ -157,6 +159,11 @@ def run(
         for one in done.told.estimates
         if one.start_s is not None and one.started_at_s is not None
     ]
+    intervals = [
+        one.between_s[0] - 1.0 <= one.started_at_s <= one.between_s[1] + 1.0
+        for one in done.told.estimates[len(done.told.estimates) // 3 :]
+        if one.between_s is not None and one.started_at_s is not None
+    ]
     return Figures(
         mean=float(waits.mean()),
         p95=tuple(float(np.percentile(waits[those], 95)) if those.any() else math.nan for those in sizes),
@@ -167,6 +174,7 @@ def run(
         broken=promises.broken,
         near=told.near,
         error=float(np.median(errors)) if errors else math.nan,
+        within=float(np.mean(intervals)) if intervals else math.nan,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -231,6 +232,9 @@ class Reason(BaseModel):
     """The probable start, Unix seconds. It is not promised; see ``estimate``."""
     estimate: EstimateBasis | None = None
     """How the start was estimated. None: the scheduler has not looked yet."""
+    estimated_between: tuple[float, float] | None = None
+    """Between these times, Unix seconds, 80 % of the jobs start that were told such an estimate. Only with
+    ``run_times``."""
     first_job: str | None = None
     position: int | None = None
     """Place in the queue, 1 is next."""
@@ -242,7 +246,8 @@ class Reason(BaseModel):
             return self.model_copy(update={"position": position})
         not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.PREEMPTING: None}
         basis = None if self.estimate is None else not_theirs.get(self.estimate, self.estimate)
-        return self.model_copy(update={"position": position, "starts_by": None, "estimate": basis})
+        update = {"position": position, "starts_by": None, "estimate": basis, "estimated_between": None}
+        return self.model_copy(update=update)
 
     def as_told(self, promised: float | None, now: float, silent_since: float | None = None) -> Reason:
         """The reason of one job as it may be shown at ``now``, without dates that have passed.
@@ -261,7 +266,10 @@ class Reason(BaseModel):
         if estimated is not None and (estimated < now or (has_passed and estimated == promised)):
             estimated = None
             basis = None if basis in (EstimateBasis.TIME_LIMITS, EstimateBasis.RUN_TIMES) else basis
-        update |= {"estimate": basis, "estimated_start": estimated}
+        between = self.estimated_between if estimated is not None and basis is EstimateBasis.RUN_TIMES else None
+        if between is not None:
+            between = max(between[0], now), min(between[1], math.inf if promised is None else promised)
+        update |= {"estimate": basis, "estimated_start": estimated, "estimated_between": between}
         if silent_since is not None:
             when = f"{datetime.fromtimestamp(silent_since, UTC):%Y-%m-%d %H:%M:%S} UTC"
             update["next_step"] = f"no scheduler decides since {when}: jobs start, and get dates, once one does"

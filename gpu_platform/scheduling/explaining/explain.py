@@ -103,6 +103,7 @@ def with_preemption_at(reason: Reason, at: float) -> Reason:
         update={
             "estimated_start": at,
             "estimate": EstimateBasis.PREEMPTING,
+            "estimated_between": None,
             "next_step": "nothing: jobs are stopped for it once they have run for the policy's min_run_s",
         }
     )

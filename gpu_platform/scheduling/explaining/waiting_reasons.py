@@ -14,6 +14,7 @@ from functools import partial
 
 from gpu_platform.domain.jobs.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start
 from gpu_platform.scheduling.explaining.explain import (
@@ -51,8 +52,8 @@ NextPreemption = Callable[[SchedulingRound], tuple[str, float] | None]
 class WaitingReasons:
     """The reason of each class of waiting jobs, as last published."""
 
-    def __init__(self, state: SchedulerState, next_preemption: NextPreemption) -> None:
-        self._state, self._next_preemption = state, next_preemption
+    def __init__(self, state: SchedulerState, next_preemption: NextPreemption, intervals: StartIntervals) -> None:
+        self._state, self._next_preemption, self._intervals = state, next_preemption, intervals
         self.forecast = ReleaseForecast(state.framework, state.snapshot, state.running_jobs)
         self._published: dict[str, Reason] = {}
         self._new: deque[str] = deque()
@@ -142,7 +143,7 @@ class WaitingReasons:
         update: dict[str, object] = {"holders": earliest.holders, "more_holders": earliest.more_holders}
         if reason.starts_by is None:
             basis = EstimateBasis.ALONE if earliest.start is not None else EstimateBasis.NO_TIME_LIMIT
-            update |= {"estimated_start": earliest.start, "estimate": basis}
+            update |= {"estimated_start": earliest.start, "estimate": basis, "estimated_between": None}
         return reason.model_copy(update=update)
 
     def reason(
@@ -150,6 +151,11 @@ class WaitingReasons:
     ) -> Reason:
         """Say why a job waits, whatever was published before. No estimate in it is before ``now``."""
         reason, faults = self._reason(entry, last_round, estimates, now), self._state.policy.plugin_faults
+        if reason.estimate is EstimateBasis.RUN_TIMES and reason.estimated_start is not None:
+            self._intervals.told(entry.row.job_id, now, reason.estimated_start)
+            low, high = self._intervals.between(now, reason.estimated_start)
+            high = high if reason.starts_by is None else min(high, reason.starts_by)
+            reason = reason.model_copy(update={"estimated_between": (low, high)})
         if not faults:
             return reason
         return reason.model_copy(update={"message": "; ".join([reason.message, *(fault.brief for fault in faults)])})

@@ -32,6 +32,8 @@ class EstimatedStart:
     start_s: float | None
     """None: the scheduler gave no estimate."""
     basis: EstimateBasis | None
+    between_s: tuple[float, float] | None = None
+    """The interval that was told with the estimate."""
     started_at_s: float | None = None
 
 
@@ -62,7 +64,7 @@ class ToldDates:
         """Ask the scheduler when a waiting job will start, as a user who looks at it now."""
         reason = scheduler.why(job_id, now)
         if reason is not None:
-            told = EstimatedStart(job_id, now, reason.estimated_start, reason.estimate)
+            told = EstimatedStart(job_id, now, reason.estimated_start, reason.estimate, reason.estimated_between)
             self.estimates.append(told)
             self._estimated[job_id] = told
 

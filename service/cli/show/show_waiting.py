@@ -77,7 +77,8 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
         return "as soon as the jobs that are preempted for it have stopped, at the latest after their grace"
     if reason.estimated_start is not None:
         if reason.estimate is EstimateBasis.RUN_TIMES:
-            return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run as long as earlier ones did"
+            when = _start(reason, now or datetime.now(UTC)) + _between(reason, now or datetime.now(UTC))
+            return f"usually: {when}, if jobs run as long as earlier ones did"
         alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
         return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits{alone}"
     return None if reason.estimate is None else _NO_ESTIMATE.get(reason.estimate)
@@ -154,7 +155,15 @@ def _probably(reason: Reason, now: datetime) -> str:
     at = reason.estimated_start
     if reason.estimate is not EstimateBasis.RUN_TIMES or at is None or at < now.timestamp():
         return ""
-    return f"; probably {clock(at)}, if jobs run as long as earlier ones did"
+    return f"; usually {clock(at)}{_between(reason, now)}, if jobs run as long as earlier ones did"
+
+
+def _between(reason: Reason, now: datetime) -> str:
+    """The interval of the start, as waits from now."""
+    if reason.estimated_between is None:
+        return ""
+    low, high = (duration(max(at - now.timestamp(), 0.0)) for at in reason.estimated_between)
+    return f" (80 %: in {low} to {high})"
 
 
 def _held_by(reason: Reason) -> str:

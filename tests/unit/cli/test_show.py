@@ -103,15 +103,17 @@ def test_an_estimate_from_run_times_is_told_beside_a_promise_that_is_later() -> 
         starts_by=at + 600,
         estimated_start=at + 60,
         estimate=EstimateBasis.RUN_TIMES,
+        estimated_between=(at + 30, at + 90),
     )
     text = show_waiting.start_text(reason, NOW)
     assert text is not None
     assert text.startswith("promised: by ")
-    assert "(in 10m00s), if jobs keep their time limits; probably " in text
+    assert "(in 10m00s), if jobs keep their time limits; usually " in text
     assert text.endswith(", if jobs run as long as earlier ones did")
     alone = show_waiting.start_text(reason.model_copy(update={"starts_by": None}), NOW)
     assert alone is not None
-    assert alone.endswith("(in 1m00s), if jobs run as long as earlier ones did")
+    assert alone.startswith("usually: ")
+    assert alone.endswith("(in 1m00s) (80 %: in 30s to 1m30s), if jobs run as long as earlier ones did")
     assert "promised" not in alone
 
 

@@ -106,6 +106,10 @@ REPORT_METRICS = (
         "Estimates near", "error within 10 % of the wait", lambda r: r.estimates.near, _percent, 1,
         lambda r: r.estimates.started,
     ),
+    ReportMetric(
+        "Estimates held", "started within the 80 % interval", lambda r: r.estimates.within, _percent, 1,
+        lambda r: r.estimates.started,
+    ),
     _if_any("Preemptions", "", lambda r: r.preemptions, _count, -1),
     _if_any("Moves", "of jobs, to join free GPUs or after a loss", lambda r: r.moves, _count, -1),
     _if_any("Failures", "of GPUs and hosts", lambda r: r.failures, _count),

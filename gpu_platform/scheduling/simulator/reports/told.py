@@ -49,6 +49,8 @@ class EstimateFigures(ReportData):
     """The part of the jobs whose error is at most a tenth of their wait."""
     late: float = 0.0
     """The part of the jobs that started after the estimate."""
+    within: float = 0.0
+    """The part of the jobs with an 80 % interval that started in it."""
 
 
 def promises_of(run: SimulationRun, jobs: Container[str] | None = None) -> PromiseFigures:
@@ -80,6 +82,8 @@ def estimates_of(run: SimulationRun, jobs: Container[str] | None = None) -> Esti
         for one in asked
         if one.start_s is not None and one.started_at_s is not None
     ]
+    between = [(*one.between_s, one.started_at_s) for one in asked if one.between_s and one.started_at_s is not None]
+    within = sum(low - EXACT_S <= at <= high + EXACT_S for low, high, at in between)
     near = sum(abs(error) <= max(EXACT_S, NEAR * wait) for error, wait in known)
     return EstimateFigures(
         asked=len(asked),
@@ -87,5 +91,6 @@ def estimates_of(run: SimulationRun, jobs: Container[str] | None = None) -> Esti
         started=len(known),
         error_s=Distribution.of([abs(error) for error, _ in known]),
         near=near / len(known) if known else 0.0,
+        within=within / len(between) if between else 0.0,
         late=sum(error >= EXACT_S for error, _ in known) / len(known) if known else 0.0,
     )
