@@ -24,6 +24,7 @@ from activities.leader.promise_writer import write_promises
 from activities.leader.recovery_times import RecoveryTimes
 from activities.leader.run_times import LearnedRunTimes
 from activities.leader.sort_keys import write_sort_keys
+from activities.leader.start_ratios import StartRatios
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
@@ -140,6 +141,7 @@ class DecisionLoop:
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
         self._run_times = LearnedRunTimes(store)
+        self._start_ratios = StartRatios(store, epoch)
         self._recoveries = RecoveryTimes(self._holders)
         self._seq = 0
         self._inbox = threading.Lock()
@@ -222,6 +224,7 @@ class DecisionLoop:
         written = state.read_state(self._store, utc_now(), since, with_moves=moves)
         current = self._run_times.in_state(written)
         self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
+        self._start_ratios.teach(self._core)
         write_sort_keys(self._store, self._core, current.queue)
         if policy_changed:
             self._core.policy_changed()
@@ -368,6 +371,7 @@ class DecisionLoop:
         elapsed = time.perf_counter() - started
         DECISION_SECONDS.observe(elapsed)
         write_promises(self._store, self._epoch, self._core.take_changed_promises(), decision.promises)
+        self._start_ratios.keep(self._core, time.monotonic())
         for row in decision.expired:
             PLACEMENT_DECISIONS.labels(outcome="expired").inc()
             log.warning("scheduler.proposal_expired", job=row.job_id, attempt=row.attempt)

@@ -94,6 +94,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
 
     def submit(policy: Policy) -> tuple[DryRunResult, int]:
         core = load_cluster_state(Scheduler(policy, explains=False), cluster)
+        core.intervals.restore(leader.start_ratios(store))
         if policy.uses_history and spec.spans_hosts:
             for hosts, speed in learned_speeds(store):
                 core.record_speed(hosts, speed)

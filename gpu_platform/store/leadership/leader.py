@@ -29,6 +29,7 @@ _LOCKED_EPOCH = _EPOCH.with_for_update(read=True)
 _POLICY = select(leader.c.policy)
 _ROUND = select(leader.c.round)
 _PLUGIN_FAULTS = select(leader.c.plugin_faults)
+_START_RATIOS = select(leader.c.start_ratios)
 _FAULTS = TypeAdapter(list[PluginFault])
 
 
@@ -66,6 +67,19 @@ def switch_off_plugins(session: Session, epoch: int, faults: Sequence[PluginFaul
 def plugin_faults(session: Session) -> list[PluginFault]:
     """The plugins that the leader has switched off."""
     return _FAULTS.validate_json(session.scalar(_PLUGIN_FAULTS) or "[]")
+
+
+@writing
+def keep_start_ratios(session: Session, epoch: int, ratios: Mapping[int, Sequence[float]]) -> bool:
+    """The leader of ``epoch`` writes down how far estimated starts were off. False: it does not lead any more."""
+    written = json.dumps({length: [round(one, 4) for one in values] for length, values in ratios.items()})
+    return change(session, update(leader).where(leader.c.epoch == epoch).values(start_ratios=written)) == 1
+
+
+@reading
+def start_ratios(session: Session) -> dict[int, list[float]]:
+    """How far estimated starts were off, as the last leader wrote it down; empty before it learned any."""
+    return {int(length): values for length, values in json.loads(session.scalar(_START_RATIOS) or "{}").items()}
 
 
 @reading

@@ -31,6 +31,8 @@ class LeaderRecord(Record, table=True):
     """The last restore, as JSON: when, and how many jobs; empty: there was none."""
     plugin_faults: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
     """Filters and scores of other packages that it has switched off, as JSON: a list of :class:`PluginFault`."""
+    start_ratios: str = Field(default="{}", sa_type=Text, sa_column_kwargs={"server_default": "{}"})
+    """How far estimated starts were off, as JSON: see ``gpu_platform.prediction.start_intervals``."""
 
 
 class MembershipRecord(Record, table=True):
