@@ -76,10 +76,10 @@ def test_a_job_without_a_date_keeps_its_hosts_until_it_starts() -> None:
 
 def test_gpus_that_are_not_connected_as_asked_do_not_count() -> None:
     machines = cluster().host("ada", "l40s-4x-dual-socket")
-    runs = [job(1, name=name).lasting(end) for name, end in (("a", 10), ("b", 20), ("c", 30), ("d", 40))]
-    play = playing(machines, *runs)
+    ends = {"a": 10.0, "b": 40.0, "c": 20.0, "d": 30.0}
+    play = playing(machines, *(job(1, name=name).lasting(end) for name, end in ends.items()))
     sockets = {name: play.running[name].slices[0].gpu_indices[0] // 2 for name in "abcd"}
-    ends = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 40.0}
+    assert sockets["a"] != sockets["c"], "else the first two ends would do"
     play.submit(job(2, name="pair").lasting(5).row)
     both = [max(ends[name] for name in ends if sockets[name] == socket) for socket in (0, 1)]
     assert estimated(play, "pair") == [min(both)]

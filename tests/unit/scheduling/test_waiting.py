@@ -312,3 +312,59 @@ def test_an_estimate_that_has_passed_is_renewed_without_any_other_change() -> No
     assert renewed.estimate is EstimateBasis.RUN_TIMES
     assert renewed.estimated_start is not None
     assert 101.0 < renewed.estimated_start < 9000
+
+
+def running_as_usual(*, limit: float | None, usual: RunTime) -> Scheduler:
+    """A host whose GPUs one job has, of which it is known how long it usually runs."""
+    scheduler = cluster().host("a").busy("a").scheduler()
+    uuids = tuple(simulated_uuid("a", index) for index in range(8))
+    scheduler.started(RunningRow("runs", 1, "n", "u", 0, uuids, started_at=0.0, time_limit_s=limit, run_time=usual))
+    return scheduler
+
+
+def test_an_estimate_from_run_times_has_an_interval_that_ends_with_the_promise() -> None:
+    usual = RunTime(1000.0, 500.0, 2000.0, 10)
+    for limit, latest in ((None, None), (9000.0, None), (1100.0, 1100.0)):
+        scheduler = running_as_usual(limit=limit, usual=usual)
+        scheduler.add(job(4, name="waits").lasting(50).row)
+        scheduler.decide(1.0)
+        for reason in (scheduler.why("waits", 1.0), *scheduler.explain(1.0).values()):
+            assert reason is not None
+            assert (reason.estimate, reason.estimated_start) == (EstimateBasis.RUN_TIMES, 1000.0)
+            assert reason.estimated_between is not None
+            low, high = reason.estimated_between
+            assert 1.0 < low < 1000.0 < high
+            assert latest is None or high == latest
+            behind = reason.for_job("behind", 2)
+            assert behind.estimated_between is None, "it is that of the first job"
+
+
+def test_an_interval_is_told_only_as_long_as_its_estimate_may_be_told() -> None:
+    reason = Reason(
+        code=WaitCode.WAITING_FOR_GPUS,
+        message="needs 8 GPUs",
+        estimated_start=100.0,
+        estimate=EstimateBasis.RUN_TIMES,
+        estimated_between=(50.0, 200.0),
+    )
+    assert reason.as_told(None, 40.0).estimated_between == (50.0, 200.0)
+    assert reason.as_told(150.0, 60.0).estimated_between == (60.0, 150.0)
+    assert reason.as_told(None, 101.0).estimated_between is None
+
+
+def test_intervals_learn_from_the_starts_of_jobs_that_were_told_estimates() -> None:
+    scheduler = running_as_usual(limit=None, usual=RunTime(1000.0, 500.0, 2000.0, 10))
+    scheduler.add(job(4, name="waits").lasting(50).row)
+    scheduler.add(job(2, name="leaves").lasting(50).arrived(1).row)
+    scheduler.decide(1.0)
+    scheduler.why("waits", 1.0)
+    scheduler.why("leaves", 400.0)
+    scheduler.remove("leaves")
+    scheduler.ended("runs", 1)
+    machines = cluster().host("a")
+    machines.free("a", *range(8)).tell(scheduler)
+    assert [row.job_id for row, _ in scheduler.decide(500.0).placements] == ["waits"]
+    [ratio] = scheduler.intervals.learned()[-1]
+    assert -0.7 < ratio < -0.6, "it started after half of the estimated wait"
+    scheduler.decide(1e6)
+    assert scheduler.intervals.learned()[-1] == [ratio]
