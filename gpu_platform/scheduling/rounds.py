@@ -92,6 +92,8 @@ class SchedulingRound:
         self._tentative = 0
         self._expected = 0
         self._all_but_claim: PlannedReservation | None = None
+        self._answered: tuple[tuple[str, int], Candidates] | None = None
+        """The job and the version of the snapshot that :meth:`_candidates` was asked for last, and the answer."""
         self._denials = QuotaDenials(state, self.claims)
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
@@ -206,7 +208,7 @@ class SchedulingRound:
         if not row.is_plain:
             return (None, False, None) if row.has_exclusions else limits
         excludes = row.has_exclusions
-        candidates = state.candidates.of(row.without_exclusions())
+        candidates = state.candidates.of(row.without_exclusions()) if excludes else self._candidates(row)
         kept = self._keeping_turns(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.resources.hosts
         if excludes:
@@ -263,7 +265,7 @@ class SchedulingRound:
     def _hold_place(self, row: PlacementRequest) -> Placement | None:
         """Hold a place for equal slices."""
         state, snapshot = self.state, self.state.snapshot
-        candidates = state.candidates.of(row)
+        candidates = self._candidates(row)
         offered = self._unreserved(row, candidates)
         open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NO_TURN))
         chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
@@ -277,6 +279,14 @@ class SchedulingRound:
         for host_slice in placement.slices:
             snapshot.hold(host_slice, row.namespace)
         return placement
+
+    def _candidates(self, row: PlacementRequest) -> Candidates:
+        """Return the answers of the hosts that may fit the job. What other hosts say is not known."""
+        asked = row.job_id, self.state.snapshot.version
+        if self._answered is None or self._answered[0] != asked:
+            hosts, candidates = self._screening.possible_hosts(row), self.state.candidates
+            self._answered = asked, candidates.of(row) if hosts is None else candidates.among(row, hosts)
+        return self._answered[1]
 
     def _hold_gang_place(self, row: PlacementRequest) -> Placement | None:
         """Hold a place for all rank groups of a gang."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.cluster.snapshot import HostIndices
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.request_screen import NOT_EXAMINED, RequestScreen, RoundView, Verdicts
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -83,6 +84,11 @@ class Screening:
             return NOTHING_KNOWN
         flags = (verdicts.full, verdicts.hopeless, verdicts.no_place, verdicts.settled, verdicts.behind)
         return Verdict(*(bool(flag[index]) for flag in flags))
+
+    def possible_hosts(self, row: PlacementRequest) -> HostIndices | None:
+        """Return the hosts of which one may fit the job: no other does. None: nothing is known."""
+        index = -1 if self._verdicts is None else self._screen.index(self._queue.group(row))
+        return None if index < 0 else self._screen.possible_hosts(index)
 
     def looked(self, row: PlacementRequest, candidates: Candidates) -> None:
         """Note that the round looked at all hosts for a job and found no place."""

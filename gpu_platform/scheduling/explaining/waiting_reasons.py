@@ -30,12 +30,16 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
 from gpu_platform.scheduling.rounds import SchedulingRound
 
-SLICE, IDLE_SLICE = 8, 32
-"""How many jobs are looked at during a decision, and if there is nothing to decide. A look takes about a millisecond in
-a cluster of 1,000 hosts. Promises that changed may be more: at most IDLE_SLICE of them are told at once.
+SLICE, BUSY_SLICE, IDLE_SLICE = 8, 3, 32
+"""How many jobs are looked at during a decision, during one that gave many turns, and if there is nothing to decide. A
+look takes about a millisecond in a cluster of 1,000 hosts. In larger clusters they are fewer.
 """
+BUSY_TURNS = 16
+HOSTS_LOOKED_AT, FEWEST = 12_000, 2
+"""In a cluster with more than HOSTS_LOOKED_AT / SLICE hosts the slices are smaller, but never below FEWEST."""
 LEFT_FOR_OTHERS = 2
-"""So many of these looks are not for new classes. Otherwise a stream of new ones would stop all others."""
+"""So many of these looks, but at most a quarter, are not for new classes. Otherwise a stream of new ones would stop all
+others."""
 RATE_PER_S, BURST = 256.0, 64.0
 """How many jobs are looked at per second during decisions: on average, and at once."""
 ESTIMATE_AGAIN_S = 5.0
@@ -97,18 +101,26 @@ class WaitingReasons:
         decided.
         """
         self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
-        self._at, self._slice = now, IDLE_SLICE if idle else SLICE
+        self._at, self._slice = now, self._looks(last_round, idle)
+        left = min(LEFT_FOR_OTHERS, max(1, self._slice // 4))
         self.pass_time(now)
         self._new.extend(self._state.queue.take_new_classes())
         promised = self._promises(last_round)
         self._new.extendleft(reversed(promised))
-        first = min(len(self._new), max(self._slice - LEFT_FOR_OTHERS, min(len(promised), IDLE_SLICE)))
-        self._slice = max(self._slice - first, LEFT_FOR_OTHERS)
+        first = min(len(self._new), self._slice - left)
+        self._slice = max(self._slice - first, left)
         self._look_ahead(last_round, now, idle)
         keys = dict.fromkeys(self._new.popleft() for _ in range(first))
         for _ in range(self._spend(idle, len(self._due))):
             keys[self._due.popleft()] = None
         return self._publish(keys, last_round, now)
+
+    def _looks(self, last_round: SchedulingRound, idle: bool) -> int:
+        """Return how many jobs may be looked at now."""
+        most = max(FEWEST, HOSTS_LOOKED_AT // max(len(self._state.snapshot), 1))
+        if idle:
+            return min(IDLE_SLICE, IDLE_SLICE // SLICE * most)
+        return min(most, BUSY_SLICE if len(last_round.turns) > BUSY_TURNS else SLICE)
 
     def renew_all(self, last_round: SchedulingRound, now: float) -> None:
         """Renew every reason."""

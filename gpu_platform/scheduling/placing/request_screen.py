@@ -143,6 +143,15 @@ class RequestScreen:
             self._index_of = np.concatenate([self._index_of, more])
         self._index_of[number], self._key_of[number] = index, key
 
+    def possible_hosts(self, index: int) -> HostIndices:
+        """Return the hosts that have enough of everything for a group, whatever is kept or reserved. No other host fits
+        it."""
+        hosts = np.flatnonzero(self._with_shared() >= max(1, int(self._groups.gpus[index])))
+        if not self._groups.gpus[index]:
+            hosts = np.arange(len(self._snapshot))
+        passes = self._passes(np.array([index]), hosts, self._whole()[hosts], self._with_shared()[hosts])
+        return hosts[passes[0]]
+
     def looked(self, index: int, candidates: Candidates) -> None:
         """Note that a round looked at all hosts for the request."""
         self._groups.checked_at[index] = self._snapshot.version
