@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
@@ -12,12 +15,13 @@ from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing.fair_share import FairShare
+from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder
 from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
@@ -63,3 +67,20 @@ def resources_taken(row: PlacementRequest) -> list[int]:
     """Return which of RESOURCES the job takes. Only jobs that take the same are in its way."""
     resources = [GPUS] if row.gpu_count else []
     return [*resources, HOST_ROOM] if row.needs_host_resources else resources or [GPUS]
+
+
+def share_of(state: SchedulerState, now: float, row: PlacementRequest) -> FairShareKey:
+    """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
+    fair = state.order.share_key(row, state.queue.order(row), state.shares, state.snapshot.gpus, now)
+    if not state.quotas.lends:
+        return fair
+    return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
+
+
+def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.bool_] | None:
+    """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
+    if not row.is_plain:
+        usable = state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
+        return usable if usable is not None and state.empty_fits.fits(row) else None
+    usable = together(row.resources, state.snapshot, state.candidates.able(row))
+    return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None

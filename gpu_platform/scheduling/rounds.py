@@ -29,16 +29,14 @@ from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.placement_builder import build_placement
 from gpu_platform.scheduling.placing.request_screen import ReservedGpus, RoundView
 from gpu_platform.scheduling.placing.score_table import score_table
-from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.quota_denials import QuotaDenials
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken
+from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken, share_of, usable_hosts
 from gpu_platform.scheduling.screening import Screening, Verdict
 
 MAX_TENTATIVE_DATES = 4
@@ -102,7 +100,7 @@ class SchedulingRound:
 
     def serve(self) -> None:
         """Give a turn to each group of jobs for which it could change anything."""
-        share = self._share if self._shares_decide else None
+        share = partial(share_of, self.state, self.now) if self._shares_decide else None
         queue, policy = self.state.queue, self.state.policy
         for claim in self.claims:
             # Claims come first. Otherwise a job that waits because of the claim might keep its hosts.
@@ -182,14 +180,6 @@ class SchedulingRound:
         if self._shares_decide:
             return len(self.turns) + 0.5
         return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
-
-    def _share(self, row: PlacementRequest) -> FairShareKey:
-        """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
-        state = self.state
-        fair = state.order.share_key(row, state.queue.order(row), state.shares, state.snapshot.gpus, self.now)
-        if not state.quotas.lends:
-            return fair
-        return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
     def denial(self, row: PlacementRequest) -> QuotaDenial | None:
         """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
@@ -321,7 +311,7 @@ class SchedulingRound:
 
     def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
-        usable = self._usable_hosts(row)
+        usable = usable_hosts(self.state, row)
         if usable is None:
             return None
         self.job_of_turn[turn] = row.job_id
@@ -366,15 +356,6 @@ class SchedulingRound:
     def _amount_kept(self) -> tuple[int, ...]:
         """Return how much is kept or reserved. It only grows."""
         return (len(self.reservations), *self.kept.amount())
-
-    def _usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
-        """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
-        state = self.state
-        if not row.is_plain:
-            usable = state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
-            return usable if usable is not None and state.empty_fits.fits(row) else None
-        usable = together(row.resources, state.snapshot, state.candidates.able(row))
-        return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
 
     def _date(self, row: PlacementRequest, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
         """Plan a reservation for the job, or return None. ``first``: no job ahead has a date for hosts that it could
