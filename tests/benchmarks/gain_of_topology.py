@@ -52,8 +52,8 @@ def gain_of_topology() -> None:
             print(f"{row}   {'':17} {local[0]:7.0%} {local[1]:11.0%} {local[2]:8.0%}")
 
 
-def connections_by_weights(seeds: range = range(4), names: Sequence[str] = ("tightest_fit", "default")) -> None:
-    """Print how well the GPUs of jobs are connected in a cluster that is nearly full, for each set of weights.
+def connections_by_weights(seeds: range = range(5), names: Sequence[str] = ("tightest_fit", "default")) -> None:
+    """Print how well the GPUs of jobs are connected in a cluster that is full, for each set of weights.
 
     64 hosts of four kinds, eight under a leaf. Jobs of 1 to 8 GPUs, every sixth a gang of 2 to 4 hosts, come 3 % faster
     than they end. All sets of weights get the same jobs. ``relative bandwidth``: that of the slowest hop, by the best
