@@ -6,7 +6,8 @@ that might still run then leave its GPUs alone. Where there is no date, it keeps
 serves all waiting jobs at once.
 
 What it leaves out: jobs that come later, shares, CPUs and memory of hosts, gangs of groups, preemption, and all dates
-but those of the first job that waits for certain hosts.
+but those of the first job that waits for certain hosts. It knows no expected dates: where time limits give none, nobody
+passes on hosts that are kept.
 
 The run goes on in small steps, so that no decision waits for it. A step takes about as long with many hosts as with
 few: counts of free GPUs are kept up to date host by host (:class:`Room`), and jobs that ask for the same, with the same

@@ -355,9 +355,10 @@ def test_an_interval_is_told_only_as_long_as_its_estimate_may_be_told() -> None:
 def test_intervals_learn_from_the_starts_of_jobs_that_were_told_estimates() -> None:
     scheduler = running_as_usual(limit=None, usual=RunTime(1000.0, 500.0, 2000.0, 10))
     scheduler.add(job(4, name="waits").lasting(50).row)
-    scheduler.add(job(2, name="leaves").lasting(50).arrived(1).row)
     scheduler.decide(1.0)
     scheduler.why("waits", 1.0)
+    scheduler.add(job(2, name="leaves").lasting(50).arrived(1).row)
+    scheduler.decide(400.0)
     scheduler.why("leaves", 400.0)
     scheduler.remove("leaves")
     scheduler.ended("runs", 1)
