@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
 from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.observers import Observers
+from gpu_platform.scheduling.simulator.reports.plots import Bars, bars, duration, image
 from gpu_platform.scheduling.simulator.reports.report import SIZES
 from gpu_platform.scheduling.simulator.reports.told import estimates_of, promises_of
 
@@ -87,17 +88,37 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=(3, 4))
     parser.add_argument("--estimates", type=int, default=0, help="how many jobs are asked about")
     parser.add_argument("--only", nargs="+", default=list(CASES))
+    parser.add_argument("--plot", type=Path, help="draw mean waits and p95 by size into this SVG file")
     options = parser.parse_args()
     if options.data is None:
         print("nothing to do: no --data DIR, and no variable TRACES")
         return
+    parts: dict[str, dict[str, Figures]] = {}
     for part in options.parts:
         name, _, skip = part.partition(":")
         trace = load_trace(Path(options.data) / "gang" / FILES[name])
-        compare(part, trace, int(skip), options)
+        parts[part] = compare(part, trace, int(skip), options)
+    if options.plot:
+        options.plot.write_text(drawn(parts))
 
 
-def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> None:
+def drawn(parts: Mapping[str, Mapping[str, Figures]]) -> str:
+    """Return the figures as an image: mean waits, and p95 by size of the jobs."""
+    names, cases = list(parts), list(next(iter(parts.values())))
+    means = [Bars(case, [parts[name][case].mean for name in names], number) for number, case in enumerate(cases)]
+    charts = [bars("mean wait", names, means, duration, "mean wait")]
+    for number, (least, most) in enumerate(SIZES):
+        p95 = [Bars(case, [parts[name][case].p95[number] for name in names], color) for color, case in enumerate(cases)]
+        if any(any(one.values) for one in p95):
+            size = (
+                "1 GPU" if most == 1 else f"more than {least - 1} GPUs" if most is None else f"{least} to {most} GPUs"
+            )
+            title = f"95 % of the jobs with {size} wait at most so long"
+            charts.append(bars(title, names, p95, duration, title))
+    return image(charts, cases)
+
+
+def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> dict[str, Figures]:
     found: dict[str, list[Figures]] = {name: [] for name in options.only}
     for seed in options.seeds:
         earlier, jobs = split(trace, skip, options.jobs, seed)
@@ -120,6 +141,7 @@ def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> 
             f"{one.promises:9.0f}{one.broken:7.0f}{one.near:6.0%}{one.error:7.0%}{one.within:8.0%}",
             flush=True,
         )
+    return {name: mean_of(runs) for name, runs in found.items()}
 
 
 def split(trace: Trace, skip: int, count: int, seed: int) -> tuple[list[TraceJob], list[TraceJob]]:

@@ -11,12 +11,14 @@ import pytest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.reports.page import best_of, html_page, metrics_of
 from gpu_platform.scheduling.simulator.reports.plots import (
+    HEIGHT,
     AxisUnit,
     Bars,
     LineSeries,
     bars,
     distribution,
     duration,
+    image,
     over_time,
 )
 from gpu_platform.scheduling.simulator.reports.report import SimulationReport, report_on
@@ -146,3 +148,13 @@ def test_a_timeline_integrates_steps() -> None:
     assert line.integral("a", 15, 25) == 10 + 20
     assert line.means("a", 0, 40, 4).tolist() == [0, 2, 4, 4]
     assert line.means("a", 5, 5, 2).tolist() == [0, 0]
+
+
+def test_charts_are_an_image_of_their_own() -> None:
+    series = [Bars("first come", [60.0, 7200.0], 0), Bars("shortest", [30.0, 3600.0], 1)]
+    chart = bars("mean wait", ["a", "b & c"], series, duration)
+    drawn = ElementTree.fromstring(image([chart, chart], ["first come", "shortest < 1"]))
+    inner = drawn.findall("{http://www.w3.org/2000/svg}svg")
+    assert [one.get("y") for one in inner] == ["0", str(HEIGHT)]
+    assert "shortest < 1" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert ".c1{color:" in (drawn.findtext("{http://www.w3.org/2000/svg}style") or "")

@@ -13,6 +13,7 @@ from html import escape
 WIDTH, HEIGHT = 560, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 26, 44
 COLORS = 8
+_IMAGE_COLORS = ("#8a8f98", "#2f6fdb", "#d9822b", "#2e9e6b")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _TIME_STEPS = (
     *(step * unit for unit in (1, _MINUTE) for step in (1, 2, 5, 10, 20, 30)),
@@ -102,6 +103,24 @@ def bars(
     ticks = [(place + 0.5, name) for place, name in enumerate(groups)]
     axes = _Axes(ticks, [(mark, number(mark)) for mark in marks], x_title, "", grid=False)
     return frame.draw(title, axes, "".join(shapes))
+
+
+def image(charts: Sequence[str], labels: Sequence[str]) -> str:
+    """Return charts, one below the other, as an SVG file with its own colours. ``labels``: the legend, by colour."""
+    height = HEIGHT * len(charts) + 24
+    style = "".join(f".c{color}{{color:{value}}}" for color, value in enumerate(_IMAGE_COLORS))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">'
+        f"<style>text{{font:11px sans-serif;fill:#444}}.axis{{stroke:#444}}.grid{{stroke:#ddd}}{style}</style>"
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>'
+    ]
+    for place, chart in enumerate(charts):
+        parts.append(chart.replace("<svg ", f'<svg y="{place * HEIGHT}" height="{HEIGHT}" ', 1))
+    for color, label in enumerate(labels):
+        x, y = _LEFT + 125 * color, height - 18
+        parts.append(f'<rect class="c{color}" x="{x}" y="{y}" width="10" height="10" fill="currentColor"/>')
+        parts.append(f'<text x="{x + 15}" y="{y + 9}">{escape(label)}</text>')
+    return "".join((*parts, "</svg>\n"))
 
 
 def duration(seconds: float) -> str:
