@@ -22,7 +22,8 @@ class KeptHosts:
         self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
         """The same for hosts that are kept only from jobs without a time limit."""
         self.has_reservation = np.zeros(shape, bool)
-        """Hosts that a job with a planned reservation could use."""
+        """Hosts that a job could use which has a planned reservation, or waits behind one. Nobody behind it is promised
+        them."""
         self._by_newcomer = np.zeros(shape, bool)
         """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
 
@@ -43,11 +44,11 @@ class KeptHosts:
             blocked[hosts & (blocked == NO_TURN)] = turn
 
     def reserve(self, resources: Sequence[int], hosts: NDArray[np.bool_]) -> None:
-        """Note the hosts that a job with a planned reservation could use."""
+        """Note the hosts that such a job could use: see ``has_reservation``."""
         self.has_reservation[resources] |= hosts
 
     def are_reserved(self, resources: Sequence[int], hosts: NDArray[np.bool_]) -> bool:
-        """Tell whether a job with a planned reservation could use one of ``hosts``."""
+        """Tell whether such a job could use one of ``hosts``: see ``has_reservation``."""
         return bool((hosts & self.has_reservation[resources]).any())
 
     def turns(self, resources: Sequence[int], unlimited: bool, from_promised: bool) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -34,10 +35,16 @@ class QuotaDenials:
         key = (*asks, row.job_id if len(claims) < len(self._claims) else "")
         if key not in self._known:
             # GPUs that are claimed for other jobs count as theirs. Otherwise another job could use up their quota.
-            owners = [owner for claim in claims if (owner := self._state.queue.get(claim.job_id)) is not None]
+            # Of two jobs with a claim only the earlier one counts. Otherwise both might wait for each other.
+            before = self._before(row.job_id)
+            owners = [owner for claim in before if (owner := self._state.queue.get(claim.job_id)) is not None]
             with quotas.assuming((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
                 self._known[key] = quotas.denial(*asks, self._free(claims))
         return self._known[key]
+
+    def _before(self, job_id: str) -> list[PlannedReservation]:
+        """Return the claims that were made before that of the job. If it has none: all."""
+        return list(takewhile(lambda claim: claim.job_id != job_id, self._claims))
 
     def _free(self, claims: Sequence[PlannedReservation]) -> int:
         """Return the number of free GPUs without those that are claimed."""

@@ -80,9 +80,8 @@ class SchedulingRound:
         self.turns: list[ServiceSortKey] = []
         """The sort keys of the jobs that had a turn, in order."""
         self._overruns = Overruns(state.running_jobs, state.snapshot)
-        claimants = frozenset(claim.job_id for claim in self.claims)
         self._earlier = EarlierPromises(
-            state.remembered, state.queue, self._overruns, state.backfill, self.now, claimants
+            state.remembered, state.queue, self._overruns, state.backfill, self.now, self.claims
         )
         self._is_conservative = state.policy.backfill == "conservative"
         depth = state.policy.backfill_depth if self._is_conservative else 0
@@ -332,17 +331,14 @@ class SchedulingRound:
                 self.overdue[row.job_id] = reservation.overdue
             self.kept.reserve(resources, usable)
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
-                self.kept.keep_from_unlimited(
-                    resources, usable, turn
-                )  # for jobs of the same need behind it, which get no turn
+                self.kept.keep_from_unlimited(resources, usable, turn)  # for its like, which get no turn
             is_known = reservation.is_promised and reservation.start > self.now and not reservation.overdue
             return reservation.start if is_known else None
         if first:
             self.kept.keep(resources, usable, turn, row.job_id in self.state.queue.newcomers)
-        else:
-            self.kept.keep_from_unlimited(
-                resources, usable, turn
-            )  # it gets a date or hosts once the jobs ahead have started
+        else:  # it gets a date or hosts once the jobs ahead have started, so nobody behind is promised these hosts
+            self.kept.reserve(resources, usable)
+            self.kept.keep_from_unlimited(resources, usable, turn)
         return None
 
     def _kept_promise(self, row: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:

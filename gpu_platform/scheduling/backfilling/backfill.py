@@ -58,6 +58,11 @@ class PlannedReservation:
     is_expected: bool = False
     """The date follows from learned run times. Nobody is told it, but it binds all jobs: see ``expected_dates``."""
 
+    def overlaps(self, other: PlannedReservation) -> bool:
+        """Tell whether both have a GPU in common, whenever that is."""
+        _, mine, theirs = np.intersect1d(self.hosts, other.hosts, assume_unique=True, return_indices=True)
+        return bool((self.gpus[mine] & other.gpus[theirs]).any())
+
     def binds(self, row: PlacementRequest, now: float) -> bool:
         """Tell whether ``row`` must respect the reservation: if it started now, it might still run at the
         reservation's start. A promise never depends on learned run times.

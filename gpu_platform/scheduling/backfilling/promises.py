@@ -8,7 +8,7 @@ the earliest promise can start as soon as nothing runs, and the cluster never st
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,10 +56,11 @@ class EarlierPromises:
         overruns: Overruns,
         backfill: Backfill,
         now: float,
-        claimants: frozenset[str] = frozenset(),
+        claims: Sequence[PlannedReservation] = (),
     ) -> None:
-        """``claimants``: jobs for which preemption freed GPUs."""
-        self._remembered, self._queue, self._now, self._claimants = remembered, queue, now, claimants
+        """``claims``: GPUs that preemption freed for certain jobs."""
+        self._remembered, self._queue, self._now = remembered, queue, now
+        self._claims = {claim.job_id: claim for claim in claims}
         self._snapshot, self._backfill = overruns.snapshot, backfill
         self.standing = {
             job_id: promise for job_id, promise in remembered.reservations.items() if self._stands(job_id, promise)
@@ -78,11 +79,13 @@ class EarlierPromises:
     def to_others(self, row: PlacementRequest) -> list[PlannedReservation]:
         """Return the promises that ``row`` must not put off. A job that came in since may put all of them off.
 
-        So may a job on GPUs that are claimed for it. Otherwise they would stay empty.
+        So may a job on GPUs that are claimed for it. Otherwise they would stay empty. Elsewhere it respects promises.
         """
-        if row.job_id in self._queue.newcomers or row.job_id in self._claimants:
+        if row.job_id in self._queue.newcomers:
             return []
-        return [promise for job_id, promise in self.unrenewed.items() if job_id != row.job_id]
+        others = [promise for job_id, promise in self.unrenewed.items() if job_id != row.job_id]
+        claim = self._claims.get(row.job_id)
+        return others if claim is None else [promise for promise in others if not promise.overlaps(claim)]
 
     def as_promised(self, row: PlacementRequest) -> PlacementRequest:
         """Return the job with the time that is left of its promise, if that has begun and other jobs are late.

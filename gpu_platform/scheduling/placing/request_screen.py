@@ -276,6 +276,7 @@ class RequestScreen:
         reserved = _any(view.has_reservation[rows])
         is_kept = ~(can & classes.among(_any(~view.kept[rows]))).any(axis=1)
         covered = ~(can & classes.among(_any(~view.kept_from_unlimited[rows]))).any(axis=1)
+        covered &= ~(can & classes.among(~reserved)).any(axis=1)
         settled = is_kept & (covered | ~(can & classes.among(reserved)).any(axis=1))
         behind = np.zeros(len(indices), bool)
         if view.no_more_dates:

@@ -158,8 +158,32 @@ class PreemptionPlanner:
             for job, claim in self._claims.items()
             if claim.until > now and claim.facts_version == facts
         }
-        self._claims = {job: claim for job, claim in self._claims.items() if now - claim.seen < RETURN_S}
+        self._claims = {
+            job: claim
+            for job, claim in self._claims.items()
+            if now - claim.seen < RETURN_S and self._can_be_used(claim.reservation)
+        }
         return [claim.reservation for claim in self._claims.values()]
+
+    def _can_be_used(self, claim: PlannedReservation) -> bool:
+        """Tell whether the job could start there: the GPUs are in service, it does not exclude them, and its quota
+        allows it, unless jobs that count for the quota are still being stopped.
+
+        What a running job excludes is not known. Only when a job that was moved waits again, its request says so.
+        """
+        snapshot, owner = self._state.snapshot, self._state.queue.get(claim.job_id)
+        if not snapshot.ready[claim.hosts].all() or (claim.gpus & ~snapshot.working[claim.hosts]).any():
+            return False
+        if owner is None:
+            return True
+        if not self._being_preempted and not self._allowed(owner, ()):
+            return False
+        if not owner.has_exclusions:
+            return True
+        names = {snapshot.names[host_index] for host_index in claim.hosts.tolist()}
+        taken = zip(claim.hosts.tolist(), claim.gpus.tolist(), strict=True)
+        uuids = {uuid for host_index, gpus in taken for uuid, _ in snapshot.gpus_of(host_index, gpus)}
+        return not (names & owner.excluded_hosts or uuids & owner.excluded_gpus)
 
     def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
         """Return which jobs are to be stopped or moved now. Each is returned once."""

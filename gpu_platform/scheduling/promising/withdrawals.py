@@ -120,14 +120,18 @@ class Withdrawals:
         waiting = (self.state.queue.get(job_id) for job_id in now.order[: now.count])
         started = [one for one, _ in self.found.placements if self._is_ahead(one, row)]
         for other in (*started, *(one for one in waiting if one is not None)):
-            if other.job_id not in known and (before is not None or other.enqueued_at > promise.given_at):
+            may_be_new = before is not None or self._shares_decide or other.enqueued_at > promise.given_at
+            if other.job_id not in known and may_be_new:
                 return WithdrawalCode.CAME_AHEAD, f"job {other.job_id} is served before it now"
         return None
 
     def _is_ahead(self, placed: PlacementRequest, row: PlacementRequest) -> bool:
-        queue, quotas = self.state.queue, self.state.quotas
-        shares_decide = self.state.order.uses_shares or quotas.lends
-        return shares_decide or queue.order(placed) < queue.order(row)
+        queue = self.state.queue
+        return self._shares_decide or queue.order(placed) < queue.order(row)
+
+    @property
+    def _shares_decide(self) -> bool:
+        return self.state.order.uses_shares or self.state.quotas.lends
 
     def _runs_longer(self, promise: PromisedStart) -> Cause | None:
         running, started = self.state.running_jobs, {row.job_id for row, _ in self.found.placements}

@@ -141,14 +141,14 @@ def errors(seed: int, backfill: str = "easy") -> list[float]:
 
 
 def test_if_jobs_run_as_long_as_expected_nearly_all_start_as_estimated() -> None:
-    found = [error for seed in range(40) for error in errors(seed)]
+    found = [error for seed in range(16) for error in errors(seed)]
     assert len(found) > 1000
     assert median(found) == 0.0
     assert sum(error <= 0.1 for error in found) / len(found) > 0.9
 
 
 def test_dates_of_all_jobs_are_left_out_but_most_estimates_hold() -> None:
-    found = [error for seed in range(20) for error in errors(seed, "conservative")]
+    found = [error for seed in range(8) for error in errors(seed, "conservative")]
     assert median(found) < 0.02
 
 
