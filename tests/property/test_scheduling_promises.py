@@ -31,8 +31,8 @@ FIRST = int(os.environ.get("FIRST_WORLD", "0"))
 STALLED = (5, 18, 59, 69, 73, 101, 114, 128)
 """Worlds in which an idle cluster once took nobody: gangs that could not start, and promises of others, kept it."""
 PUT_OFF = (109, 125, 161, 215, 50326)
-"""Worlds in which a promise was once put off: for another job's CPUs, because too many jobs were ahead, or because a job
-ahead of it got its date later."""
+"""Worlds in which a promise was once put off: for another job's CPUs, because too many jobs were ahead, or because a
+job ahead got its date later."""
 CLAIMED = (50031, 50544, 50633, 51095)
 """Worlds in which GPUs were once claimed for a job that could not start there, or that put a promise off elsewhere."""
 UNTOLD = (50576,)

@@ -14,14 +14,14 @@ from functools import partial
 
 import numpy as np
 
-from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, around, resources_of
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, around
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
+from gpu_platform.scheduling.preempting.claims import RETURN_S, Claims
 from gpu_platform.scheduling.preempting.defragmentation import defragment
 from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import (
@@ -39,8 +39,6 @@ PREEMPTORS = 8
 """For how many classes of waiting jobs other jobs may be stopped in one decision."""
 PREEMPT_AGAIN_S = 5.0
 """Seconds until the next look. Jobs reach their guaranteed run time without any other change."""
-CLAIM_S = 600.0
-"""How long a claim lasts. Moved jobs need their grace to write a checkpoint."""
 HEAL_PATIENCE_S = 30.0
 """A reset with its check takes less than this. Moving other jobs costs them their grace and unsaved work."""
 
@@ -48,18 +46,6 @@ GATHER_S = 2.0
 """After several hosts were lost, jobs of low priority wait this long, until the lost jobs are back in the queue."""
 DISPLACED_WAIT_S = 3600.0
 """How long a job that lost its GPUs is supposed to wait for others. Nobody knows."""
-RETURN_S = 30.0
-"""A job that lost its hosts is in the queue again within this time, or has ended."""
-
-
-@dataclass(frozen=True)
-class _ClaimWithDeadline:
-    reservation: PlannedReservation
-    until: float
-    seen: float
-    """When the job last waited, or was being stopped."""
-    facts_version: int
-    """After a later version, GPUs may be at other positions, and the claim is not valid."""
 
 
 @dataclass
@@ -83,7 +69,7 @@ class PreemptionPlanner:
         """Jobs that were ordered to stop and still hold GPUs."""
         self._displaced: dict[str, _Displaced] = {}
         """Jobs that lost hosts or GPUs and have no new place yet."""
-        self._claims: dict[str, _ClaimWithDeadline] = {}
+        self._claims = Claims(state.snapshot, state.queue)
         self._moves: dict[str, list[float]] = {}
         """When each job was moved, within the last hour."""
         self._next_look = -math.inf
@@ -148,42 +134,12 @@ class PreemptionPlanner:
     def placed(self, job_id: str) -> None:
         """Forget what was planned for the job. It has a place, or does not wait any more."""
         self._displaced.pop(job_id, None)
-        self._claims.pop(job_id, None)
+        self._claims.drop(job_id)
 
     def claims(self, now: float) -> list[PlannedReservation]:
         """Return the claims that are valid now."""
-        facts, stopping = self._state.snapshot.facts_version, {job_id for job_id, _ in self._being_preempted}
-        self._claims = {
-            job: replace(claim, seen=now) if job in stopping or job in self._state.queue else claim
-            for job, claim in self._claims.items()
-            if claim.until > now and claim.facts_version == facts
-        }
-        self._claims = {
-            job: claim
-            for job, claim in self._claims.items()
-            if now - claim.seen < RETURN_S and self._can_be_used(claim.reservation)
-        }
-        return [claim.reservation for claim in self._claims.values()]
-
-    def _can_be_used(self, claim: PlannedReservation) -> bool:
-        """Tell whether the job could start there: the GPUs are in service, it does not exclude them, and its quota
-        allows it, unless jobs that count for the quota are still being stopped.
-
-        What a running job excludes is not known. Only when a job that was moved waits again, its request says so.
-        """
-        snapshot, owner = self._state.snapshot, self._state.queue.get(claim.job_id)
-        if not snapshot.ready[claim.hosts].all() or (claim.gpus & ~snapshot.working[claim.hosts]).any():
-            return False
-        if owner is None:
-            return True
-        if not self._being_preempted and not self._allowed(owner, ()):
-            return False
-        if not owner.has_exclusions:
-            return True
-        names = {snapshot.names[host_index] for host_index in claim.hosts.tolist()}
-        taken = zip(claim.hosts.tolist(), claim.gpus.tolist(), strict=True)
-        uuids = {uuid for host_index, gpus in taken for uuid, _ in snapshot.gpus_of(host_index, gpus)}
-        return not (names & owner.excluded_hosts or uuids & owner.excluded_gpus)
+        stopping = {job_id for job_id, _ in self._being_preempted}
+        return self._claims.renew(now, stopping, lambda row: self._allowed(row, ()))
 
     def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
         """Return which jobs are to be stopped or moved now. Each is returned once."""
@@ -293,9 +249,9 @@ class PreemptionPlanner:
         """Yield what preemption for a job must leave alone: claims of others, and promises to jobs that are ahead of
         it and at least as important.
         """
-        for claim in self._claims.values():
-            if claim.reservation.job_id != entry.row.job_id:
-                yield claim.reservation
+        for claim in self._claims:
+            if claim.job_id != entry.row.job_id:
+                yield claim
         for turn, reservation in found.reservations:
             owner = self._state.queue.get(reservation.job_id)
             if turn < entry.turn and reservation.is_promised and owner and owner.priority >= entry.row.priority:
@@ -370,22 +326,14 @@ class PreemptionPlanner:
                 attempt.end(job)
             placement = self._state.gangs.place_in(row, attempt)
         if placement is not None:
-            self._claim(row.job_id, placement, now)
-
-    def _claim(self, job_id: str, placement: Placement, now: float) -> None:
-        claim = self._reservation(job_id, placement)
-        self._claims[job_id] = _ClaimWithDeadline(claim, now + CLAIM_S, now, self._state.snapshot.facts_version)
+            self._claims.make(row.job_id, placement, now)
 
     def _moved(self, row: PlacementRequest, moves: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
-        self._claim(row.job_id, moves.placement, now)
+        self._claims.make(row.job_id, moves.placement, now)
         for job_id, placement in moves.new_places.items():
-            self._claim(job_id, placement, now)
+            self._claims.make(job_id, placement, now)
             self._moves.setdefault(job_id, []).append(now)
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
-
-    def _reservation(self, job_id: str, placement: Placement) -> PlannedReservation:
-        hosts, gpus, host_resources = resources_of(placement, self._state.snapshot)
-        return PlannedReservation(job_id, -math.inf, math.inf, hosts, gpus, host_resources=host_resources)
 
 
 def _gain(promised: Mapping[str, float], now: float, row: PlacementRequest) -> float:
