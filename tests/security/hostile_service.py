@@ -66,6 +66,8 @@ def _filled(kind: Any) -> Any:
         return _filled(next(one for one in arguments if one is not type(None)))
     if origin is Literal:
         return arguments[0]
+    if origin is tuple and ... not in arguments:
+        return [_filled(one) for one in arguments]
     if origin in (list, set, frozenset, tuple):
         return [_filled(arguments[0])] if arguments else []
     if origin is dict:

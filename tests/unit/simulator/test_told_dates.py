@@ -97,9 +97,9 @@ def test_asking_changes_nothing() -> None:
 def test_an_estimate_is_near_within_a_tenth_of_the_wait() -> None:
     told = ToldDates(
         estimates=[
-            EstimatedStart("near", 0, 109, None, 100),
-            EstimatedStart("early", 0, 80, None, 100),
-            EstimatedStart("unknown", 0, None, None, 100),
+            EstimatedStart("near", 0, 109, None, started_at_s=100),
+            EstimatedStart("early", 0, 80, None, started_at_s=100),
+            EstimatedStart("unknown", 0, None, None, started_at_s=100),
             EstimatedStart("waits", 0, 100, None),
         ]
     )
