@@ -71,12 +71,21 @@ async def test_output_may_be_reopened_by_its_name(host: HostRig) -> None:
 async def test_a_full_disk_does_not_fail_the_rank(small_disk: Path) -> None:
     rig = HostRig(small_disk)
     try:
-        script = "import os, sys; n = sum(os.write(1, b'x' * 9999 + b'\\n') for _ in range(1000)); sys.exit(n != 10**7)"
+        read = small_disk.parent / "read"
+        # The rank waits until its note is read: a rank that has ended gives no note of a disk that was full meanwhile.
+        script = f"""
+import os, sys, time
+n = sum(os.write(1, b"x" * 9999 + b"\\n") for _ in range(1000))
+while not os.path.exists({str(read)!r}):
+    time.sleep(0.05)
+sys.exit(n != 10**7)
+"""
         plan = rig.plan(sys.executable, "-c", script)
         rig.launch(plan)
         watching = asyncio.create_task(rig.watch(plan))
         note = await eventually(lambda: rig.agent.read_log(plan.key, 0, 0, 1).note, "the reader is told")
         assert "the disk of the host is full" in note
+        read.touch()
         exits = await watching
         assert exits.first_failure is None, "every write was taken, and its end could still be recorded"
         await rig.stop(plan.key)
