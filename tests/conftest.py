@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -32,6 +33,10 @@ SERVERS = pytest.StashKey[dict[str, str]]()
 # Drawing a traceback with local variables takes 200 ms of CPU, in tests that raise many.
 _PRINTER = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PRINTER])
+
+# A shell starts a command in the background (``make test &``) deaf to Ctrl-C, and all its descendants would be so.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
