@@ -26,6 +26,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
+from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates
@@ -43,8 +44,6 @@ MAX_TENTATIVE_DATES = 4
 """How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
 more.
 """
-MAX_EXPECTED_DATES = 4
-"""How many jobs get an expected date in one round. Others keep their hosts."""
 GIVE_UP_AFTER = 16
 """If this many jobs with exclusions in a row kept no further host, the other jobs of their need are skipped."""
 
@@ -378,7 +377,7 @@ class SchedulingRound:
 
     def _expected_date(self, row: PlacementRequest, usable: NDArray[np.bool_]) -> PlannedReservation | None:
         """Plan a date by learned run times: see ``expected_dates``."""
-        if not self.state.policy.counts_on_run_times or self._expected >= MAX_EXPECTED_DATES:
+        if not self.state.policy.counts_on_run_times or self._expected >= MAX_DATES:
             return None
         if (usable & (self._keeping_turns(row) != NO_TURN)).any():
             return None

@@ -2,7 +2,8 @@
 
 ``python -m tests.benchmarks.bench_orders --data DIR [--jobs N] [--parts philly:10000 kalos:0] [--seeds 3 4]``, or the
 variable ``TRACES``: a folder with ``gang/``. What is learned of run times is learned from the jobs before the part, and
-from those of the part that have ended. Load, time limits and cluster are as in ``bench_simulation``.
+from those of the part that have ended. Load, time limits and cluster are as in ``bench_simulation``. With ``--limited``
+only this part of the jobs has a time limit.
 
 The figures of a part are means over its seeds. *p95 by size* are those of jobs with 1, 2 to 8, 9 to 64 and more GPUs.
 *Gap* is how much of the difference in mean wait between the first policy and the oracle is gained. The oracle goes by
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -87,6 +89,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=PARTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(3, 4))
     parser.add_argument("--estimates", type=int, default=0, help="how many jobs are asked about")
+    parser.add_argument("--limited", type=float, default=1.0, help="part of the jobs with a time limit")
     parser.add_argument("--only", nargs="+", default=list(CASES))
     parser.add_argument("--plot", type=Path, help="draw mean waits and p95 by size into this SVG file")
     options = parser.parse_args()
@@ -121,7 +124,7 @@ def drawn(parts: Mapping[str, Mapping[str, Figures]]) -> str:
 def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> dict[str, Figures]:
     found: dict[str, list[Figures]] = {name: [] for name in options.only}
     for seed in options.seeds:
-        earlier, jobs = split(trace, skip, options.jobs, seed)
+        earlier, jobs = split(trace, skip, options.jobs, seed, options.limited)
         cluster, until_s = cluster_for(jobs), jobs[-1].submit_s
         for name in options.only:
             found[name].append(run(name, CASES[name], earlier, jobs, cluster, until_s, options.estimates))
@@ -144,10 +147,14 @@ def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> 
     return {name: mean_of(runs) for name, runs in found.items()}
 
 
-def split(trace: Trace, skip: int, count: int, seed: int) -> tuple[list[TraceJob], list[TraceJob]]:
-    """Return the jobs that ended before the part begins, and the part, with time limits."""
+def split(
+    trace: Trace, skip: int, count: int, seed: int, limited: float = 1.0
+) -> tuple[list[TraceJob], list[TraceJob]]:
+    """Return the jobs that ended before the part begins, and the part. ``limited``: what part has time limits."""
     begin = max(0, skip - EARLIER)
     jobs = with_limits(trace.part(begin, skip - begin + count), LimitFactors.read("1-5"), seed).jobs
+    draw = random.Random(seed)
+    jobs = [job if draw.random() < limited else job.model_copy(update={"time_limit_s": None}) for job in jobs]
     before, part = jobs[: skip - begin], jobs[skip - begin :]
     return [job for job in before if job.submit_s + job.duration_s <= part[0].submit_s], part
 

@@ -11,7 +11,7 @@ expected. From then on it keeps its hosts. So it starts one day, however wrong t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 
 PATIENCE = 4.0
+MAX_DATES = 4
+"""How many jobs have an expected date at one time. Others keep their hosts."""
 
 
 class ExpectedDates:
@@ -36,24 +38,46 @@ class ExpectedDates:
         """Forget jobs that do not wait any more."""
         self._until = {job_id: until for job_id, until in self._until.items() if job_id in self._queue}
 
+    def copy(self) -> ExpectedDates:
+        """Return dates that go on from these by themselves."""
+        copy = ExpectedDates(self._forecast, self._snapshot, self._queue)
+        copy._until = self._until.copy()
+        return copy
+
+    def allows(self, row: PlacementRequest, now: float) -> bool:
+        """Tell whether the job may have such a date. False: it has waited too long, or asks for more than equal slices
+        of whole GPUs; CPUs and memory are not planned.
+        """
+        has_time = now < self._until.get(row.job_id, math.inf)
+        return has_time and row.is_plain and not row.needs_partial_resources
+
+    def earliest(self, row: PlacementRequest, now: float, what_if: WhatIf) -> tuple[float, Mapping[int, int]] | None:
+        """Return the job's date if GPUs become free as in ``what_if``, and where: host index -> GPUs. None: nobody
+        knows, or it may have none.
+        """
+        found = what_if.earliest(row) if self.allows(row, now) else None
+        if found is None:
+            return None
+        start = max(found[0], now)
+        self._until.setdefault(row.job_id, now + PATIENCE * (start - now))
+        return start, found[1]
+
     def plan(
         self, row: PlacementRequest, now: float, others: Iterable[PlannedReservation]
     ) -> PlannedReservation | None:
-        """Return the GPUs that ``row`` will probably get, and when. None: nobody knows, or it has waited too long.
+        """Return the GPUs that ``row`` will probably get, and when. None: as in :meth:`earliest`.
 
-        ``others``: what is reserved for other jobs. Only for equal slices of whole GPUs; CPUs and memory are not
-        planned.
+        ``others``: what is reserved for other jobs.
         """
-        if now >= self._until.get(row.job_id, math.inf) or not row.is_plain or row.needs_partial_resources:
+        if not self.allows(row, now):
             return None
         what_if = WhatIf.of(self._forecast, self._snapshot, now)
         for other in others:
             what_if.take(dict(zip(other.hosts.tolist(), other.gpus.tolist(), strict=True)), other.end)
-        found = what_if.earliest(row)
+        found = self.earliest(row, now, what_if)
         if found is None:
             return None
-        start, gpus = max(found[0], now), found[1]
-        self._until.setdefault(row.job_id, now + PATIENCE * (start - now))
+        start, gpus = found
         hosts = sorted(gpus)
         end = math.inf if row.longest_s is None else start + row.longest_s
         sets = np.array([gpus[host_index] for host_index in hosts], np.uint64)

@@ -1,13 +1,12 @@
 """The queue run forward in time: who starts when, if jobs run as long as expected and nobody else comes.
 
 It is a light model of ``rounds``: whole GPUs, in the order of the queue, with backfill. Running jobs, and jobs that
-start in the run, end after their expected run times. The first job that has to wait gets a date by time limits. Jobs
-that might still run then leave its GPUs alone. Where there is no date, it keeps all hosts that it could use. One run
-serves all waiting jobs at once.
+start in the run, end after their expected run times. The first job that has to wait gets a date by time limits, or else
+an expected date. Jobs that might still run then leave its GPUs alone. Where there is no date, it keeps all hosts that
+it could use. One run serves all waiting jobs at once.
 
 What it leaves out: jobs that come later, shares, CPUs and memory of hosts, gangs of groups, preemption, and all dates
-but those of the first job that waits for certain hosts. It knows no expected dates: where time limits give none, nobody
-passes on hosts that are kept.
+but those of the first job that waits for certain hosts.
 
 The run goes on in small steps, so that no decision waits for it. A step takes about as long with many hosts as with
 few: counts of free GPUs are kept up to date host by host (:class:`Room`), and jobs that ask for the same, with the same
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
 from gpu_platform.scheduling.explaining.room import Room
@@ -44,7 +44,7 @@ further kinds do not take part.
 
 @dataclass(slots=True)
 class Line:
-    """Waiting jobs that ask for the same, with the same time limit, in order."""
+    """Waiting jobs that ask for the same, with the same time limit or assumed limit, in order."""
 
     jobs: Sequence[QueueSortKey]
     kind: int
@@ -55,7 +55,7 @@ class Line:
     """Where that is in ``jobs``."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Date:
     """What is kept for the first job of a line that waits for certain hosts."""
 
@@ -64,29 +64,42 @@ class _Date:
     """Infinity: nobody knows, so it keeps all hosts that it could use."""
     gpus: Mapping[int, int]
     """Host index -> the GPUs that are kept."""
+    is_expected: bool = False
+    """It follows from expected run times: see ``expected_dates``."""
 
 
 class ForwardRun:
     """One run. ``queue`` is only read, and may change meanwhile: jobs that have left are passed over."""
 
     def __init__(
-        self, queue: JobQueue, snapshot: Snapshot, forecast: ReleaseForecast, now: float, *, with_dates: bool = True
+        self,
+        queue: JobQueue,
+        snapshot: Snapshot,
+        forecast: ReleaseForecast,
+        now: float,
+        *,
+        with_dates: bool = True,
+        expected_dates: ExpectedDates | None = None,
     ) -> None:
-        """``with_dates``: False if the policy has no backfill, so that the first job keeps its hosts."""
+        """``with_dates``: False if the policy has no backfill, so that the first job keeps its hosts.
+        ``expected_dates``: None if the policy knows none.
+        """
         self._queue, self._snapshot, self._forecast = queue, snapshot, forecast
-        self._with_dates = with_dates
+        self._with_dates, self._expected_dates = with_dates, expected_dates and expected_dates.copy()
         self.now = now
         self.starts: dict[str, float] = {}
         """Job -> when it starts, for those that have started so far."""
         self.is_cut = False
         """True if the run ended before everybody had started, or without some requests."""
         self._limits = WhatIf(forecast, snapshot, forecast.ends().copy())
-        """When GPUs are free by time limits: what dates follow from."""
+        """When GPUs are free by time limits: what promises follow from."""
+        self._expected = WhatIf.of(forecast, snapshot, now)
+        """The same by expected run times."""
         self._has_mixed_hosts = any(len({gpu.model for gpu in one.gpus}) > 1 for one in snapshot.machines)
         self._lines: list[Line] = []
         self._kinds: dict[bytes, int] = {}
         self._usable: list[GpuSets] = []
-        ends = forecast.expected_ends(now)
+        ends = self._expected.ends
         self._free = _bits(ends == -math.inf)
         hosts, positions = np.nonzero(np.isfinite(ends))
         order = np.argsort(ends[hosts, positions], kind="stable")
@@ -135,6 +148,7 @@ class ForwardRun:
         self._gpus = np.array([request.gpus_per_host for request in requests])
         self._hosts = np.array([request.hosts for request in requests])
         self._limit = np.array([line.row.time_limit_s or math.inf for line in self._lines])
+        self._longest = np.array([line.row.longest_s or math.inf for line in self._lines])
         self._kind = np.array([line.kind for line in self._lines])
         self._order = np.array([line.jobs[line.place][:2] for line in self._lines]).reshape(-1, 2)
         self._waits = np.ones(len(self._lines), bool)
@@ -147,6 +161,8 @@ class ForwardRun:
         """What is free for jobs that end before a date, and for those that might run longer."""
         self._date_of_kind = np.full(len(usable), math.inf)
         """For each kind, the first date that concerns hosts that it could use. Infinity: there is none."""
+        self._expected_date_of_kind = self._date_of_kind.copy()
+        """The same of expected dates."""
         self._is_dated = np.zeros(len(usable), bool)
         """The kinds of which some host is kept for a job with or without a date: others get no date."""
         self._near_to: dict[tuple[int, int], NDArray[np.bool_]] = {}
@@ -156,6 +172,7 @@ class ForwardRun:
         """Start the first job in order that can start, or date the first that cannot. False: there is none."""
         kind, gpus = self._kind, self._gpus
         bound = self.now + self._limit > self._date_of_kind[kind]
+        bound |= self.now + self._longest > self._expected_date_of_kind[kind]
         hosts = np.where(bound, self._left.at_least()[kind, gpus], self._room.at_least()[kind, gpus])
         fits = (hosts >= self._hosts) & ~self._fails
         concerned = np.flatnonzero(self._waits & (fits | ~self._is_dated[kind]))
@@ -187,6 +204,7 @@ class ForwardRun:
         if run_s is not None:
             heapq.heappush(self._started, (self.now + run_s, len(self.starts), found))
         self._limits.take(found, self.now + (row.time_limit_s or math.inf))
+        self._expected.take(found, self.now + (run_s or math.inf))
         for host, gpus in found.items():
             self._free[host] &= ~np.uint64(gpus)
         self._refresh(found)
@@ -237,19 +255,30 @@ class ForwardRun:
         self._refresh(self._dates[-1].gpus)
 
     def _plan(self, number: int) -> _Date:
+        return self._dated(number) or self._dated_by_run_times(number) or self._undated(number)
+
+    def _dated(self, number: int) -> _Date | None:
         found = self._limits.earliest(self._lines[number].row) if self._with_dates else None
-        if found is not None:
-            return _Date(number, max(found[0], self.now), found[1])
+        return None if found is None else _Date(number, max(found[0], self.now), found[1])
+
+    def _dated_by_run_times(self, number: int) -> _Date | None:
+        row, expected = self._lines[number].row, self._expected_dates
+        others = sum(date.is_expected for date in self._dates if date.line != number)
+        found = expected.earliest(row, self.now, self._expected) if expected and others < MAX_DATES else None
+        return None if found is None else _Date(number, *found, is_expected=True)
+
+    def _undated(self, number: int) -> _Date:
         usable = self._all_usable[self._kind[number]]
         hosts = np.flatnonzero(np.bitwise_count(usable) >= self._gpus[number])
         return _Date(number, math.inf, {host: int(self._snapshot.all_gpus[host]) for host in hosts.tolist()})
 
     def _mark_kept(self) -> None:
-        self._date_of_kind[:], self._is_dated[:] = math.inf, False
+        self._date_of_kind[:], self._expected_date_of_kind[:], self._is_dated[:] = math.inf, math.inf, False
         for date in self._dates:
             near = self._near(int(self._kind[date.line]), int(self._gpus[date.line]))
             self._is_dated |= near
-            self._date_of_kind[near] = np.minimum(self._date_of_kind[near], date.start)
+            dates = self._expected_date_of_kind if date.is_expected else self._date_of_kind
+            dates[near] = np.minimum(dates[near], date.start)
 
     def _near(self, kind: int, gpus: int) -> NDArray[np.bool_]:
         """Return the kinds that could use a host that is large enough for a job."""
@@ -289,6 +318,7 @@ class ForwardRun:
             freed[host] = freed.get(host, 0) | 1 << int(self._ending[1][place])
         self._next_end = last
         self._limits.take(freed, -math.inf)
+        self._expected.take(freed, -math.inf)
         for host, gpus in freed.items():
             self._free[host] |= np.uint64(gpus)
         self._refresh(freed)
@@ -302,7 +332,7 @@ class ForwardRun:
         before = len(self._dates)
         for date in self._dates[:]:
             usable = self._all_usable[self._kind[date.line]]
-            if not any(self._has_by(host, int(usable[host]), date) for host in freed):
+            if not self._is_over(date) and not any(self._has_by(host, int(usable[host]), date) for host in freed):
                 continue
             # Nothing is kept for others on the hosts that it could use: it is the first that waits for them.
             hosts = np.flatnonzero(np.bitwise_count(self._free & usable) >= self._gpus[date.line])
@@ -314,19 +344,23 @@ class ForwardRun:
         if self._dates or before:
             self._mark_kept()
 
+    def _is_over(self, date: _Date) -> bool:
+        """Tell whether the job may have no expected date any more."""
+        expected = self._expected_dates if date.is_expected else None
+        return expected is not None and not expected.allows(self._lines[date.line].row, self.now)
+
     def _has_by(self, host: int, usable: int, date: _Date) -> bool:
         """Tell whether the host has enough for the job before its date, or earlier than nobody knows when."""
-        ends = self._limits.ends[host].tolist()
+        ends = (self._expected if date.is_expected else self._limits).ends[host].tolist()
         return sum(ends[position] < date.start for position in members(usable)) >= self._gpus[date.line]
 
     def _renew(self, date: _Date) -> None:
-        found = self._limits.earliest(self._lines[date.line].row) if self._with_dates else None
-        if found is None:
-            return
-        old, (start, date.gpus) = date.gpus, found
-        date.start = max(start, self.now)
-        if old != date.gpus:
-            self._refresh({**old, **date.gpus})
+        new = self._dated(date.line)
+        if new is None and (date.is_expected or date.start == math.inf):
+            new = self._dated_by_run_times(date.line) or self._undated(date.line)
+        if new is not None:
+            self._dates[self._dates.index(date)] = new
+            self._refresh({**date.gpus, **new.gpus})
 
 
 def _bits(flags: NDArray[np.bool_]) -> GpuSets:

@@ -53,8 +53,14 @@ class Estimates:
         running = state.running_jobs
         self._limited = running.limited + running.expected > 0
         self._basis = EstimateBasis.RUN_TIMES if running.expected else EstimateBasis.TIME_LIMITS
-        with_dates = state.policy.backfill in ("easy", "conservative")
-        self._run = ForwardRun(state.queue, state.snapshot, forecast, now, with_dates=with_dates)
+        self._run = ForwardRun(
+            state.queue,
+            state.snapshot,
+            forecast,
+            now,
+            with_dates=state.policy.backfill in ("easy", "conservative"),
+            expected_dates=state.expected_dates if state.policy.counts_on_run_times else None,
+        )
         needs = (need.groups for need in state.queue.needs_in_order.copy().items) if self._limited else ()
         self._groups = deque(group for groups in needs for _, group in groups)
         """The groups of waiting jobs that the run does not know yet."""

@@ -38,7 +38,7 @@ def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> T
             str(job.spec.priority),
             asked(job.spec),
             duration((now - job.waiting_since).total_seconds()),
-            _start(reason, now) if reason is not None else "-",
+            _starts(reason, now) if reason is not None else "-",
             why,
         )
     return table
@@ -159,11 +159,26 @@ def _probably(reason: Reason, now: datetime) -> str:
 
 
 def _between(reason: Reason, now: datetime) -> str:
-    """The interval of the start, as waits from now."""
+    interval = _interval(reason, now)
+    return f" ({interval})" if interval else ""
+
+
+def _interval(reason: Reason, now: datetime) -> str:
+    """The interval of the start, as waits from now. Empty: there is none."""
     if reason.estimated_between is None:
         return ""
     low, high = (duration(max(at - now.timestamp(), 0.0)) for at in reason.estimated_between)
-    return f" (80 %: in {low} to {high})"
+    return f"80 %: in {low} to {high}"
+
+
+def _starts(reason: Reason, now: datetime) -> str:
+    """When it starts, for a table: a promise has *by* before it, and the interval stands below."""
+    start, interval = _start(reason, now), _interval(reason, now)
+    if start == "-":
+        return start
+    is_promised = reason.starts_by is not None and reason.starts_by >= now.timestamp()
+    promised = "by " if is_promised and reason.estimate is not EstimateBasis.PREEMPTING else ""
+    return f"{promised}{start}" + (f"\n{interval}" if interval else "")
 
 
 def _held_by(reason: Reason) -> str:

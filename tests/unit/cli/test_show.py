@@ -10,7 +10,7 @@ from rich.console import Console
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Host
-from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.job import Job, QueueEntry
 from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
@@ -115,6 +115,29 @@ def test_an_estimate_from_run_times_is_told_beside_a_promise_that_is_later() -> 
     assert alone.startswith("usually: ")
     assert alone.endswith("(in 1m00s) (80 %: in 30s to 1m30s), if jobs run as long as earlier ones did")
     assert "promised" not in alone
+
+
+def test_the_queue_shows_the_interval_of_a_start_below_it_and_what_is_promised() -> None:
+    at, spec = NOW.timestamp(), JobSpec(command=["true"])
+    reason = Reason(
+        code=WaitCode.WAITING_FOR_GPUS,
+        message="needs 8 GPUs",
+        estimated_start=at + 60,
+        estimate=EstimateBasis.RUN_TIMES,
+        estimated_between=(at + 30, at + 90),
+    )
+    reasons = [reason, reason.model_copy(update={"starts_by": at + 600}), None]
+    queue = [
+        QueueEntry(position=n, job_id=f"j{n}", attempt=1, waiting_since=NOW, spec=spec, reason=one)
+        for n, one in enumerate(reasons)
+    ]
+    table = show_waiting.queue_table(queue, NOW)
+    usual, promised, unknown = table.columns[7].cells
+    assert str(usual).endswith("(in 1m00s)\n80 %: in 30s to 1m30s")
+    assert "by" not in str(usual)
+    assert str(promised).startswith("by ")
+    assert str(promised).endswith("(in 10m00s)\n80 %: in 30s to 1m30s")
+    assert unknown == "-"
 
 
 def test_the_demonstration_names_the_attempt_once() -> None:

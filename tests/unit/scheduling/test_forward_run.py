@@ -10,6 +10,7 @@ import pytest
 
 from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.jobs.run_time import RunTime
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.explaining import forward_run
 from gpu_platform.scheduling.explaining.start_estimate import Estimates
@@ -60,7 +61,7 @@ def test_jobs_for_other_hosts_do_not_wait_for_each_other() -> None:
 
 def test_a_job_without_a_date_keeps_its_hosts_until_it_starts() -> None:
     machines = cluster().host("a").busy("a")
-    scheduler = machines.scheduler()
+    scheduler = machines.scheduler(Policy(backfill_by_run_times=False))
     usual = RunTime(100.0, 50.0, 200.0, 10)
     for name, at, ends in (("x", 0, 100.0), ("y", 4, 300.0)):
         uuids = tuple(simulated_uuid("a", at + index) for index in range(4))
@@ -72,6 +73,52 @@ def test_a_job_without_a_date_keeps_its_hosts_until_it_starts() -> None:
     reasons = [scheduler.why(name, 2.0) for name in ("large", "small")]
     assert [reason and reason.estimated_start for reason in reasons] == [300.0, 310.0]
     assert [reason and reason.estimate for reason in reasons] == [EstimateBasis.RUN_TIMES] * 2
+
+
+def as_expected(row: PlacementRequest) -> float:
+    return row.expected_run_s or 1e9
+
+
+def without_limits(policy: Policy | None = None) -> VirtualTime:
+    """Two hosts become free after 100 and after 30 seconds, and a gang waits for both. Nobody has a time limit."""
+    machines = cluster().hosts(2)
+    play = VirtualTime(machines, machines.scheduler(policy), as_expected)
+    play.submit(job(8, name="a").expected(100.0).row, job(8, name="b").expected(30.0).row)
+    play.submit(job(8, hosts=2, name="gang").expected(50.0).arrived(1).row)
+    play.submit(job(8, name="long").expected(20.0, 80.0).arrived(2).row)
+    play.submit(job(8, name="short").expected(20.0, 32.0).arrived(3).row)
+    play.submit(job(8, name="limited").lasting(50.0).arrived(4).row)
+    return play
+
+
+def test_who_may_pass_a_gang_without_a_promise_is_expected_before_it() -> None:
+    play = without_limits()
+    assert estimated(play, "gang", "short", "limited", "long") == [100.0, 30.0, 50.0, 150.0]
+    while play.step():
+        pass
+    assert [play.started[name] for name in ("gang", "short", "limited", "long")] == [100.0, 30.0, 50.0, 150.0]
+
+
+def test_nobody_is_expected_to_pass_such_a_gang_if_that_is_switched_off() -> None:
+    play = without_limits(Policy(backfill_by_run_times=False))
+    assert estimated(play, "gang", "long", "short", "limited") == [100.0, 150.0, 170.0, 170.0]
+
+
+@pytest.mark.parametrize(("at", "passes"), [(380.0, True), (395.0, False)])
+def test_nobody_is_expected_to_pass_a_gang_that_will_have_waited_too_long(at: float, passes: bool) -> None:
+    """The first date was 100 s after the gang came, so until 400 s others may pass."""
+    machines = cluster().hosts(2)
+    play = VirtualTime(machines, machines.scheduler(), as_expected)
+    play.submit(job(8, name="a").expected(100.0).row)
+    play.submit(job(8, hosts=2, name="gang").expected(50.0).arrived(1).row)
+    play._ends = [(1e6, "a")]  # it runs much longer than all runs before it
+    play.now = at
+    play.submit(job(8, name="b").expected(10.0, 10.0).arrived(at).row)
+    play.submit(job(8, name="short").expected(5.0, 5.0).arrived(at).row)
+    assert "b" in play.started
+    gang, short = estimated(play, "gang", "short")
+    assert gang is not None
+    assert short == (at + 10.0 if passes else gang + 50.0)
 
 
 def test_gpus_that_are_not_connected_as_asked_do_not_count() -> None:
@@ -119,21 +166,22 @@ def test_requests_of_more_kinds_than_the_run_may_know_get_no_estimate(
     assert (reason.estimate is EstimateBasis.TOO_FAR) is (kinds == 1)
 
 
-def worlds(seed: int, backfill: str = "easy") -> tuple[VirtualTime, list[str]]:
-    rng = random.Random(seed)
-    play = playing(cluster().hosts(4), policy=Policy(backfill=backfill))
+def worlds(seed: int, backfill: str = "easy", limited: float = 1.0) -> tuple[VirtualTime, list[str]]:
+    """``limited``: the part of the jobs that have a time limit. Nobody can tell how long the others might run."""
+    rng, machines = random.Random(seed), cluster().hosts(4)
+    play = VirtualTime(machines, machines.scheduler(Policy(backfill=backfill)), as_expected)
     names = [f"j{number:02d}" for number in range(40)]
     for number, name in enumerate(names):
         gpus, hosts = rng.choice([(1, 1), (1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 3)])
-        one = job(gpus, hosts=hosts, name=name).lasting(rng.randint(10, 1000)).arrived(number)
-        play.scheduler.add(one.row)
+        one, run_s = job(gpus, hosts=hosts, name=name).arrived(number), rng.randint(10, 1000)
+        play.scheduler.add((one.lasting(run_s) if rng.random() < limited else one.expected(run_s, run_s)).row)
     play.decide()
     return play, [name for name in names if name not in play.started]
 
 
-def errors(seed: int, backfill: str = "easy") -> list[float]:
+def errors(seed: int, backfill: str = "easy", limited: float = 1.0) -> list[float]:
     """Estimate all starts at once, let the core go on, and return the errors as parts of the waits."""
-    play, waiting = worlds(seed, backfill)
+    play, waiting = worlds(seed, backfill, limited)
     told = dict(zip(waiting, estimated(play, *waiting), strict=True))
     while play.step():
         pass
@@ -145,6 +193,15 @@ def test_if_jobs_run_as_long_as_expected_nearly_all_start_as_estimated() -> None
     assert len(found) > 400
     assert median(found) == 0.0
     assert sum(error <= 0.1 for error in found) / len(found) > 0.9
+
+
+@pytest.mark.parametrize(("limited", "near"), [(0.0, 0.9), (0.5, 0.75)])
+def test_the_same_holds_without_time_limits(limited: float, near: float) -> None:
+    """Fewer are near where some have limits: the run has no tentative dates."""
+    found = [error for seed in range(16) for error in errors(seed, limited=limited)]
+    assert len(found) > 400
+    assert median(found) == 0.0
+    assert sum(error <= 0.1 for error in found) / len(found) > near
 
 
 def test_dates_of_all_jobs_are_left_out_but_most_estimates_hold() -> None:
