@@ -30,7 +30,7 @@ class DryRunResult:
 def simulate_submission(core: Scheduler, row: PlacementRequest, now: float) -> DryRunResult:
     """Submit ``row`` to ``core`` and return what happens. Do not use ``core`` after it."""
     core.add(row)
-    decision = core.decide(now)
+    decision = decide_all(core, now)
     for placed, placement in decision.placements:
         if placed.job_id == row.job_id:
             return DryRunResult(placement)
@@ -44,13 +44,22 @@ def simulate_submission(core: Scheduler, row: PlacementRequest, now: float) -> D
         if starts_by is None or reason.estimate is EstimateBasis.PREEMPTING:
             starts_by = math.inf
         for at in _preemption_times(core, row, now, starts_by):
-            decision = core.decide(at)
+            decision = decide_all(core, at)
             victims = _victims(decision, row)
             if victims:
                 return DryRunResult(None, _preemption_under_way(reason, at), victims, at)
             if decision.preemptions or decision.placements:
                 break  # other jobs come first, and nobody knows what they leave
     return DryRunResult(None, reason)
+
+
+def decide_all(core: Scheduler, now: float) -> Decision:
+    """Decide until nothing is left for a next decision. Return what all these decisions placed and preempted."""
+    decisions = [core.decide(now)]
+    while core.unfinished:
+        decisions.append(core.decide(now))
+    placements = [one for decision in decisions for one in decision.placements]
+    return Decision(placements, preemptions=[one for decision in decisions for one in decision.preemptions])
 
 
 def _victims(decision: Decision, row: PlacementRequest) -> tuple[str, ...]:

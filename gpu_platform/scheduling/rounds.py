@@ -48,6 +48,12 @@ GIVE_UP_AFTER = 16
 """If this many jobs with exclusions in a row kept no further host, the other jobs of their need are skipped."""
 
 
+HOSTS_LOOKED_AT, FEWEST_TURNS, FEWEST_STARTS = 8_000, 8, 2
+"""After HOSTS_LOOKED_AT / hosts turns, but not fewer than FEWEST_TURNS, the round ends with the next job that starts,
+if FEWEST_STARTS jobs have started in it. The next one goes on.
+"""
+
+
 @dataclass
 class SchedulingRound:
     """One pass through the queue. ``placed`` is called with each placement before the round looks at the next job."""
@@ -78,6 +84,8 @@ class SchedulingRound:
         self.kept = KeptHosts(hosts)
         self.turns: list[ServiceSortKey] = []
         """The sort keys of the jobs that had a turn, in order."""
+        self.had_turns: set[str] = set()
+        """These jobs."""
         self._overruns = Overruns(state.running_jobs, state.snapshot)
         self._earlier = EarlierPromises(
             state.remembered, state.queue, self._overruns, state.backfill, self.now, self.claims
@@ -95,6 +103,9 @@ class SchedulingRound:
         """For each need, how many jobs with exclusions in a row kept no further host."""
         self._screening = Screening(state.screen, state.queue)
         self._shares_decide = state.order.uses_shares or state.quotas.lends
+        self._most_turns = max(FEWEST_TURNS, HOSTS_LOOKED_AT // max(hosts, 1))
+        self.is_cut = False
+        """The round ended early, because it started enough. Jobs behind had no turn."""
 
     def serve(self) -> None:
         """Give a turn to each group of jobs for which it could change anything."""
@@ -116,15 +127,21 @@ class SchedulingRound:
                 turns.waits()
                 continue
             self.turns.append(place)
+            self.had_turns.add(row.job_id)
             if self._place(row, len(self.turns)):
                 turns.placed()
+                # The next round begins with the first job again. So nobody passes a job that had no turn.
+                self.is_cut = self._started_enough()
+                if self.is_cut:
+                    break
             else:
                 turns.waits(*self._also_wait(row))
                 # Plans to stop or move jobs read which jobs had a turn.
                 self._screening.waits(drop=not policy.stops_jobs)
         if self._is_conservative:
-            planned, no_turn = [reservation for _, reservation in self.reservations], self._screening.not_examined
-            self.puts_promises_off = self._earlier.remember(planned, no_turn)
+            planned = [reservation for _, reservation in self.reservations]
+            no_turn = queue.newcomers if self.is_cut else self._screening.not_examined
+            self.puts_promises_off = self._earlier.remember(planned, no_turn - self.had_turns)
             self._dates.end()
 
     @property
@@ -135,7 +152,11 @@ class SchedulingRound:
     @property
     def is_unfinished(self) -> bool:
         """True if some jobs had no turn, or got no date, only because the round would have taken too long."""
-        return bool(self._screening.not_examined) or self._dates.has_refused
+        return self.is_cut or bool(self._screening.not_examined) or self._dates.has_refused
+
+    def _started_enough(self) -> bool:
+        has_worked = len(self.turns) >= self._most_turns and len(self.placements) >= FEWEST_STARTS
+        return has_worked and len(self.state.queue) > 0
 
     def _view(self) -> RoundView:
         reservations = [

@@ -298,8 +298,9 @@ class Scheduler:
         else:
             self._serve(now, hold_back_priority)
             promises = self._ledger.update(self.round, now)
-            reasons = self._renew()
-            preemptions = self._planner.plan(self.round, now)
+            # Of a round that ended early it is not known who waits. The next decision follows at once.
+            reasons = {} if self.round.is_cut else self._renew()
+            preemptions = [] if self.round.is_cut else self._planner.plan(self.round, now)
             decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
         # At the end, because trials during the decision also increase the snapshot's version. Claims of new preemptions
         # count from the next round on.

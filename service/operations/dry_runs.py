@@ -25,7 +25,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
+from gpu_platform.scheduling.dry_run import DryRunResult, decide_all, simulate_submission
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
@@ -174,7 +174,7 @@ def why(store: Store, job_id: str) -> Reason:
 
     def look(policy: Policy) -> Reason | None:
         core = load_cluster_state(Scheduler(policy, explains=False), cluster)
-        core.decide(cluster.at)
+        decide_all(core, cluster.at)
         return core.why(job_id, cluster.at)
 
     reason = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), look)

@@ -132,7 +132,9 @@ class FullCluster:
     def cycle(self) -> float:
         """Let running jobs end, and decide. Returns the CPU time in seconds."""
         scheduler = self.scheduler
-        ended = [self._running.popleft() for _ in range(self._rng.randint(1, 4))]
+        # A decision that left something is followed by the next one before anything else happens.
+        ends = 0 if scheduler.unfinished else self._rng.randint(1, 4)
+        ended = [self._running.popleft() for _ in range(ends)]
         self.now += 0.25
         begin = time.process_time()
         for row in ended:

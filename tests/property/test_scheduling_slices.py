@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpu_platform.scheduling import screening
+from gpu_platform.scheduling import rounds, screening
 from gpu_platform.scheduling.backfilling import date_slices
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
@@ -28,13 +28,16 @@ FIRST = int(os.environ.get("FIRST_WORLD", "0"))
 
 @pytest.fixture(params=[1, 3])
 def small(request: pytest.FixtureRequest) -> Iterator[int]:
-    """So many dates are computed, and so many new requests examined, in one decision."""
+    """So many dates are computed, new requests examined, and jobs started, in one decision."""
     with ExitStack() as patches:
         for where, name, value in (
             (date_slices, "HOSTS_LOOKED_AT", 0),
             (date_slices, "FEWEST_DATES", request.param),
             (request_screen, "NEW_GROUPS", request.param),
             (screening, "FEWEST", 2),
+            (rounds, "HOSTS_LOOKED_AT", 0),
+            (rounds, "FEWEST_TURNS", request.param),
+            (rounds, "FEWEST_STARTS", 1),
         ):
             patches.enter_context(patch.object(where, name, value))
         yield request.param
@@ -143,3 +146,46 @@ def test_new_requests_are_examined_a_few_at_a_time_and_the_first_ones_first(smal
         placed.append([row.job_id for row, _ in scheduler.decide(0.0).placements])
     assert [len(some) for some in placed][:2] == [small, small]
     assert [name for some in placed for name in some] == [f"w{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_a_decision_that_started_enough_ends_and_the_next_one_begins_with_the_first_job_again(
+    small: int, backfill: str
+) -> None:
+    machines = cluster().host("h0", "dgx-h100").host("h1", "dgx-h100")
+    scheduler = machines.scheduler(Policy(backfill=backfill))
+    gang = job(8, hosts=3, name="first").lasting(100.0).arrived(0.0)
+    scheduler.add(gang.row)
+    for number in range(9):
+        scheduler.add(job(1, name=f"w{number}").lasting(50.0).arrived(1.0 + number).row)
+    placed: list[list[str]] = []
+    while scheduler.unfinished or not placed:
+        placed.append([row.job_id for row, _ in scheduler.decide(0.0).placements])
+        assert len(placed) < 20, "it spins"
+        if len(placed) == 1:
+            scheduler.add(job(1, name="urgent").lasting(50.0).priority(9).arrived(20.0).row)
+    assert len(placed[0]) <= small
+    assert placed[1][0] == "urgent", "the queue was gone through from the top"
+    assert [name for some in placed for name in some if name != "urgent"] == [f"w{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_promises_of_jobs_that_had_no_turn_stand(small: int, backfill: str) -> None:
+    """The gang has a date. Jobs ahead of it come in and start until the decision ends, before its turn."""
+    machines = cluster().host("h0", "dgx-h100").host("h1", "dgx-h100")
+    play = VirtualTime(machines, machines.scheduler(Policy(backfill=backfill)), lambda row: 1_000.0)
+    play.submit(job(8, name="runs").lasting(1_000.0).row)
+    play.submit(job(8, hosts=2, name="gang").lasting(100.0).arrived(1.0).row)
+    play.decide()
+    while play.scheduler.unfinished:
+        play.decide()
+    promised = play.scheduler.promises["gang"]
+    for number in range(6):
+        play.scheduler.add(job(1, name=f"u{number}").lasting(100.0).priority(9).arrived(2.0 + number).row)
+    decisions = 0
+    while play.scheduler.unfinished or not decisions:
+        decision = play.scheduler.decide(play.now)
+        decisions += 1
+        assert not decision.promises
+        assert play.scheduler.promises["gang"] == promised
+    assert decisions > 6 // small

@@ -8,7 +8,7 @@ the earliest promise can start as soon as nothing runs, and the cluster never st
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -113,7 +113,7 @@ class EarlierPromises:
         waiting = (promise for job_id, promise in self.standing.items() if job_id in self._queue)
         return any(start.get(promise.job_id, math.inf) > promise.start for promise in waiting)
 
-    def remember(self, planned: list[PlannedReservation], no_turn: frozenset[str] = frozenset()) -> bool:
+    def remember(self, planned: list[PlannedReservation], no_turn: Container[str] = ()) -> bool:
         """Remember what was planned for the next round. Return whether a promise was put off, or is there no more.
 
         ``no_turn``: jobs at which nobody looked yet. They count as jobs that come in after this round.

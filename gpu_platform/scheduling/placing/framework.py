@@ -287,12 +287,14 @@ class Framework:
                 continue
             passed = gpus & step(query, snapshot, hosts)
             left = np.bitwise_count(passed)
-            # If the host had too few GPUs before, this filter is not the reason; GpuCountFilter is.
-            out = (offers.code == FITS) & (left < needed)
-            if step.code is not ReasonCode.TOO_FEW_GPUS:
-                out &= passed != gpus
-            offers.code[out] = self.number_of(step)
-            offers.left[out] = left[out]
+            few = left < needed
+            if few.any():
+                # If the host had too few GPUs before, this filter is not the reason; GpuCountFilter is.
+                out = few & (offers.code == FITS)
+                if step.code is not ReasonCode.TOO_FEW_GPUS:
+                    out &= passed != gpus
+                offers.code[out] = self.number_of(step)
+                offers.left[out] = left[out]
             gpus = passed
         return gpus
 

@@ -57,6 +57,8 @@ class PromiseLedger:
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     """Jobs whose promise is another one since :meth:`take_changed`."""
+    _started: list[PlacementRequest] = field(default_factory=list)
+    """The jobs that started since a round gave everybody a turn."""
     _first_date: float = math.inf
     """The earliest date that was told."""
 
@@ -111,7 +113,8 @@ class PromiseLedger:
 
     def update(self, found: SchedulingRound, now: float) -> list[PromiseChange]:
         """Compare the promises with what ``found`` planned. Return what changed."""
-        withdrawals = Withdrawals(self.state, found, now, self.notes)
+        self._started += (row for row, _ in found.placements)
+        withdrawals = Withdrawals(self.state, found, now, self.notes, self._started)
         planned = {one.job_id: one for _, one in found.reservations if one.is_promised}
         started = {row.job_id for row, _ in found.placements}
         changes: list[PromiseChange] = []
@@ -132,7 +135,9 @@ class PromiseLedger:
                 changes.append(self._give(row, reservation, withdrawals))
                 self._changed.add(job_id)
         self._first_date = min(self.told().values(), default=math.inf)
-        if found.hold_back_priority == -math.inf:
+        if not found.is_cut:
+            self._started.clear()
+        if found.hold_back_priority == -math.inf and not found.is_cut:
             self.notes.clear()
         return changes
 
@@ -169,6 +174,8 @@ class PromiseLedger:
         entry.proposed_at = None  # if it was placed, the store refused it
         if (row.attempt, *what_is_asked(row)) != (promise.attempt, promise.class_key, promise.time_limit_s):
             return self._take_back(row, (WithdrawalCode.JOB_CHANGED, "the job asks for something else now"))
+        if found.is_cut and row.job_id not in found.had_turns:
+            return []  # the next decision looks at it
         if holder := found.overdue.get(row.job_id):
             told = promise.is_told
             entry.promise = replace(promise, waits_for=holder)

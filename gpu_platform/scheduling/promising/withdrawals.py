@@ -42,6 +42,8 @@ class Withdrawals:
     now: float
     notes: Sequence[Cause]
     """What happened since the last decision that no promise covers."""
+    started: Sequence[PlacementRequest]
+    """The jobs that started in this round, and in rounds before it that ended early."""
     _put_off: list[tuple[float, str, Cause]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -118,7 +120,7 @@ class Withdrawals:
         known = {row.job_id} if before is None else before.ids() | {row.job_id}
         now = self.served_before(row)
         waiting = (self.state.queue.get(job_id) for job_id in now.order[: now.count])
-        started = [one for one, _ in self.found.placements if self._is_ahead(one, row)]
+        started = [one for one in self.started if self._is_ahead(one, row)]
         for other in (*started, *(one for one in waiting if one is not None)):
             may_be_new = before is not None or self._shares_decide or other.enqueued_at > promise.given_at
             if other.job_id not in known and may_be_new:
@@ -134,7 +136,7 @@ class Withdrawals:
         return self.state.order.uses_shares or self.state.quotas.lends
 
     def _runs_longer(self, promise: PromisedStart) -> Cause | None:
-        running, started = self.state.running_jobs, {row.job_id for row, _ in self.found.placements}
+        running, started = self.state.running_jobs, {row.job_id for row in self.started}
         for job in running.on(uuid for place in promise.places for uuid in place.gpu_uuids):
             if latest_end(job) > promise.start + TOLERANCE_S and job.job_id not in started:
                 return WithdrawalCode.RUNS_LONGER, runs_longer(job.job_id)
