@@ -112,7 +112,7 @@ def drawn(parts: Mapping[str, Mapping[str, Figures]]) -> str:
     charts = [bars("mean wait", names, means, duration, "mean wait")]
     for number, (least, most) in enumerate(SIZES):
         p95 = [Bars(case, [parts[name][case].p95[number] for name in names], color) for color, case in enumerate(cases)]
-        if any(any(one.values) for one in p95):
+        if any(value > 0 for one in p95 for value in one.values):  # not if all are 0 or no number
             size = (
                 "1 GPU" if most == 1 else f"more than {least - 1} GPUs" if most is None else f"{least} to {most} GPUs"
             )

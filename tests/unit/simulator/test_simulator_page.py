@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -120,6 +121,14 @@ def test_the_better_of_two_policies_is_marked() -> None:
     assert best_of(figures["Waiting, mean"], both) == {0}  # the small job goes first
     assert best_of(figures["Jobs completed"], both) == set()
     assert "Preemptions" not in figures
+
+
+def test_who_has_no_number_gets_no_bar() -> None:
+    """A part of a trace may have no job of a size. All of its bars may be missing."""
+    some = bars("p95", ["a", "b"], [Bars("one", [math.nan, 60.0], 0), Bars("two", [30.0, 45.0], 1)], duration)
+    assert some.count("<rect") == 3
+    assert "nan" not in some
+    assert "<rect" not in bars("p95", ["a"], [Bars("one", [math.nan], 0)], duration)
 
 
 def test_plots_of_nothing_are_empty_not_broken() -> None:

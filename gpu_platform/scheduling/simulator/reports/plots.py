@@ -86,14 +86,16 @@ def distribution(title: str, lines: Sequence[LineSeries], x_title: str = "time")
 def bars(
     title: str, groups: Sequence[str], series: Sequence[Bars], number: Callable[[float], str], x_title: str = ""
 ) -> str:
-    """Draw bars side by side for each of ``groups``."""
-    highest = max((max(one.values, default=0.0) for one in series), default=0.0)
+    """Draw bars side by side for each of ``groups``. A value that is no number (NaN) gets no bar."""
+    highest = max((value for one in series for value in one.values if not math.isnan(value)), default=0.0)
     marks = _time_marks(highest) if number is duration else _marks(highest)
     frame = _Frame((0.0, len(groups)), (0.0, marks[-1]))
     wide = 0.72 / len(series)
     shapes = []
     for place, one in enumerate(series):
         for group, value in enumerate(one.values):
+            if math.isnan(value):
+                continue
             x, y = frame.x(group + 0.14 + place * wide), frame.y(value)
             shapes.append(
                 f'<rect class="c{one.color % COLORS}" x="{x:.1f}" y="{y:.1f}" fill="currentColor" rx="1.5"'
