@@ -19,7 +19,7 @@ import argparse
 import math
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
 from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.observers import Observers
-from gpu_platform.scheduling.simulator.reports.plots import Bars, bars, duration, image
+from gpu_platform.scheduling.simulator.reports.plots import Bars, bars, image
 from gpu_platform.scheduling.simulator.reports.report import SIZES
 from gpu_platform.scheduling.simulator.reports.told import estimates_of, promises_of
 
@@ -106,19 +106,30 @@ def main() -> None:
 
 
 def drawn(parts: Mapping[str, Mapping[str, Figures]]) -> str:
-    """Return the figures as an image: mean waits, and p95 by size of the jobs."""
-    names, cases = list(parts), list(next(iter(parts.values())))
-    means = [Bars(case, [parts[name][case].mean for name in names], number) for number, case in enumerate(cases)]
-    charts = [bars("mean wait", names, means, duration, "mean wait")]
+    """Return the figures as an image: mean waits, and p95 by size of the jobs, each as a part of the first policy's."""
+    cases = list(next(iter(parts.values())))
+    charts = [_chart("mean wait, all jobs", parts, lambda one: one.mean)]
     for number, (least, most) in enumerate(SIZES):
-        p95 = [Bars(case, [parts[name][case].p95[number] for name in names], color) for color, case in enumerate(cases)]
-        if any(value > 0 for one in p95 for value in one.values):  # not if all are 0 or no number
-            size = (
-                "1 GPU" if most == 1 else f"more than {least - 1} GPUs" if most is None else f"{least} to {most} GPUs"
-            )
-            title = f"95 % of the jobs with {size} wait at most so long"
-            charts.append(bars(title, names, p95, duration, title))
+        size = "1 GPU" if most == 1 else f"more than {least - 1} GPUs" if most is None else f"{least} to {most} GPUs"
+        charts.append(_chart(f"wait, p95, jobs with {size}", parts, lambda one, number=number: one.p95[number]))
     return image(charts, cases)
+
+
+def _chart(title: str, parts: Mapping[str, Mapping[str, Figures]], wait: Callable[[Figures], float]) -> str:
+    """Draw ``wait`` of each policy and part, divided by that of the first policy. No bar where that is 0 or missing."""
+    firsts = [wait(next(iter(figures.values()))) for figures in parts.values()]
+    series = [
+        Bars(
+            case,
+            [
+                wait(figures[case]) / first if first > 0 else math.nan
+                for figures, first in zip(parts.values(), firsts, strict=True)
+            ],
+            color,
+        )
+        for color, case in enumerate(next(iter(parts.values())))
+    ]
+    return bars(title, list(parts), series, "{:.0%}".format, title)
 
 
 def compare(part: str, trace: Trace, skip: int, options: argparse.Namespace) -> dict[str, Figures]:
