@@ -16,6 +16,7 @@ import structlog
 
 from activities.clock import utc_now
 from activities.leader import job_metrics
+from activities.leader.garbage import spare_loaded_objects
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
@@ -235,6 +236,7 @@ class DecisionLoop:
             self._learn(run)
         for victim, reason in state.read_preempting(self._store).items():
             self._preemption_orders.resume(victim, reason, time.monotonic())
+        spare_loaded_objects()
 
     def _report_plugins(self) -> None:
         """Report which plugins are switched off, if that has changed."""

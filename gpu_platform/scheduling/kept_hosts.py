@@ -58,8 +58,8 @@ class KeptHosts:
         without a date keeps its hosts from such a job only if it came in since.
         """
         blocked_by = np.where(self._by_newcomer, self.blocked_by, NO_TURN) if from_promised else self.blocked_by
-        kept = blocked_by[resources].min(axis=0)
-        return np.minimum(kept, self.blocked_for_unlimited_by[resources].min(axis=0)) if unlimited else kept
+        kept = _first(blocked_by, resources)
+        return np.minimum(kept, _first(self.blocked_for_unlimited_by, resources)) if unlimited else kept
 
     def newcomers_keep(self, hosts: NDArray[np.intp]) -> bool:
         """Tell whether a job that came in since the last round keeps one of these hosts, by host index."""
@@ -69,3 +69,8 @@ class KeptHosts:
         """Return how much is kept or reserved. It only grows."""
         kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
         return (int(np.count_nonzero(self.has_reservation)), *map(int, kept))
+
+
+def _first(turns: NDArray[np.int64], resources: Sequence[int]) -> NDArray[np.int64]:
+    """Return for each host the first of the turns, of these resources. Callers must not change it."""
+    return turns[resources[0]] if len(resources) == 1 else turns[resources].min(axis=0)

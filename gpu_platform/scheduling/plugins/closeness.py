@@ -12,6 +12,7 @@ from gpu_platform.topology.subsets import HOST_LEVELS
 
 FASTEST_GB_S = 900.0
 """The bandwidth of 18 NVLinks of generation 5."""
+_LOG_OF_FASTEST = np.log1p(FASTEST_GB_S)
 
 
 class TopologyScore:
@@ -45,4 +46,4 @@ def closeness(offers: Offers) -> NDArray[np.float64]:
 
 def speed_of_links(offers: Offers) -> NDArray[np.float64]:
     """Return the score of each offer's bandwidth, 0 to 1, on a logarithmic scale."""
-    return np.minimum(1.0, np.log1p(offers.bandwidth_gb_s) / np.log1p(FASTEST_GB_S))
+    return np.minimum(1.0, np.log1p(offers.bandwidth_gb_s) / _LOG_OF_FASTEST)

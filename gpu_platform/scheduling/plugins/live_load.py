@@ -60,7 +60,7 @@ class HistoryScore:
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
-        return np.clip(snapshot.speed[hosts] / 2.0, 0.0, 1.0)
+        return np.minimum(np.maximum(snapshot.speed[hosts] / 2.0, 0.0), 1.0)
 
 
 class TemperatureFilter:
