@@ -86,6 +86,8 @@ def cheapest_sets(model: MoveModel, tries: int, time: SolverTime | None = None) 
     ``time`` is used up; by default it is DETERMINISTIC_LIMIT. To ask for the next set means that the last one was not
     enough in reality.
     """
+    if too_few_hosts(model):
+        return
     from ortools.sat.python import cp_model
 
     problem = cp_model.CpModel()
@@ -113,6 +115,27 @@ def cheapest_sets(model: MoveModel, tries: int, time: SolverTime | None = None) 
         if time.left <= 0:
             return
         problem.add_bool_or([variable.negated() if n in chosen else variable for n, variable in enumerate(moved)])
+
+
+def too_few_hosts(model: MoveModel) -> bool:
+    """Tell whether counting hosts shows that no set of jobs is enough, whatever it costs.
+
+    Slices of more than half of the GPUs of the largest host need a host each, and so do those of moved jobs that are as
+    large. The solver would have to try all ways to put them on hosts before it knew, and its time would be up.
+    """
+    gpus, needed = model.gang_gpus_per_host, model.gang_hosts
+    after_all = [host.free + sum(host.freed.values()) for host in model.hosts]
+    if model.minimal_sets is None or 2 * gpus <= max(after_all, default=0):
+        return False
+    ready = sum(host.free >= gpus for host in model.hosts)
+    more = [-job.hosts if job.gpus_per_host >= gpus else 0 for job in model.jobs]
+    for host, most in zip(model.hosts, after_all, strict=True):
+        if host.free < gpus <= most:
+            for job in host.freed:
+                more[job] += 1
+    best = sorted(more, reverse=True)[: model.max_moves]
+    # At least one job is moved, even if that helps nobody.
+    return needed > ready + best[0] + sum(max(one, 0) for one in best[1:]) if best else True
 
 
 def _gang(problem: cp_model.CpModel, model: MoveModel, moved: list[Any]) -> dict[int, Any]:
