@@ -5,10 +5,11 @@ after another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of
@@ -44,41 +45,68 @@ class GangBackfill:
         booked = {max(now, other.end) for other in others if other.end < math.inf}
         ends = sorted({now, *ending, *booked})
 
-        def at(number: int, others: Sequence[PlannedReservation]) -> PlannedReservation | None:
-            ended = [job for end in ends[: number + 1] for job in ending.get(end, ())]
-            return self._at(row, ended, ends[number], others, is_promised)
+        with Statement(self._snapshot) as attempt:
+            for start in ends[self._pass_ends_in_vain(row, ends, ending, attempt) :]:
+                self._end(ending.get(start, ()), attempt)
+                end = math.inf if row.time_limit_s is None else start + row.time_limit_s
+                meanwhile = [other for other in others if other.start < end and start < other.end]
+                placement = self._try(row, attempt, meanwhile)
+                if placement is not None:  # else a reservation begins in between
+                    break
+            else:
+                return None
+        return self._reservation(row, placement, start, end, meanwhile, is_promised)
 
-        low, high = 0, len(ends)
-        while low < high:  # what fits early also fits after more jobs have ended
-            middle = (low + high) // 2
-            low, high = (low, middle) if at(middle, ()) is not None else (middle + 1, high)
-        for number in range(low, len(ends)):  # but a reservation may begin in between
-            found = at(number, others)
-            if found is not None:
-                return found
-        return None
+    def _pass_ends_in_vain(
+        self, row: PlacementRequest, ends: list[float], ending: dict[float, list[RunningRow]], attempt: Statement
+    ) -> int:
+        """Let jobs end in ``attempt`` as long as the gang does not fit beside no reservation. Return how many of the
+        ``ends`` passed.
 
-    def _at(
-        self,
-        row: PlacementRequest,
-        ended: list[RunningRow],
-        start: float,
-        others: Sequence[PlannedReservation],
-        is_promised: bool,
-    ) -> PlannedReservation | None:
-        end = math.inf if row.time_limit_s is None else start + row.time_limit_s
-        meanwhile = [other for other in others if other.start < end and start < other.end]
+        What fits early also fits after more jobs have ended. Each trial costs as much as the jobs that end in it, and
+        mostly few must end: so the steps grow from the first end on, and then halve.
+        """
+        passed, step, grows = 0, 1, True
+        while step and passed < len(ends):
+            before, until = attempt.checkpoint(), min(passed + step, len(ends))
+            for end in ends[passed:until]:
+                self._end(ending.get(end, ()), attempt)
+            if self._try(row, attempt, ()) is None:
+                passed = until
+            else:
+                attempt.rollback(before)
+                grows = False
+            step = 2 * step if grows else step // 2
+        return passed
+
+    @staticmethod
+    def _end(jobs: Iterable[RunningRow], attempt: Statement) -> None:
+        for job in jobs:
+            attempt.end(job)
+
+    def _try(
+        self, row: PlacementRequest, attempt: Statement, meanwhile: Sequence[PlannedReservation]
+    ) -> Placement | None:
+        """Return a place for the gang beside these reservations. Nothing of it is held afterwards."""
 
         def lookup(request: PlacementRequest) -> Candidates:
             candidates = self._candidates.of(request)
             return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
 
-        with Statement(self._snapshot) as attempt:
-            for job in ended:
-                attempt.end(job)
-            placement = self._placer.place_in(row, attempt, lookup)
-            if placement is None:
-                return None
+        before = attempt.checkpoint()
+        placement = self._placer.place_in(row, attempt, lookup)
+        attempt.rollback(before)
+        return placement
+
+    def _reservation(
+        self,
+        row: PlacementRequest,
+        placement: Placement,
+        start: float,
+        end: float,
+        meanwhile: Sequence[PlannedReservation],
+        is_promised: bool,
+    ) -> PlannedReservation:
         hosts, own, host_resources = resources_of(placement, self._snapshot)
         # Other jobs on the rest of a host would need the same CPUs or memory. But what they were promised is theirs.
         whole = np.where(host_resources & (own != 0), self._snapshot.all_gpus[hosts] & self._snapshot.working[hosts], 0)
