@@ -140,8 +140,9 @@ class SchedulingRound:
                 self._screening.waits(drop=not policy.stops_jobs)
         if self._is_conservative:
             planned = [reservation for _, reservation in self.reservations]
-            no_turn = queue.newcomers if self.is_cut else self._screening.not_examined
-            self.puts_promises_off = self._earlier.remember(planned, no_turn - self.had_turns)
+            # A job that came in goes on putting promises off until a round has asked all whose promises it puts off.
+            newcomers = queue.newcomers if self.is_cut else self._screening.not_examined
+            self.puts_promises_off = self._earlier.remember(planned, newcomers)
             self._dates.end()
 
     @property

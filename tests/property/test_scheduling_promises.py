@@ -37,9 +37,11 @@ CLAIMED = (50031, 50544, 50633, 51095)
 """Worlds in which GPUs were once claimed for a job that could not start there, or that put a promise off elsewhere."""
 UNTOLD = (50576,)
 """Worlds in which a promise was once taken back for a reason that was not true."""
+SHARES = (73045,)
+"""Worlds in which a job that ended changed the fair shares, and so who is served first."""
 
 
-@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *STALLED, *PUT_OFF])
+@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *STALLED, *PUT_OFF, *SHARES])
 def test_nobody_waits_for_nobody_and_promises_are_kept(seed: int) -> None:
     play(Trace.random(seed))
 

@@ -56,6 +56,20 @@ def test_small_slices_take_promises_back_only_for_true_reasons(seed: int) -> Non
     play(Trace.troubled(seed))
 
 
+@pytest.mark.parametrize(
+    ("turns", "world"), [(2, Trace.troubled(74108)), (2, Trace.fragmented(74113)), (1, Trace.troubled(73351))]
+)
+def test_a_date_that_was_given_in_a_round_that_ended_early_stands_in_the_next(turns: int, world: Trace) -> None:
+    """A job that came in got its date before those behind it were asked, whose promises it puts off. In the next
+    round it kept away from them."""
+    with (
+        patch.object(rounds, "HOSTS_LOOKED_AT", 0),
+        patch.object(rounds, "FEWEST_TURNS", turns),
+        patch.object(rounds, "FEWEST_STARTS", 1),
+    ):
+        play(world)
+
+
 def test_a_promise_that_is_kept_without_a_look_at_others_is_found(small: int) -> None:
     """Else the worlds would prove nothing."""
     del small
