@@ -397,8 +397,6 @@ class World:
             if change.outcome is PromiseOutcome.WITHDRAWN:
                 taken_back[change.job_id] = change
                 self.check_reason(change)
-                if change.code is WithdrawalCode.CAME_AHEAD and self.policy.uses_shares:
-                    self.promised.pop(change.job_id, None)  # a job that ends changes the shares, too, and so the order
                 self.taken_back[str(change.code)] += 1
         dates = self.scheduler.promises
         placed = {row.job_id for row, _ in decision.placements}

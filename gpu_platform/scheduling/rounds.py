@@ -381,7 +381,9 @@ class SchedulingRound:
         state = self.state
         is_promised = first or self._is_conservative
         has_reservation = state.running_jobs.limited or self.reservations or self._earlier.unrenewed
-        if not has_reservation or self._dates_are_out(first):
+        # Shares change the order. A job that is served earlier now takes the date of nobody who was promised one.
+        may_put_off = row.job_id in state.queue.newcomers or row.job_id in self._earlier.standing
+        if not has_reservation or self._dates_are_out(first, 0 if may_put_off else len(self._earlier.unrenewed)):
             return None
         if (usable & (self._keeping_turns(row) != NO_TURN)).any():
             return None
@@ -406,10 +408,12 @@ class SchedulingRound:
         self._expected += 1
         return self.state.expected_dates.plan(row, self.now, self._others(row))
 
-    def _dates_are_out(self, first: bool) -> bool:
-        """Tell whether no job gets a date any more in this round. ``first``: as for :meth:`_date`."""
+    def _dates_are_out(self, first: bool, others: int = 0) -> bool:
+        """Tell whether no job gets a date any more in this round. ``first``: as for :meth:`_date`. ``others``: how many
+        dates of jobs that had no turn yet count, too.
+        """
         policy, queue = self.state.policy, self.state.queue
-        if policy.backfill == "keep" or len(self.reservations) >= policy.backfill_depth:
+        if policy.backfill == "keep" or len(self.reservations) + others >= policy.backfill_depth:
             return True
         # Tentative dates bind only jobs without a time limit.
         needed = first or self._is_conservative or queue.endless > 0
