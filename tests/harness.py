@@ -63,7 +63,7 @@ LEASE_TTL_S = 3600.0
 """Nodes report only when a test says so. The lease is so long that none is lost by itself."""
 
 
-_FAST: dict[str, Any] = {"health_interval_s": 0.02, "accounting_interval_s": 0.2, "time_limit_slack_s": 0.5}
+_FAST: dict[str, Any] = {"health_interval_s": 0.05, "accounting_interval_s": 0.2, "time_limit_slack_s": 0.5}
 
 
 class SimulatedNode:
@@ -223,7 +223,7 @@ class Platform:
                 looking = asyncio.create_task(node.attempts.run(node.agent))
                 stack.push_async_callback(_cancel, looking)
             executor = stack.enter_context(ThreadPoolExecutor(8))
-            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=10, policy=dict(policy or {})))
+            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=25, policy=dict(policy or {})))
             platform.settings = settings
             control = control_worker(
                 client,

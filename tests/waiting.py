@@ -8,15 +8,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 DEADLINE_S = 20.0
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
+SHORTEST_PAUSE_S, LATER_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.03, 0.1
 
 
 async def eventually(
     condition: Callable[[], Any | Awaitable[Any]], what: str = "", within_s: float = DEADLINE_S
 ) -> Any:
-    """The condition's first true value; fails with ``what`` after the deadline. A condition that takes long is looked
-    at less often, so that what it waits for has the processor."""
-    deadline = time.monotonic() + within_s
+    """The condition's first true value; fails with ``what`` after the deadline. A condition that takes long, or does
+    not come soon, is looked at less often, so that what it waits for has the processor."""
+    start = time.monotonic()
+    deadline = start + within_s
     while True:
         began = time.monotonic()
         value = condition()
@@ -26,4 +27,5 @@ async def eventually(
             return value
         now = time.monotonic()
         assert now < deadline, f"not within {within_s} s: {what or condition}"
-        await asyncio.sleep(min(max(SHORTEST_PAUSE_S, 5 * (now - began)), LONGEST_PAUSE_S))
+        later = min((now - start) / 20, LATER_PAUSE_S)
+        await asyncio.sleep(min(max(SHORTEST_PAUSE_S, later, 5 * (now - began)), LONGEST_PAUSE_S))
