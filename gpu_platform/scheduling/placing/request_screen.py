@@ -28,7 +28,7 @@ from gpu_platform.scheduling.placing.known_groups import Flags, KnownGroups
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue
 
 FIRST_GROUPS = 256
-NEW_GROUPS = 256
+NEW_GROUPS = 128
 """How many new groups are examined in one round. Each takes about 0.1 ms."""
 NOT_EXAMINED, NOT_FOR_SCREEN = -1, -2
 UNUSED_ROUNDS = 64
