@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -19,6 +20,7 @@ import psycopg
 from gpu_platform.hosts.system.ports import free_port
 
 START_TIMEOUT_S = 30
+_PREFIX = "gpu-platform-pg-"
 MEMORY_BYTES = 2 << 30
 """Free room that a directory in memory must have; a test run takes a tenth of it."""
 
@@ -41,7 +43,8 @@ def running_postgres(binaries: Path, *, durable: bool = False) -> Iterator[str]:
     """
     user = "postgres" if os.geteuid() == 0 and _exists("postgres") else "nobody" if os.geteuid() == 0 else None
     # Not pytest's tmp_path: that is closed to the unprivileged user that the server insists on.
-    directory = Path(tempfile.mkdtemp(prefix="gpu-platform-pg-", dir=None if durable else _memory()))
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=None if durable else _memory()))
+    lock = _lock(directory)
     try:
         if user is not None:
             shutil.chown(directory, user)
@@ -75,6 +78,8 @@ def running_postgres(binaries: Path, *, durable: bool = False) -> Iterator[str]:
             server.wait()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 class Databases:
@@ -108,9 +113,35 @@ def _memory() -> Path | None:
     A test begins with a copy of a database, which is hundreds of files: 180 ms of CPU on a disk, 15 ms here.
     """
     directory = Path("/dev/shm")
+    _remove_what_killed_runs_left(directory)
     if os.access(directory, os.W_OK) and shutil.disk_usage(directory).free > MEMORY_BYTES:
         return directory
     return None
+
+
+def _remove_what_killed_runs_left(directory: Path) -> None:
+    """A run that is killed cannot remove its files. Those of runs that go on are locked."""
+    for left in directory.glob(f"{_PREFIX}*"):
+        # A directory without a lock that is so young may be one whose run locks it in a moment.
+        is_old = time.time() - left.lstat().st_mtime > START_TIMEOUT_S
+        lock = _lock(left) if is_old else None
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(directory: Path) -> int | None:
+    """Lock a directory until the descriptor is closed, or this process ends. None: it is somebody else's, or locked."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _run(user: str | None, *command: object) -> None:
