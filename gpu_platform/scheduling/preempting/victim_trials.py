@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Protocol
 
 import numpy as np
@@ -88,6 +90,11 @@ class SliceVictimTrial:
             for host_index, gpus in self.of(job).items():
                 self._free[host_index] |= gpus
         self._ready = np.array([self.offers(host_index, 0) for host_index in host_indices.tolist()], bool)
+        """The answer for the last set of jobs."""
+        self._ended: dict[AttemptId, RunningRow] = {}
+        """These jobs."""
+        self._freed: dict[int, dict[AttemptId, int]] = {}
+        """Host index -> what each of them would free there."""
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> usable GPUs that the job has there. Remembered: many sets of the same jobs are tried."""
@@ -106,15 +113,27 @@ class SliceVictimTrial:
         return bool(self.of(job))
 
     def ready(self, without: Iterable[RunningRow]) -> NDArray[np.bool_]:
-        """Return the hosts that could take a slice once the jobs ``without`` have ended."""
-        freed: dict[int, int] = {}
-        for job in without:
-            for host_index, gpus in self.of(job).items():
-                freed[host_index] = freed.get(host_index, 0) | gpus
-        ready = self._ready.copy()
-        for host_index, gpus in freed.items():
-            ready[host_index] = self.offers(host_index, gpus)
-        return ready
+        """Return the hosts that could take a slice once the jobs ``without`` have ended. Callers must not change it.
+
+        A search asks for many sets that differ by one job. So only hosts of jobs that were not in both the last set
+        and this one are looked at.
+        """
+        ended = {(job.job_id, job.attempt): job for job in without}
+        changed = ended.keys() ^ self._ended.keys()
+        touched: set[int] = set()
+        for key in changed:
+            for host_index, gpus in self.of(ended.get(key) or self._ended[key]).items():
+                there = self._freed.setdefault(host_index, {})
+                if key in ended:
+                    there[key] = gpus
+                else:
+                    del there[key]
+                touched.add(host_index)
+        for host_index in touched:
+            freed = reduce(or_, self._freed[host_index].values(), 0)
+            self._ready[host_index] = self.offers(host_index, freed)
+        self._ended = ended
+        return self._ready
 
     def fits(self, without: Iterable[RunningRow]) -> bool:
         """Tell whether enough hosts of one domain could take a slice."""
