@@ -113,10 +113,12 @@ class Scheduler:
         """The last round. It is valid until something changes."""
 
     def prepare(self) -> None:
-        """Compute now what would make the first decisions slow: the ratings of all sets of GPUs, per kind of host."""
+        """Compute now what would make the first decisions slow: the ratings of all sets of GPUs, per kind of host, and
+        when each GPU is free. Call it when everything is loaded."""
         for machine in self.snapshot.machines:
             for size in range(1, machine.size + 1):
                 best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
+        self._book.forecast.ends()
         if self.policy.defragmentation or self.policy.recovery:
             load_solver()
 
