@@ -12,6 +12,7 @@ from gpu_platform.scheduling.backfilling.backfill import Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
@@ -50,6 +51,7 @@ class SchedulerState:
     gang_backfill: GangBackfill
     remembered: RememberedPromises
     empty_fits: EmptyFits
+    forecast: ReleaseForecast
     expected_dates: ExpectedDates
 
 

@@ -77,6 +77,7 @@ class Scheduler:
         self.gangs = GangPlacer(self.framework, self.snapshot, self.candidates, self.epoch)
         if self.policy.backfill not in BACKFILLS:
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
+        forecast = ReleaseForecast(self.framework, self.snapshot, self.running_jobs)
         self._state = SchedulerState(
             policy=self.policy,
             epoch=self.epoch,
@@ -94,9 +95,8 @@ class Scheduler:
             gang_backfill=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
             remembered=RememberedPromises(),
             empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
-            expected_dates=ExpectedDates(
-                ReleaseForecast(self.framework, self.snapshot, self.running_jobs), self.snapshot, self.queue
-            ),
+            forecast=forecast,
+            expected_dates=ExpectedDates(forecast, self.snapshot, self.queue),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals)
         self._ledger = PromiseLedger(self._state, self._proposals)
@@ -118,7 +118,7 @@ class Scheduler:
         for machine in self.snapshot.machines:
             for size in range(1, machine.size + 1):
                 best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
-        self._book.forecast.ends()
+        self._state.forecast.ends()
         if self.policy.defragmentation or self.policy.recovery:
             load_solver()
 

@@ -38,7 +38,7 @@ CLAIMED = (50031, 50544, 50633, 51095)
 UNTOLD = (50576,)
 """Worlds in which a promise was once taken back for a reason that was not true."""
 SHARES = (73045,)
-"""Worlds in which a job that ended changed the fair shares, and so who is served first."""
+"""Worlds in which fair shares changed, and a promised job lost its date to one that is served earlier now."""
 
 
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *STALLED, *PUT_OFF, *SHARES])

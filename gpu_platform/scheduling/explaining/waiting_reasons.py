@@ -15,7 +15,6 @@ from functools import partial
 from gpu_platform.domain.jobs.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.prediction.start_intervals import StartIntervals
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start
 from gpu_platform.scheduling.explaining.explain import (
     BlockedHosts,
@@ -58,7 +57,7 @@ class WaitingReasons:
 
     def __init__(self, state: SchedulerState, next_preemption: NextPreemption, intervals: StartIntervals) -> None:
         self._state, self._next_preemption, self._intervals = state, next_preemption, intervals
-        self.forecast = ReleaseForecast(state.framework, state.snapshot, state.running_jobs)
+        self.forecast = state.forecast
         self._published: dict[str, Reason] = {}
         self._new: deque[str] = deque()
         self._due: deque[str] = deque()
