@@ -107,8 +107,7 @@ class Scheduler:
         self._book = WaitingReasons(self._state, self._planner.next_preemption, self.intervals)
         self._put_off = 0
         """How many rounds in a row started nobody, but put promises off."""
-        self.unfinished = False
-        """The last decision left something for the next one, so that it did not take long. Call :meth:`decide` soon."""
+        self._round_is_unfinished = False
         self.round = SchedulingRound(self._state, 0.0, self._propose)
         """The last round. It is valid until something changes."""
 
@@ -248,6 +247,12 @@ class Scheduler:
         return self._explains and self._book.pending()
 
     @property
+    def unfinished(self) -> bool:
+        """True if the last decision left something for the next one, so that it did not take long. Then call
+        :meth:`decide` soon."""
+        return self._round_is_unfinished or self._planner.is_searching
+
+    @property
     def promises(self) -> dict[str, float]:
         """Return waiting job -> its promised start, as of the last decision. Only jobs that have one."""
         return self._ledger.told()
@@ -296,7 +301,8 @@ class Scheduler:
         hold_back_priority = self._planner.hold_back_priority(now)
         settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
         if settled and not self._ledger.is_due(now):
-            decision = Decision(reasons=self._renew(idle=True), expired=expired)
+            found = self._planner.plan(self.round, now) if self._planner.is_searching else []
+            decision = Decision(reasons=self._renew(idle=True), expired=expired, preemptions=found)
         else:
             self._serve(now, hold_back_priority)
             promises = self._ledger.update(self.round, now)
@@ -306,7 +312,7 @@ class Scheduler:
             decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
         # At the end, because trials during the decision also increase the snapshot's version. Claims of new preemptions
         # count from the next round on.
-        version = -1 if decision.preemptions or self.unfinished else self.snapshot.version
+        version = -1 if decision.preemptions or self._round_is_unfinished else self.snapshot.version
         self._settled = (version, self.queue.version, period, hold_back_priority)
         return decision
 
@@ -314,7 +320,7 @@ class Scheduler:
         """Serve the queue. If nobody starts, but promises of jobs behind were put off, there is another round."""
         claims = self._planner.claims(now)
         self._state.expected_dates.forget_started()
-        self._put_off = self._put_off if self.unfinished else 0
+        self._put_off = self._put_off if self._round_is_unfinished else 0
         while True:
             self.round = SchedulingRound(
                 self._state, now, self._propose, claims=claims, hold_back_priority=hold_back_priority
@@ -322,8 +328,8 @@ class Scheduler:
             self.round.serve()
             self._put_off = self._put_off + 1 if self.round.puts_promises_off and not self.round.placements else 0
             again = 0 < self._put_off < MAX_ROUNDS
-            self.unfinished = self.round.is_unfinished or (again and self.round.is_bounded)
-            if not again or self.unfinished:
+            self._round_is_unfinished = self.round.is_unfinished or (again and self.round.is_bounded)
+            if not again or self._round_is_unfinished:
                 return
 
     def explain(self, now: float) -> dict[str, Reason]:

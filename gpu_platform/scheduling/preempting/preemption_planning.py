@@ -85,6 +85,11 @@ class PreemptionPlanner:
         self._budget = state.policy.recovery_budget
         """What is left of the budget for the jobs that are displaced now."""
 
+    @property
+    def is_searching(self) -> bool:
+        """True if a search goes on. Then call :meth:`plan` soon, even if nothing has changed."""
+        return False
+
     def mark_preempting(self, key: AttemptId) -> None:
         """Note that another leader ordered the job to stop."""
         self._being_preempted.add(key)
