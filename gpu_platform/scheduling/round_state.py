@@ -22,7 +22,7 @@ from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
+from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder
 from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
@@ -69,14 +69,6 @@ def resources_taken(row: PlacementRequest) -> list[int]:
     """Return which of RESOURCES the job takes. Only jobs that take the same are in its way."""
     resources = [GPUS] if row.gpu_count else []
     return [*resources, HOST_ROOM] if row.needs_host_resources else resources or [GPUS]
-
-
-def share_of(state: SchedulerState, now: float, row: PlacementRequest) -> FairShareKey:
-    """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
-    fair = state.order.share_key(row, state.queue.order(row), state.shares, state.snapshot.gpus, now)
-    if not state.quotas.lends:
-        return fair
-    return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
 
 def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.bool_] | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,8 +37,9 @@ from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.quota_denials import QuotaDenials
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken, share_of, usable_hosts
+from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken, usable_hosts
 from gpu_platform.scheduling.screening import Screening, Verdict
+from gpu_platform.scheduling.share_keys import ShareKeys
 
 MAX_TENTATIVE_DATES = 4
 """How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
@@ -102,14 +103,14 @@ class SchedulingRound:
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
         self._screening = Screening(state.screen, state.queue)
-        self._shares_decide = state.order.uses_shares or state.quotas.lends
+        self._shares = ShareKeys(state, self.now)
         self._most_turns = max(FEWEST_TURNS, HOSTS_LOOKED_AT // max(hosts, 1))
         self.is_cut = False
         """The round ended early, because it started enough. Jobs behind had no turn."""
 
     def serve(self) -> None:
         """Give a turn to each group of jobs for which it could change anything."""
-        share = partial(share_of, self.state, self.now) if self._shares_decide else None
+        share = self._shares.of if self._shares.decide else None
         queue, policy = self.state.queue, self.state.policy
         for claim in self.claims:
             # Claims come first. Otherwise a job that waits because of the claim might keep its hosts.
@@ -136,8 +137,7 @@ class SchedulingRound:
                     break
             else:
                 turns.waits(*self._also_wait(row))
-                # Plans to stop or move jobs read which jobs had a turn.
-                self._screening.waits(drop=not policy.stops_jobs)
+                self._screening.waits()
         if self._is_conservative:
             planned = [reservation for _, reservation in self.reservations]
             # A job that came in goes on putting promises off until a round has asked all whose promises it puts off.
@@ -197,9 +197,22 @@ class SchedulingRound:
 
     def turn_of(self, row: PlacementRequest) -> float:
         """Return a number between the turns that were given. Jobs with smaller turns are ahead."""
-        if self._shares_decide:
-            return len(self.turns) + 0.5
-        return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
+        return bisect(self.turns, self._sort_key(row)) + 0.5
+
+    def in_order(self) -> Iterator[WaitingEntry]:
+        """Yield the first job of each class that waits, in the order of service, whether it had a turn or not."""
+        queue, seen = self.state.queue, set[str]()
+        rows: Iterable[PlacementRequest] = queue.jobs_in_order.items
+        if self._shares.decide:
+            firsts = (queue.first_of(class_key) for class_key in queue.classes())
+            rows = sorted((row for row in firsts if row is not None), key=self._sort_key)
+        for row in rows:
+            if row.class_key not in seen and row.job_id not in self._screening.not_examined:
+                seen.add(row.class_key)
+                yield self.waiting.get(row.class_key) or WaitingEntry(row, self.turn_of(row), self.denial(row))
+
+    def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
+        return self._shares.of(row), self.state.queue.order(row)
 
     def denial(self, row: PlacementRequest) -> QuotaDenial | None:
         """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
@@ -213,7 +226,7 @@ class SchedulingRound:
         limits = row.time_limit_s or math.inf, False, row.longest_s or math.inf
         if verdict.hopeless and not row.has_exclusions:
             return ALL_BLOCKED, False, None
-        if verdict.settled and verdict.no_place and not state.policy.stops_jobs:
+        if verdict.settled and verdict.no_place:
             return limits
         if not row.is_plain:
             return (None, False, None) if row.has_exclusions else limits
@@ -267,8 +280,9 @@ class SchedulingRound:
             return False
         state.queue.remove(row.job_id)
         self._earlier.unrenewed.pop(row.job_id, None)
-        self._denials.forget()
         self.placed(row, placement)
+        self._denials.forget()
+        self._shares.forget()
         self.placements.append((row, placement))
         return True
 

@@ -96,10 +96,8 @@ class Screening:
         if index >= 0:
             self._screen.looked(index, candidates)
 
-    def waits(self, *, drop: bool) -> None:
-        """Note that the round looked at a job, and the job waits. ``drop``: jobs that would change nothing may lose
-        their turns.
-        """
+    def waits(self) -> None:
+        """Note that the round looked at a job, and the job waits. Jobs that change nothing may lose their turn then."""
         self._in_vain += 1
         if self._verdicts is None or self._in_vain < self._most:
             return
@@ -107,8 +105,7 @@ class Screening:
         if self._stamp() != self._seen:
             self._most = min(2 * self._most, MOST_IN_VAIN)
             self._look()
-            if drop:
-                self._drop()
+            self._drop()
 
     def _look(self) -> None:
         self._seen = self._stamp()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -153,9 +154,8 @@ class PreemptionPlanner:
             return []
         staying, being_preempted = self._running()
         self._being_preempted &= {(row.job_id, row.attempt) for row in being_preempted}
-        waiting = sorted(found.waiting.values(), key=lambda entry: entry.turn)
-        decided = self._preempt(found, waiting, staying, being_preempted, now) if policy.preemption else None
-        waiting = [entry for entry in waiting if entry.denial is None]
+        decided = self._preempt(found, found.in_order(), staying, being_preempted, now) if policy.preemption else None
+        waiting = (entry for entry in found.in_order() if entry.denial is None)
         if decided is None and not being_preempted and not self._claims:
             self._move_planner.avoid([one for _, one in found.reservations if one.is_promised])
             decided = self._move(waiting, staying, now, partial(_gain, found.promises(), now))
@@ -184,7 +184,7 @@ class PreemptionPlanner:
         looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
         moments = [now, *sorted(looks)]
         excess, chances = state.quotas.borrowed(row.namespace for row in staying), list[tuple[float, float, str]]()
-        for entry in self._preemptors(sorted(found.waiting.values(), key=lambda entry: entry.turn), staying):
+        for entry in self._preemptors(found.in_order(), staying):
             row = entry.row
             eligible, allowed = partial(self._eligible, row, staying, excess), self._allowance(row)
             at = earliest_preemption(row, state.snapshot, state.framework, eligible, moments, state.gangs, allowed)
@@ -199,11 +199,12 @@ class PreemptionPlanner:
         being_preempted = [row for row in running if (row.job_id, row.attempt) in self._being_preempted]
         return [row for row in running if (row.job_id, row.attempt) not in self._being_preempted], being_preempted
 
-    def _preemptors(self, waiting: list[WaitingEntry], staying: list[RunningRow]) -> list[WaitingEntry]:
+    def _preemptors(self, waiting: Iterable[WaitingEntry], staying: list[RunningRow]) -> list[WaitingEntry]:
         """Return the entries of ``waiting`` (in order) for which other jobs might be stopped."""
         lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
         # A job over its quota may still start if jobs of lower priority are stopped.
-        return [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest][:PREEMPTORS]
+        able = (entry for entry in waiting if entry.denial is None or entry.row.priority > lowest)
+        return list(islice(able, PREEMPTORS))
 
     def _eligible(
         self, row: PlacementRequest, staying: list[RunningRow], excess: dict[str, int], at: float
@@ -225,7 +226,7 @@ class PreemptionPlanner:
     def _preempt(
         self,
         found: SchedulingRound,
-        waiting: list[WaitingEntry],
+        waiting: Iterable[WaitingEntry],
         staying: list[RunningRow],
         being_preempted: list[RunningRow],
         now: float,
@@ -270,7 +271,9 @@ class PreemptionPlanner:
         with quotas.assuming(charges):
             return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
-    def _move(self, waiting: list[WaitingEntry], staying: list[RunningRow], now: float, gain: Gain) -> list[Preemption]:
+    def _move(
+        self, waiting: Iterable[WaitingEntry], staying: list[RunningRow], now: float, gain: Gain
+    ) -> list[Preemption]:
         """Return the jobs to move: for displaced jobs if that helps, else for defragmentation."""
         policy = self._state.policy
         movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
@@ -308,13 +311,13 @@ class PreemptionPlanner:
         return [self._moved(row, plan, PreemptionReason.RECOVERY, now) for row, plan in plans]
 
     def _defragment(
-        self, waiting: list[WaitingEntry], movable: list[RunningRow], now: float, gain: Gain
+        self, waiting: Iterable[WaitingEntry], movable: list[RunningRow], now: float, gain: Gain
     ) -> list[Preemption]:
         """Return the jobs to move for the first gang that has waited long enough and that moves help."""
         policy = self._state.policy
-        waited = [entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s]
-        rows = [row for row in waited if row.gpu_count > 1]
-        due = [row for row in rows[:PREEMPTORS] if row.job_id not in self._looked_at]
+        rows = (entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s)
+        gangs = islice((row for row in rows if row.gpu_count > 1), PREEMPTORS)
+        due = [row for row in gangs if row.job_id not in self._looked_at]
         looks, found = defragment(
             due, self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now, gain
         )

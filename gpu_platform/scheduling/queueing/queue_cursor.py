@@ -58,49 +58,43 @@ class QueueCursor:
         """The needs, where fair share does not decide. Their order is known, so it is not computed in each round."""
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
         """Groups where fair share decides, otherwise needs that had a turn and of which a job is left."""
-        if share is not None:
-            cursors = (_NeedCursor(need, group) for need in queue.needs() for _, group in need.groups)
+        if share is None:
+            self._numbers = self._in_order.numbers()
+            self._alone, self._excludes = queue.first_groups_alone(self._numbers)
+        else:
+            cursors = [_NeedCursor(need, group) for need in queue.needs() for _, group in need.groups]
+            self._numbers = np.array([queue.number(one.group) for one in cursors if one.group is not None], np.intp)
             for number, cursor in enumerate(cursors):
                 row = self._first(cursor)
-                if row is not None:
-                    self._heap.append((self._sort_key(row), number, cursor))
+                assert row is not None, "a group is listed while it has jobs"
+                self._heap.append((self._sort_key(row), number, cursor))
             heapq.heapify(self._heap)
-        self._numbers = self._in_order.numbers()
-        self._alone, self._excludes = queue.first_groups_alone(self._numbers)
         self._gone: Flags = np.zeros(len(self._numbers), bool)
-        self._turns = Remaining(len(self._numbers))
+        self._turns = Remaining(len(self._numbers) if share is None else 0)
         self._current: tuple[int, _NeedCursor, PlacementRequest] | None = None
 
     def numbers(self) -> NDArray[np.intp]:
-        """Return the number of the first group of each need. Where fair share decides, of all groups. Call it before
-        ``next``."""
-        if self._share is None:
-            return self._numbers
-        groups = [cursor.group for _, _, cursor in self._heap if cursor.group is not None]
-        return np.array([self._queue.number(group) for group in groups], np.intp)
+        """Return the number of the first group of each need. Where fair share decides, of all groups."""
+        return self._numbers
 
     def drop(self, needs: Flags, groups: Flags, newcomers: Flags) -> None:
-        """Take needs out of the list, and ``groups`` that are the only ones of their needs. Both are flags in the order
-        of :meth:`numbers`. Not where fair share decides, because there the number of turns says who is ahead.
-        ``newcomers`` does not matter here.
+        """Take needs out of the list, and ``groups`` that are the only ones of their needs, or any groups where fair
+        share decides. Both are flags in the order of :meth:`numbers`. ``newcomers`` does not matter here.
         """
         if self._share is None:
             self._gone |= ((needs | groups) & self._alone) | (needs & ~self._excludes)
             self._turns.without(self._gone)
+        else:
+            self._gone |= groups
 
     def leave_out(self, groups: Flags) -> list[str]:
         """Give no turn to these, in the order of :meth:`numbers`, whoever decides. Call it before ``next``. Return
         their first jobs."""
-        places = np.flatnonzero(groups).tolist()
+        self._gone |= groups
+        self._turns.without(self._gone)
         if self._share is None:
-            self._gone |= groups
-            self._turns.without(self._gone)
-            return [self._in_order.keys[place][2] for place in places]
-        out = [self._heap[place] for place in places]
-        kept = np.flatnonzero(~groups).tolist()
-        self._heap = [self._heap[place] for place in kept]
-        heapq.heapify(self._heap)
-        return [sort_key[1][2] for sort_key, _, _ in out]
+            return [self._in_order.keys[place][2] for place in np.flatnonzero(groups).tolist()]
+        return [sort_key[1][2] for sort_key, number, _ in self._heap if groups[number]]
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
@@ -122,7 +116,7 @@ class QueueCursor:
 
     def _pop(self) -> tuple[ServiceSortKey, int, _NeedCursor] | None:
         """Take the next need or group out of the list, or return None."""
-        while self._share is None and self._heap and self._gone[self._heap[0][1]]:
+        while self._heap and self._gone[self._heap[0][1]]:
             heapq.heappop(self._heap)
         at = self._turns.first()
         if at is not None and (not self._heap or ((), self._in_order.keys[at]) < self._heap[0][0]):
@@ -206,7 +200,8 @@ class EveryJobCursor:
         self._in_order = queue.jobs_in_order.copy()
         self._numbers = self._in_order.numbers()
         self._turns = Remaining(len(self._numbers) if share is None else 0)
-        self._heap = [] if share is None else [(self._sort_key(row), row) for row in self._in_order.items]
+        items = () if share is None else enumerate(self._in_order.items)
+        self._heap = [(self._sort_key(row), place) for place, row in items]
         heapq.heapify(self._heap)
         self._places_of_always, self._places_of_newcomers = self._places(always), self._places(queue.newcomers)
         self._blocked: set[int] = set()
@@ -222,28 +217,26 @@ class EveryJobCursor:
     def drop(self, needs: Flags, groups: Flags, newcomers: Flags) -> None:
         """Take jobs out of the list that are in ``needs`` or ``groups``: flags in the order of :meth:`numbers`. They
         count as jobs that wait. Those that did not wait yet at the last decision must be in ``newcomers``, too. Jobs
-        that have their turn always keep it. Not where fair share decides.
+        that have their turn always keep it.
         """
+        gone, new = needs | groups, self._places_of_newcomers
+        gone[new] &= newcomers[new]
+        gone[self._places_of_always] = False
         if self._share is None:
-            gone, new = needs | groups, self._places_of_newcomers
-            gone[new] &= newcomers[new]
-            gone[self._places_of_always] = False
             gone[: self._turns.first() or 0] = False
-            self._dropped |= gone
             self._turns.without(gone)
-            self._dropped_before = np.cumsum(self._dropped)
             self._blocked.update(self._numbers[gone].tolist())
+            self._dropped_before = np.cumsum(self._dropped | gone)
+        self._dropped |= gone
 
     def leave_out(self, groups: Flags) -> list[str]:
         """Give no turn to these jobs: flags in the order of :meth:`numbers`. Call it before ``next``. Return them."""
-        out = [self._in_order.items[place].job_id for place in np.flatnonzero(groups).tolist()]
         if self._share is None:
             self._turns.without(groups)
         else:
-            there = set(out)
-            self._heap = [entry for entry in self._heap if entry[1].job_id not in there]
+            self._heap = [entry for entry in self._heap if not groups[entry[1]]]
             heapq.heapify(self._heap)
-        return out
+        return [self._in_order.items[place].job_id for place in np.flatnonzero(groups).tolist()]
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left."""
@@ -252,9 +245,6 @@ class EveryJobCursor:
             blocked = left <= 0 and self._queue.number(self._queue.group(row)) in self._blocked
             if blocked and row.job_id not in self._always:
                 continue
-            if self._share is not None and self._heap and (current := self._sort_key(row)) > self._heap[0][0]:
-                heapq.heappush(self._heap, (current, row))  # another namespace or user is next now
-                continue
             self._current = row
             return sort_key, row
         return None
@@ -262,12 +252,25 @@ class EveryJobCursor:
     def _pop(self) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
         """Return the next job, its sort key, and how many more jobs may wait."""
         if self._share is not None:
-            return (*heapq.heappop(self._heap), self._left) if self._heap else None
+            return self._pop_by_share()
         at = self._turns.take()
         if at is None:
             return None
         left = self._left - int(self._dropped_before[at])
         return ((), self._in_order.keys[at]), self._in_order.items[at], left
+
+    def _pop_by_share(self) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
+        while self._heap:
+            sort_key, place = heapq.heappop(self._heap)
+            row = self._in_order.items[place]
+            if self._heap and (current := self._sort_key(row)) > self._heap[0][0]:
+                heapq.heappush(self._heap, (current, place))  # another namespace or user is next now
+            elif self._dropped[place]:
+                self._left -= 1
+                self._blocked.add(int(self._numbers[place]))
+            else:
+                return sort_key, row, self._left
+        return None
 
     def _places(self, jobs: Collection[str]) -> NDArray[np.intp]:
         rows = (self._queue.get(job_id) for job_id in jobs)

@@ -132,15 +132,17 @@ class QueueOrder:
             return 0.0, place, row.job_id
         return self.ageing_per_hour / 3600.0 * place - row.priority, place, row.job_id
 
-    def share_key(
-        self, row: PlacementRequest, key: QueueSortKey, shares: FairShare, gpus: int, now: float
-    ) -> FairShareKey:
-        """Return what comes before the sort key ``key`` where shares matter. ``gpus``: those of the cluster."""
-        strict = shares.order(row.namespace, row.user, now) if self.by_share else ()
+    def share(self, namespace: str, user: str, shares: FairShare, gpus: int, now: float) -> tuple[FairShareKey, float]:
+        """Return the parameters ``strict`` and ``factor`` of :meth:`share_key`. ``gpus``: those of the cluster."""
+        strict = shares.order(namespace, user, now) if self.by_share else ()
+        return strict, shares.factor(namespace, user, gpus, now) if self.share_s else 0.0
+
+    def share_key(self, key: QueueSortKey, strict: FairShareKey, factor: float) -> FairShareKey:
+        """Return what comes before the sort key ``key`` where shares matter."""
         if not self.share_s:
             return strict
         urgency, place, _ = key
-        ahead = self.share_s * shares.factor(row.namespace, row.user, gpus, now)
+        ahead = self.share_s * factor
         return *strict, (urgency - self.ageing_per_hour / 3600.0 * ahead * self.by_priority, ""), (place - ahead, "")
 
 
