@@ -229,7 +229,7 @@ class DecisionLoop:
         write_sort_keys(self._store, self._core, current.queue)
         if policy_changed:
             self._core.policy_changed()
-        self._core.prepare()
+        self._core.prepare(time.time())
         self._seq = current.seq
         self._speeds = JobSpeeds()
         for run in run_times.completed_runs(self._store) if self._policy.uses_history else ():

@@ -111,13 +111,16 @@ class Scheduler:
         self.round = SchedulingRound(self._state, 0.0, self._propose)
         """The last round. It is valid until something changes."""
 
-    def prepare(self) -> None:
-        """Compute now what would make the first decisions slow: the ratings of all sets of GPUs, per kind of host, and
-        when each GPU is free. Call it when everything is loaded."""
+    def prepare(self, now: float) -> None:
+        """Compute what would make the first decisions slow: the ratings of all sets of GPUs, per kind of host, when
+        each GPU is free, and the mix of tasks. Call it when everything is loaded. ``now``: as for :meth:`decide`."""
         for machine in self.snapshot.machines:
             for size in range(1, machine.size + 1):
                 best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
         self._state.forecast.ends()
+        self._backfill.prepare()
+        self._expected_tasks.count(now)
+        self._renew_expected_tasks(now)
         if self.policy.defragmentation or self.policy.recovery:
             load_solver()
 
@@ -286,8 +289,7 @@ class Scheduler:
         """
         self._now = now
         self.intervals.pass_time(now)
-        if self._expected_tasks.renew(self.snapshot, now):
-            self.candidates.forget_scores()  # they follow from the mix
+        self._renew_expected_tasks(now)
         for job in self.running_jobs.pass_time(now):
             self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
             self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
@@ -315,6 +317,10 @@ class Scheduler:
         version = -1 if decision.preemptions or self._round_is_unfinished else self.snapshot.version
         self._settled = (version, self.queue.version, period, hold_back_priority)
         return decision
+
+    def _renew_expected_tasks(self, now: float) -> None:
+        if self._expected_tasks.renew(self.snapshot, now):
+            self.candidates.forget_scores()  # they follow from the mix
 
     def _serve(self, now: float, hold_back_priority: float) -> None:
         """Serve the queue. If nobody starts, but promises of jobs behind were put off, there is another round."""

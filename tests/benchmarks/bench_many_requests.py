@@ -97,7 +97,7 @@ class FullCluster:
             inventory = inventories[leaf % len(MIX)](name).model_copy(update={"cpus": CPUS, "ram_mib": RAM_MIB})
             self.scheduler.upsert_host(HostRow(name, HostState.READY, inventory, f"l{leaf}", f"s{leaf // 16}"))
             self._fill(name, [gpu.uuid for gpu in inventory.gpus])
-        self.scheduler.prepare()
+        self.scheduler.prepare(self.now)
         self._rng.shuffle(self._running)
 
     def _fill(self, host: str, uuids: list[str]) -> None:

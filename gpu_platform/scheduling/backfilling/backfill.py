@@ -121,6 +121,10 @@ class Backfill:
         self._times = ReadyTimesOfRequests(framework, snapshot, running_jobs)
         self._bookings = _Bookings()
 
+    def prepare(self) -> None:
+        """Compute when each GPU is free, of all hosts at once. Else the first plan does so."""
+        self._times.ends()
+
     def plan_start(
         self,
         row: PlacementRequest,

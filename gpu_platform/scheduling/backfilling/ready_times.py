@@ -70,7 +70,6 @@ class ReadyTimesOfRequests:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
         self._known = LeastRecentlyUsed[ReadyTimes]()
         self._ends: NDArray[np.float64] = np.zeros((0, 0))
-        """[hosts, GPUs of the largest host]: when each GPU is free. Minus infinity: now. Infinity: nobody knows."""
         self._ends_seen = 0
 
     def of(self, row: PlacementRequest, able: NDArray[np.bool_]) -> ReadyTimes:
@@ -108,7 +107,7 @@ class ReadyTimesOfRequests:
 
     def are_free(self, hosts: HostIndices, gpus: GpuSets, at: float) -> bool:
         """Tell whether all these GPUs of ``hosts`` are free at that time, by time limits."""
-        ends = self._up_to_date_ends()
+        ends = self.ends()
         asked = (gpus[:, None] >> np.arange(ends.shape[1], dtype=np.uint64)) & np.uint64(1)
         return not (ends[hosts][asked != 0] > at).any()
 
@@ -133,7 +132,7 @@ class ReadyTimesOfRequests:
 
     def _never_too_late(self, row: PlacementRequest, hosts: HostIndices, usable: GpuSets) -> NDArray[np.float64]:
         """Return when each of ``hosts`` has enough of its ``usable`` GPUs, connected or not."""
-        count, ends = row.resources.gpus_per_host, self._up_to_date_ends()
+        count, ends = row.resources.gpus_per_host, self.ends()
         if not count:
             return np.full(len(hosts), -math.inf)
         width = ends.shape[1]
@@ -143,7 +142,11 @@ class ReadyTimesOfRequests:
         times = np.where(is_usable != 0, ends[hosts], math.inf)
         return np.partition(times, count - 1, axis=1)[:, count - 1]
 
-    def _up_to_date_ends(self) -> NDArray[np.float64]:
+    def ends(self) -> NDArray[np.float64]:
+        """Return [hosts, GPUs of the largest host]: when each GPU is free by time limits. Callers must not change it.
+
+        Minus infinity: now. Infinity: nobody knows.
+        """
         snapshot = self._snapshot
         shape = (len(snapshot), int(snapshot.size.max(initial=0)))
         if self._ends.shape != shape:
@@ -173,7 +176,7 @@ class ReadyTimesOfRequests:
         machine = snapshot.machines[snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
         ends = {not_before: 0}
-        free_at = self._up_to_date_ends()[host_index].tolist()
+        free_at = self.ends()[host_index].tolist()
         for position in members(usable & ~free):
             end = max(not_before, free_at[position])
             ends[end] = ends.get(end, 0) | 1 << position

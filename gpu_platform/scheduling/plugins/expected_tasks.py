@@ -8,6 +8,7 @@ when the cluster gets other machines. Scores are remembered per host, and all of
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -28,6 +29,8 @@ MAX_TASKS = 128
 """The most frequent tasks are the mix."""
 MAX_KNOWN = 1024
 """So many different tasks are counted at most. When there are more, the rarer half is forgotten."""
+MAX_AT_ONCE = 1_000
+"""How many jobs a decision counts: this takes about 10 ms."""
 _MAX_HALVINGS = 64.0
 
 
@@ -43,8 +46,8 @@ class ExpectedTasks:
         stays the mix, as it is."""
         self._prior = tuple(prior)
         self._learns = learns
-        self._came: list[tuple[Sequence[ResourceRequest], float]] = []
-        """What came since the last call of :meth:`renew`."""
+        self._came = deque[tuple[Sequence[ResourceRequest], float]]()
+        """What came and was not counted yet."""
         self._counts: dict[TypicalTask, float] = {}
         """Task -> how often it came, in tasks that came at ``_origin``. A later task counts more."""
         self._origin = self._newest = float("-inf")
@@ -68,14 +71,10 @@ class ExpectedTasks:
             self._came.append((requests, at))
 
     def renew(self, hosts: RegisteredHosts | None = None, now: float = math.inf) -> bool:
-        """Count what came. Return True if there is a new mix: enough is new, or the machines of ``hosts`` are others.
-
-        A job that is dated later than ``now`` counts as if it came now. Otherwise it would make what came before look
-        old.
+        """Count at most ``MAX_AT_ONCE`` jobs. Return True if there is a new mix: enough is new, or the machines of
+        ``hosts`` are others. ``now``: as for :meth:`count`.
         """
-        for requests, at in self._came:
-            self._count(requests, min(at, now))
-        self._came.clear()
+        self.count(now, MAX_AT_ONCE)
         unit = 2.0 ** ((self._newest - self._origin) / HALF_LIFE_S) if self._counts else 1.0
         enough = self._new > 0.0 and self._new >= max(FIRST_TASKS * unit, self._total / 2.0)
         if not (self._look_at(hosts) or enough):
@@ -87,6 +86,17 @@ class ExpectedTasks:
         if self._learns:
             self.tasks = self._most_frequent()
         return True
+
+    def count(self, now: float, most: float = math.inf) -> None:
+        """Count what came, at most so many jobs.
+
+        A job that is dated later than ``now`` counts as if it came now. Otherwise it would make what came before look
+        old.
+        """
+        while self._came and most > 0:
+            requests, at = self._came.popleft()
+            self._count(requests, min(at, now))
+            most -= 1
 
     def _count(self, requests: Sequence[ResourceRequest], at: float) -> None:
         self._pass_time(at)

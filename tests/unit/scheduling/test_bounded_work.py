@@ -8,6 +8,9 @@ import pytest
 
 import gpu_platform.topology.subsets as subsets
 from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.plugins.expected_tasks import MAX_AT_ONCE, ExpectedTasks
+from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.policy import MoveBudget, Policy
 from gpu_platform.scheduling.preempting import defragmentation, move_solver
 from gpu_platform.scheduling.preempting.moves import MovePlanner
@@ -80,7 +83,7 @@ def test_defragmentation_looks_at_all_gangs_at_once_when_that_is_quick(looked: l
 def test_a_prepared_scheduler_rates_no_sets_of_gpus_in_its_first_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subsets, "_choosers", {})
     scheduler = cluster().hosts(2, "dgx-h100").busy("dgx-h100-0", 1, 6).scheduler()
-    scheduler.prepare()
+    scheduler.prepare(NOW)
 
     def refuse(*_: object) -> None:
         raise AssertionError("the ratings were computed in a decision")
@@ -89,3 +92,35 @@ def test_a_prepared_scheduler_rates_no_sets_of_gpus_in_its_first_decision(monkey
     for size in (1, 3, 5, 8):
         scheduler.add(job(size).across_sockets().row)
     assert len(scheduler.decide(NOW).placements) >= 3
+
+
+def test_a_prepared_scheduler_looks_at_no_running_job_in_its_first_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = cluster().hosts(2, "dgx-h100")
+    for number in range(2):
+        machines.busy(f"dgx-h100-{number}", *range(8))
+    scheduler = machines.tell(Scheduler(Policy(backfill="conservative"), explains=False))
+    for number in range(2):
+        uuids = tuple(simulated_uuid(f"dgx-h100-{number}", index) for index in range(8))
+        asked = job(8, name=f"runs-{number}").lasting(NOW).row
+        scheduler.started(RunningRow.of(asked, gpu_uuids=uuids, started_at=0.0))
+    scheduler.prepare(NOW - 1.0)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("this was to be computed before")
+
+    monkeypatch.setattr(RunningJobs, "free_at", refuse)
+    monkeypatch.setattr(RunningJobs, "holders", refuse)
+    scheduler.add(job(4, name="waits").lasting(60.0).row)
+    scheduler.decide(NOW - 1.0)
+    assert scheduler.promises == {"waits": NOW}
+
+
+def test_a_decision_counts_a_part_of_thousands_of_tasks_that_came_at_once() -> None:
+    tasks, requests = ExpectedTasks([TypicalTask(gpus=1)]), job(4).row.requests
+    for _ in range(2 * MAX_AT_ONCE + 5):
+        tasks.note(requests, NOW)
+    counted = list[float]()
+    for _ in range(4):
+        tasks.renew(None, NOW)
+        counted.append(tasks._total)
+    assert counted == [MAX_AT_ONCE, 2 * MAX_AT_ONCE, 2 * MAX_AT_ONCE + 5, 2 * MAX_AT_ONCE + 5]
