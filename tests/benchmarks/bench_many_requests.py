@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
+from activities.leader.garbage import spare_loaded_objects
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
@@ -65,6 +66,8 @@ def line(hosts: int, gpus: int, name: str, waiting: int, cycles: int = CYCLES) -
     world = FullCluster(hosts, gpus, policies[name])
     for _ in range(waiting):
         world.arrive()
+    world.scheduler.prepare(world.now)  # the leader does both once everything is loaded
+    spare_loaded_objects()
     times = [world.cycle()]
     deadline = time.process_time() + 60.0
     while len(times) <= cycles and (len(times) < 4 or time.process_time() < deadline):
@@ -97,7 +100,6 @@ class FullCluster:
             inventory = inventories[leaf % len(MIX)](name).model_copy(update={"cpus": CPUS, "ram_mib": RAM_MIB})
             self.scheduler.upsert_host(HostRow(name, HostState.READY, inventory, f"l{leaf}", f"s{leaf // 16}"))
             self._fill(name, [gpu.uuid for gpu in inventory.gpus])
-        self.scheduler.prepare(self.now)
         self._rng.shuffle(self._running)
 
     def _fill(self, host: str, uuids: list[str]) -> None:

@@ -29,8 +29,8 @@ MAX_TASKS = 128
 """The most frequent tasks are the mix."""
 MAX_KNOWN = 1024
 """So many different tasks are counted at most. When there are more, the rarer half is forgotten."""
-MAX_AT_ONCE = 1_000
-"""How many jobs a decision counts: this takes about 10 ms."""
+MAX_AT_ONCE = 100
+"""How many jobs a decision counts: this takes about 1 ms."""
 _MAX_HALVINGS = 64.0
 
 
