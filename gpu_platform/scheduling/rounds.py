@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,8 +33,9 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.placement_builder import build_placement
 from gpu_platform.scheduling.placing.request_screen import ReservedGpus, RoundView
 from gpu_platform.scheduling.placing.score_table import score_table
+from gpu_platform.scheduling.queueing.in_share_order import ServiceSortKey, in_share_order
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
-from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
+from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.quota_denials import QuotaDenials
 from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken, usable_hosts
@@ -201,12 +202,8 @@ class SchedulingRound:
 
     def in_order(self) -> Iterator[WaitingEntry]:
         """Yield the first job of each class that waits, in the order of service, whether it had a turn or not."""
-        queue, seen = self.state.queue, set[str]()
-        rows: Iterable[PlacementRequest] = queue.jobs_in_order.items
-        if self._shares.decide:
-            firsts = (queue.first_of(class_key) for class_key in queue.classes())
-            rows = sorted((row for row in firsts if row is not None), key=self._sort_key)
-        for row in rows:
+        jobs, seen = self.state.queue.jobs_in_order.items, set[str]()
+        for row in in_share_order(jobs, self._sort_key) if self._shares.decide else jobs:
             if row.class_key not in seen and row.job_id not in self._screening.not_examined:
                 seen.add(row.class_key)
                 yield self.waiting.get(row.class_key) or WaitingEntry(row, self.turn_of(row), self.denial(row))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import Namespace, Quotas
-from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy import Policy, build_order
 from gpu_platform.scheduling.queueing.fair_share import FairShare
+from gpu_platform.scheduling.queueing.in_share_order import InShareOrder, ServiceSortKey
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
@@ -110,3 +113,29 @@ def test_without_ageing_it_never_does() -> None:
         play.submit(job(8, name=f"high{number}").priority(1).arrived(play.now).row)
         play.step()
     assert "low" not in play.started
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_jobs_come_in_the_order_of_shares_while_jobs_start(seed: int) -> None:
+    """Each job is the least of all that are left, by the shares at that moment."""
+    rng = random.Random(seed)
+    shares = FairShare(tree(("lab", None, 2.0), ("x", "lab", 3.0), ("y", "lab", 1.0), ("z", None, 1.0)), 200.0)
+    order = build_order(Policy(order=rng.choice(["fair_share", "multifactor"]), order_weights={"fair_share": 5.0}))
+    rows = [
+        job(rng.randint(1, 4), name=f"j{number:02d}").of(rng.choice("xyz"), rng.choice("ab")).arrived(rng.random()).row
+        for number in range(rng.randint(1, 30))
+    ]
+    rows.sort(key=order.sort_key)
+
+    def key(row: PlacementRequest) -> ServiceSortKey:
+        sort_key = order.sort_key(row)
+        return order.share_key(sort_key, *order.share(row.namespace, row.user, shares, 8, 300.0)), sort_key
+
+    left, turns = set(range(len(rows))), InShareOrder(rows, key)
+    while (place := turns.take()) is not None:
+        assert place == min(left, key=lambda one: key(rows[one]))
+        left.remove(place)
+        if rng.random() < 0.5:
+            shares.charge(rows[place].namespace, rows[place].user, rows[place].gpu_count, 300.0)
+    assert not left

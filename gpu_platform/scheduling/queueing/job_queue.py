@@ -217,6 +217,10 @@ class JobQueue:
         groups = self._needs[self.need(row)].groups
         return len(groups) == 1 and len(self._groups[groups[0][1]]) == 1
 
+    def need_of(self, row: PlacementRequest) -> Need:
+        """Return the groups that have the need of a waiting job. Callers must not change it."""
+        return self._needs[self.need(row)]
+
     def needs(self) -> Iterator[Need]:
         """Iterate over all needs. Callers must not change them; they change as jobs come and go."""
         return iter(self._needs.values())

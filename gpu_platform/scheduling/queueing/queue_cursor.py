@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
-from gpu_platform.scheduling.queueing.in_order import InOrder
+from gpu_platform.scheduling.queueing.in_share_order import InShareOrder, ServiceSortKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
-from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
 
 Flags = NDArray[np.bool_]
-ServiceSortKey = tuple[FairShareKey, QueueSortKey]
-"""(fair share, queue order). Smaller is served first."""
 ALL_BLOCKED = -1.0
 """A time limit below all others: no job of the need can start in this round."""
 
@@ -54,23 +51,20 @@ class QueueCursor:
         """``share`` gives a job's fair share where fair share decides. It changes with each placement."""
         self._queue, self._share = queue, share
         self._blocked: dict[int, _BlockedNeed] = {}
-        self._in_order = queue.needs_in_order.copy() if share is None else InOrder[Need]()
-        """The needs, where fair share does not decide. Their order is known, so it is not computed in each round."""
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
-        """Groups where fair share decides, otherwise needs that had a turn and of which a job is left."""
+        """Groups or needs that had a turn and of which a job is left."""
         if share is None:
+            self._in_order = queue.needs_in_order.copy()
             self._numbers = self._in_order.numbers()
             self._alone, self._excludes = queue.first_groups_alone(self._numbers)
+            self._turns = Remaining(len(self._numbers))
         else:
-            cursors = [_NeedCursor(need, group) for need in queue.needs() for _, group in need.groups]
-            self._numbers = np.array([queue.number(one.group) for one in cursors if one.group is not None], np.intp)
-            for number, cursor in enumerate(cursors):
-                row = self._first(cursor)
-                assert row is not None, "a group is listed while it has jobs"
-                self._heap.append((self._sort_key(row), number, cursor))
-            heapq.heapify(self._heap)
+            numbers = queue.jobs_in_order.numbers()
+            places = np.sort(np.unique(numbers, return_index=True)[1])
+            self._numbers = numbers[places]
+            self._firsts = [queue.jobs_in_order.items[place] for place in places.tolist()]
+            self._by_share = InShareOrder(self._firsts, self._sort_key)
         self._gone: Flags = np.zeros(len(self._numbers), bool)
-        self._turns = Remaining(len(self._numbers) if share is None else 0)
         self._current: tuple[int, _NeedCursor, PlacementRequest] | None = None
 
     def numbers(self) -> NDArray[np.intp]:
@@ -91,10 +85,11 @@ class QueueCursor:
         """Give no turn to these, in the order of :meth:`numbers`, whoever decides. Call it before ``next``. Return
         their first jobs."""
         self._gone |= groups
+        places = np.flatnonzero(groups).tolist()
+        if self._share is not None:
+            return [self._firsts[place].job_id for place in places]
         self._turns.without(self._gone)
-        if self._share is None:
-            return [self._in_order.keys[place][2] for place in np.flatnonzero(groups).tolist()]
-        return [sort_key[1][2] for sort_key, number, _ in self._heap if groups[number]]
+        return [self._in_order.keys[place][2] for place in places]
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
@@ -104,25 +99,43 @@ class QueueCursor:
                 continue
             row = self._first(cursor)
             assert row is not None, "a group is listed while it has jobs"
-            if self._share is not None and self._heap:
-                current = self._sort_key(row)
-                if current > sort_key and current > self._heap[0][0]:
-                    # Placements of this round count, so another namespace or user may be next now.
-                    heapq.heappush(self._heap, (current, number, cursor))
-                    continue
             self._current = (number, cursor, row)
             return sort_key, row
         return None
 
     def _pop(self) -> tuple[ServiceSortKey, int, _NeedCursor] | None:
         """Take the next need or group out of the list, or return None."""
-        while self._heap and self._gone[self._heap[0][1]]:
-            heapq.heappop(self._heap)
-        at = self._turns.first()
-        if at is not None and (not self._heap or ((), self._in_order.keys[at]) < self._heap[0][0]):
+        while self._heap:
+            known, number, cursor = self._heap[0]
+            if self._gone[number]:
+                heapq.heappop(self._heap)
+                continue
+            row = self._first(cursor)
+            assert row is not None, "a group is listed while it has jobs"
+            # Placements of this round count, so another namespace or user may be next now.
+            current = known if self._share is None else self._sort_key(row)
+            if current == known:
+                break
+            heapq.heapreplace(self._heap, (current, number, cursor))
+        first = self._next_of_list()
+        if first is None or (self._heap and self._heap[0][0] < first[0]):
+            return heapq.heappop(self._heap) if self._heap else None
+        sort_key, place = first
+        if self._share is None:
             self._turns.take()
-            return ((), self._in_order.keys[at]), at, _NeedCursor(self._in_order.items[at])
-        return heapq.heappop(self._heap) if self._heap else None
+            return sort_key, place, _NeedCursor(self._in_order.items[place])
+        self._by_share.take()
+        row = self._firsts[place]
+        return sort_key, place, _NeedCursor(self._queue.need_of(row), self._queue.group(row))
+
+    def _next_of_list(self) -> tuple[ServiceSortKey, int] | None:
+        """Return the next need or group that had no turn yet, with the sort key of its first job."""
+        if self._share is None:
+            place = self._turns.first()
+            return None if place is None else (((), self._in_order.keys[place]), place)
+        while (first := self._by_share.first()) is not None and self._gone[first[1]]:
+            self._by_share.take()
+        return first
 
     def placed(self) -> None:
         """The current job was placed. The next job of its group takes its position."""
@@ -200,9 +213,8 @@ class EveryJobCursor:
         self._in_order = queue.jobs_in_order.copy()
         self._numbers = self._in_order.numbers()
         self._turns = Remaining(len(self._numbers) if share is None else 0)
-        items = () if share is None else enumerate(self._in_order.items)
-        self._heap = [(self._sort_key(row), place) for place, row in items]
-        heapq.heapify(self._heap)
+        self._by_share = None if share is None else InShareOrder(self._in_order.items, self._sort_key)
+        self._left_out: Flags = np.zeros(len(self._numbers), bool)
         self._places_of_always, self._places_of_newcomers = self._places(always), self._places(queue.newcomers)
         self._blocked: set[int] = set()
         """The numbers of the groups of which a job waits."""
@@ -231,11 +243,8 @@ class EveryJobCursor:
 
     def leave_out(self, groups: Flags) -> list[str]:
         """Give no turn to these jobs: flags in the order of :meth:`numbers`. Call it before ``next``. Return them."""
-        if self._share is None:
-            self._turns.without(groups)
-        else:
-            self._heap = [entry for entry in self._heap if not groups[entry[1]]]
-            heapq.heapify(self._heap)
+        self._turns.without(groups)
+        self._left_out |= groups
         return [self._in_order.items[place].job_id for place in np.flatnonzero(groups).tolist()]
 
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
@@ -251,25 +260,23 @@ class EveryJobCursor:
 
     def _pop(self) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
         """Return the next job, its sort key, and how many more jobs may wait."""
-        if self._share is not None:
-            return self._pop_by_share()
+        if self._by_share is not None:
+            return self._pop_by_share(self._by_share)
         at = self._turns.take()
         if at is None:
             return None
         left = self._left - int(self._dropped_before[at])
         return ((), self._in_order.keys[at]), self._in_order.items[at], left
 
-    def _pop_by_share(self) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
-        while self._heap:
-            sort_key, place = heapq.heappop(self._heap)
-            row = self._in_order.items[place]
-            if self._heap and (current := self._sort_key(row)) > self._heap[0][0]:
-                heapq.heappush(self._heap, (current, place))  # another namespace or user is next now
-            elif self._dropped[place]:
+    def _pop_by_share(self, jobs: InShareOrder) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
+        while (first := jobs.first()) is not None:
+            sort_key, place = first
+            jobs.take()
+            if self._dropped[place]:
                 self._left -= 1
                 self._blocked.add(int(self._numbers[place]))
-            else:
-                return sort_key, row, self._left
+            elif not self._left_out[place]:
+                return sort_key, self._in_order.items[place], self._left
         return None
 
     def _places(self, jobs: Collection[str]) -> NDArray[np.intp]:
