@@ -25,8 +25,8 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import MoveBudget, Policy
+from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
-from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S
 from gpu_platform.scheduling.queueing.queue_order import ORDERS
 from gpu_platform.scheduling.scheduler import Scheduler

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -144,6 +145,8 @@ class DecisionLoop:
         self._run_times = LearnedRunTimes(store)
         self._start_ratios = StartRatios(store, epoch)
         self._recoveries = RecoveryTimes(self._holders)
+        self._aside = ThreadPoolExecutor(1, "aside")
+        """Does what would hold a decision up for too long, for the scheduler of now and for those before a reload."""
         self._seq = 0
         self._inbox = threading.Lock()
         self._unknown: list[PlacementRequest] = []
@@ -159,6 +162,7 @@ class DecisionLoop:
             self._run(stopped)
         finally:
             stopped.set()
+            self._aside.shutdown(wait=False, cancel_futures=True)  # what runs ends within its own limit
             thermometer.join()
             PLUGINS_OFF.clear()
 
@@ -224,7 +228,7 @@ class DecisionLoop:
         moves = self._policy.defragmentation or self._policy.recovery
         written = state.read_state(self._store, utc_now(), since, with_moves=moves)
         current = self._run_times.in_state(written)
-        self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
+        self._core = load_cluster_state(Scheduler(self._policy, self._epoch, aside=self._aside), current)
         self._start_ratios.teach(self._core)
         write_sort_keys(self._store, self._core, current.queue)
         if policy_changed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
@@ -53,10 +54,18 @@ them may start then. In the second round nobody comes in any more.
 class Scheduler:
     """The scheduler's core.
 
-    ``epoch`` is the leader's fencing token, which every placement carries. ``explains``: compute reasons.
+    ``epoch`` is the leader's fencing token, which every placement carries. ``explains``: compute reasons. ``aside``:
+    does what would take a decision too long, meanwhile. With None the same calls give the same answers.
     """
 
-    def __init__(self, policy: Policy | None = None, epoch: int = 0, *, explains: bool = True) -> None:
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        epoch: int = 0,
+        *,
+        explains: bool = True,
+        aside: Executor | None = None,
+    ) -> None:
         self.policy = policy or Policy()
         self.epoch = epoch
         self.snapshot = Snapshot(self.policy.fabric)
@@ -98,7 +107,7 @@ class Scheduler:
             forecast=forecast,
             expected_dates=ExpectedDates(forecast, self.snapshot, self.queue),
         )
-        self._planner = PreemptionPlanner(self._state, self._proposals)
+        self._planner = PreemptionPlanner(self._state, self._proposals, aside)
         self._ledger = PromiseLedger(self._state, self._proposals)
         self._ended: list[RunningRow] = []
         """Jobs that ended since the last decision."""
@@ -156,7 +165,7 @@ class Scheduler:
             if row.state in OUT_OF_SERVICE:
                 self._ledger.note(WithdrawalCode.HOST_OUT, f"GPU {row.index} of host {row.host} is {row.state}")
                 heals = row.state is not GpuState.OFFLINE  # DEGRADED: repair will begin soon
-                self._planner.gpu_broke(self.running_jobs.holders(row.uuid), row.uuid, self._now, heals=heals)
+                self._planner.displaced.gpu_broke(self.running_jobs.holders(row.uuid), row.uuid, self._now, heals=heals)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
         """Set how much of the hosts' CPUs and memory jobs have."""
@@ -275,7 +284,7 @@ class Scheduler:
 
     def restore_moves(self, moved: Mapping[str, Iterable[float]]) -> None:
         """Note when jobs were moved, by other leaders too, on the clock of :meth:`decide`."""
-        self._planner.restore_moves(moved)
+        self._planner.moves.restore(moved)
 
     def policy_changed(self) -> None:
         """Note that the policy is another one than that by which promises were given."""
@@ -300,7 +309,7 @@ class Scheduler:
         expired = self._expire(now)
         policy = self.policy
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
-        hold_back_priority = self._planner.hold_back_priority(now)
+        hold_back_priority = self._planner.displaced.hold_back_priority(now)
         settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
         if settled and not self._ledger.is_due(now):
             found = self._planner.plan(self.round, now) if self._planner.is_searching else []

@@ -16,8 +16,8 @@ from gpu_platform.scheduling.backfilling.promises import EarlierPromises
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.move_searches import MoveSearches
 from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
-from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import Withdrawals
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -94,7 +94,7 @@ FAULTS_OF_LEADERS = {
     "moves go against promises": (patch.object(MovePlanner, "avoid", lambda self, promised: None), "not true|reason"),
     "moves need not pay": (patch.object(MovePlan, "pays", lambda *_: True), "does not pay"),
     "jobs are moved again and again": (
-        patch.object(PreemptionPlanner, "_not_too_often", lambda self, movable, budget: movable),
+        patch.object(MoveSearches, "_not_too_often", lambda self, movable, budget: movable),
         "moved twice",
     ),
     "a new leader knows no move": (patch.object(Scheduler, "restore_moves", lambda self, moved: None), "moved twice"),

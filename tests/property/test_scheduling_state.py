@@ -21,7 +21,7 @@ from gpu_platform.domain.placing.capacity import mismatch, socket_of
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
+from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
 

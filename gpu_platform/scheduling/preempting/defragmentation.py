@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.move_solver import SolverTime
 from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
+from gpu_platform.scheduling.preempting.steps import Steps
 
 LOOK_LIMIT = 0.05
 """The solver's time for one look, in its own unit: all requests of one look together."""
@@ -22,14 +21,13 @@ LOOK_LIMIT = 0.05
 def defragment(
     waiting: Sequence[PlacementRequest],
     move_planner: MovePlanner,
-    snapshot: Snapshot,
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
     gain: Gain,
-) -> tuple[int, tuple[PlacementRequest, MovePlan] | None]:
-    """Return the first of ``waiting`` for which moving jobs pays, and which jobs to move. No job is moved for one of
-    lower priority.
+) -> Steps[tuple[int, MovePlan | None]]:
+    """Search for the first of ``waiting`` for which moving jobs pays, and for the jobs to move. No job is moved for one
+    of lower priority.
 
     The first number of the answer says at how many of ``waiting`` it looked. It stops when the solver's time for one
     look is used up: then look at the others next time.
@@ -40,8 +38,7 @@ def defragment(
             return number, None
         allowed = [job for job in movable if job.priority <= row.priority]
         limits = replace(budget, lost_gpu_s=min(budget.lost_gpu_s, gain(row)))
-        with Statement(snapshot) as attempt:
-            moves = move_planner.smallest_plan(row, allowed, limits, now, attempt, time)
+        moves = yield from move_planner.smallest_plan(row, allowed, limits, now, time)
         if moves is not None and moves.pays(gain(row), budget.restart_s):
-            return number + 1, (row, moves)
+            return number + 1, moves
     return len(waiting), None

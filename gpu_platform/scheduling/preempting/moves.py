@@ -10,9 +10,11 @@ to clear; then a smaller set may exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +30,10 @@ from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import MoveBudget
+from gpu_platform.scheduling.preempting.minimal_sets import JobSets, jobs_by_host, minimal_sets
 from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, SolverTime, cheapest_sets
 from gpu_platform.scheduling.preempting.preemption import lost_work
+from gpu_platform.scheduling.preempting.steps import Steps, computed
 from gpu_platform.scheduling.preempting.victim_trials import SliceVictimTrial
 
 MAX_TRIES = 64
@@ -38,8 +42,6 @@ MAX_PAIRS = 4_000
 """Jobs times hosts. Up to this size the whole cluster goes into the model, which takes about a second."""
 MAX_TARGETS = 40
 """In a larger cluster, how many hosts may take moved jobs: those with the most free GPUs."""
-MAX_SUBSETS_OF = 8
-"""If a host has at most this many jobs, every subset of them is looked at."""
 
 
 Gain = Callable[[PlacementRequest], float]
@@ -48,14 +50,16 @@ Gain = Callable[[PlacementRequest], float]
 
 @dataclass(frozen=True)
 class MovePlan:
-    """The gang gets ``placement`` once ``jobs`` are moved."""
+    """The gang ``row`` gets ``placement`` once ``jobs`` are moved."""
 
+    row: PlacementRequest
     jobs: tuple[RunningRow, ...]
+    """Empty: it needs no moves."""
     lost_gpu_s: float
     placement: Placement
     new_places: dict[str, Placement]
     """Where the moved jobs go, by job."""
-    is_smallest: bool
+    is_smallest: bool = True
     """False: there may be a smaller set, because not all hosts were looked at or the solver's time was up."""
 
     def pays(self, gain_gpu_s: float, restart_s: float) -> bool:
@@ -65,20 +69,53 @@ class MovePlan:
 
 @dataclass(frozen=True)
 class _MoveProblem:
+    """What one search knows of the cluster. The cluster may have changed since, so what follows from it is tried."""
+
+    row: PlacementRequest
     jobs: Sequence[RunningRow]
     """The jobs that may be moved."""
-    targets: Sequence[int]
-    """Host indices of the hosts to which they may go."""
+    costs: Sequence[float]
+    """The work that each of them would lose."""
+    held: Sequence[dict[int, int]]
+    """For each of them, host index -> the working GPUs that it has there."""
+    free: NDArray[np.integer]
+    """For each host, how many GPUs nobody has."""
+    minimal_sets: dict[int, JobSets] | None
+    """See :mod:`minimal_sets`. None: the gang has no equal slices."""
+    targets: NDArray[np.bool_]
+    """The hosts to which the jobs may go."""
+
+    def with_only(self, chosen: Iterable[int], targets: NDArray[np.bool_]) -> _MoveProblem:
+        """Return the problem in which only the jobs with these numbers may be moved, and only to ``targets``."""
+        numbers = sorted(chosen)
+        new = {number: place for place, number in enumerate(numbers)}
+        sets = {
+            host_index: [tuple(new[number] for number in some) for some in sets if new.keys() >= set(some)]
+            for host_index, sets in (self.minimal_sets or {}).items()
+        }
+        return replace(
+            self,
+            jobs=[self.jobs[number] for number in numbers],
+            costs=[self.costs[number] for number in numbers],
+            held=[self.held[number] for number in numbers],
+            minimal_sets={host_index: some for host_index, some in sets.items() if some},
+            targets=targets,
+        )
 
 
 class MovePlanner:
-    """Finds the smallest set of jobs to move for a gang."""
+    """Finds the smallest set of jobs to move for a gang. ``aside``: where the solver works. None: it is waited for."""
 
     def __init__(
-        self, snapshot: Snapshot, framework: Framework, candidates: CandidateIndex, placer: GangPlacer
+        self,
+        snapshot: Snapshot,
+        framework: Framework,
+        candidates: CandidateIndex,
+        placer: GangPlacer,
+        aside: Executor | None = None,
     ) -> None:
         self._snapshot, self._framework = snapshot, framework
-        self._candidates, self._placer = candidates, placer
+        self._candidates, self._placer, self._aside = candidates, placer, aside
         self._promised: Sequence[PlannedReservation] = ()
 
     def avoid(self, promised: Sequence[PlannedReservation]) -> None:
@@ -91,31 +128,61 @@ class MovePlanner:
         movable: Iterable[RunningRow],
         budget: MoveBudget,
         now: float,
-        attempt: Statement,
         time: SolverTime | None = None,
-    ) -> MovePlan | None:
-        """Return which of ``movable`` to move for ``row``. None: no set within the budget is enough. ``attempt`` is
-        left as it was. ``time`` is used up; by default the solver's own limit counts.
+        earlier: Sequence[MovePlan] = (),
+    ) -> Steps[MovePlan | None]:
+        """Search for the jobs out of ``movable`` to move for ``row``. None: no set within the budget is enough.
+
+        ``earlier`` plans count as carried out. ``time`` is used up; by default the solver's own limit counts. If the
+        cluster changes between the steps, the answer may be out of date.
         """
-        jobs = sorted(
-            (job for job in movable if _can_move(job) and lost_work(job, now) <= budget.lost_gpu_s),
-            key=lambda job: (lost_work(job, now), job.job_id),
-        )
-        if not jobs or (not row.needs_partial_resources and self._free() < row.gpu_count):
-            return None  # moved jobs need as many GPUs elsewhere as they free
-        whole = _MoveProblem(jobs, range(len(self._snapshot)))
-        exact = len(whole.jobs) * len(whole.targets) <= MAX_PAIRS
-        problem = whole if exact else self._cheapest_part(row, jobs, now)
+        problem = yield from self._problem(row, movable, budget, now, earlier)
         if problem is None:
             return None
-        model = self._model(self._unpromised(row), problem, budget, now)
-        for candidate in cheapest_sets(model, MAX_TRIES, time):
-            chosen = [problem.jobs[number] for number in candidate.jobs]
-            places = self.try_moving(row, chosen, attempt)
+        exact = len(problem.jobs) * len(problem.targets) <= MAX_PAIRS
+        if not exact:
+            problem = self._cheapest_part(problem)
+            yield len(problem.targets)
+        if not problem.jobs:
+            return None
+        model = yield from self._model(problem, budget)
+        sets = cheapest_sets(model, MAX_TRIES, time)
+        while (candidate := (yield from computed(partial(next, sets, None), self._aside))) is not None:
+            chosen = tuple(problem.jobs[number] for number in candidate.jobs)
+            places = yield from self._try_after(earlier, row, chosen)
             if places is not None:
-                lost = sum(lost_work(job, now) for job in chosen)
-                return MovePlan(tuple(chosen), lost, *places, is_smallest=exact and candidate.is_optimal)
+                lost = sum(problem.costs[number] for number in candidate.jobs)
+                return MovePlan(row, chosen, lost, *places, is_smallest=exact and candidate.is_optimal)
         return None
+
+    def without_moves(self, row: PlacementRequest, earlier: Sequence[MovePlan]) -> Steps[MovePlan | None]:
+        """Search for a place that the gang has without moves, once the ``earlier`` plans are carried out."""
+        places = yield from self._try_after(earlier, row, ())
+        return None if places is None else MovePlan(row, (), 0.0, *places)
+
+    def _try_after(
+        self, earlier: Sequence[MovePlan], row: PlacementRequest, jobs: Sequence[RunningRow]
+    ) -> Steps[tuple[Placement, dict[str, Placement]] | None]:
+        with self._after(earlier) as attempt:
+            places = self.try_moving(row, jobs, attempt)
+        yield len(self._snapshot) * (1 + len(jobs))
+        return places
+
+    @contextmanager
+    def _after(self, plans: Iterable[MovePlan]) -> Iterator[Statement]:
+        """Open a statement in which ``plans`` are carried out."""
+        with Statement(self._snapshot) as attempt:
+            for plan in plans:
+                self.carry_out(plan, attempt)
+            yield attempt
+
+    def carry_out(self, plan: MovePlan, attempt: Statement) -> None:
+        """Let the jobs of the plan leave, and hold all its places, whether they are free or not."""
+        for job in plan.jobs:
+            attempt.end(job)
+        for job in plan.jobs:
+            _hold(plan.new_places[job.job_id], job.namespace, attempt)
+        _hold(plan.placement, plan.row.namespace, attempt)
 
     def try_moving(
         self, row: PlacementRequest, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
@@ -148,96 +215,84 @@ class MovePlanner:
 
     # -- which sets to try -----------------------------------------------------------------------
 
-    def _model(self, row: PlacementRequest, problem: _MoveProblem, budget: MoveBudget, now: float) -> MoveModel:
-        snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
-        held = [self._held(job) for job in jobs]
-        free = np.bitwise_count(snapshot.available() & snapshot.working) * snapshot.ready
-        jobs_on = _jobs_by_host(held)
-        hosts = [
-            HostModel(
-                free=int(free[host_index]),
-                freed={n: held[n][host_index].bit_count() for n in jobs_on.get(host_index, ())},
-            )
-            for host_index in range(len(snapshot))
-        ]
-        minimal_sets: dict[int, list[tuple[int, ...]]] | None = None
-        domains = [0] * len(snapshot)
-        if row.is_plain and not row.needs_partial_resources:
-            minimal_sets = self._minimal_sets(row, jobs, held)
-            domains = domains_of(row.resources, snapshot, np.arange(len(snapshot))).tolist()
+    def _problem(
+        self,
+        row: PlacementRequest,
+        movable: Iterable[RunningRow],
+        budget: MoveBudget,
+        now: float,
+        earlier: Sequence[MovePlan],
+    ) -> Steps[_MoveProblem | None]:
+        """Look at the cluster. None: it is certain that no set is enough."""
+        lost = [(lost_work(job, now), job) for job in movable if _can_move(job)]
+        able = sorted((one for one in lost if one[0] <= budget.lost_gpu_s), key=lambda one: (one[0], one[1].job_id))
+        costs, jobs = [cost for cost, _ in able], [job for _, job in able]
+        snapshot, equal_slices = self._snapshot, row.is_plain and not row.needs_partial_resources
+        if not jobs or not (equal_slices or len(jobs) * len(snapshot) <= MAX_PAIRS):
+            return None
+        with self._after(earlier):
+            free = np.bitwise_count(snapshot.available() & snapshot.working) * snapshot.ready
+            if not row.needs_partial_resources and int(free.sum()) < row.gpu_count:
+                return None  # moved jobs need as many GPUs elsewhere as they free
+            trial = SliceVictimTrial(self._unpromised(row), snapshot, self._framework, ()) if equal_slices else None
+        yield len(jobs) + len(free)
+        held: list[dict[int, int]] = []
+        for job in jobs:
+            held.append(self._held(job))
+            yield 1
+        sets = None if trial is None else (yield from minimal_sets(trial, snapshot, held))
+        return _MoveProblem(row, jobs, costs, held, free, sets, np.ones(len(free), bool))
+
+    def _cheapest_part(self, problem: _MoveProblem) -> _MoveProblem:
+        """In a large cluster, choose the hosts that are cheapest to clear, and those with most space for the moved
+        jobs.
+        """
+        costs, sets_of = problem.costs, problem.minimal_sets or {}
+        cheapest = {
+            host_index: min((len(some), sum(costs[number] for number in some)) for some in sets)
+            for host_index, sets in sets_of.items()
+        }
+        hosts = len(problem.free)
+        roomy = np.lexsort((self._snapshot.by_name[:hosts], -problem.free.astype(np.int64)))[:MAX_TARGETS]
+        targets = np.zeros(hosts, bool)
+        targets[roomy] = True
+        chosen: dict[int, None] = {}
+        jobs_on = jobs_by_host(problem.held)
+        for host_index in sorted(cheapest, key=lambda host_index: (cheapest[host_index], host_index)):
+            there = jobs_on.get(host_index, [])
+            if (len(chosen) + len(there)) * (int(targets.sum()) + 1) > MAX_PAIRS:
+                break
+            targets[host_index] = True
+            chosen |= dict.fromkeys(there)
+        return problem.with_only(chosen, targets)
+
+    def _model(self, problem: _MoveProblem, budget: MoveBudget) -> Steps[MoveModel]:
+        row, hosts, jobs_on = problem.row.resources, range(len(problem.free)), jobs_by_host(problem.held)
+        jobs: list[JobModel] = []
+        for job, cost in zip(problem.jobs, problem.costs, strict=True):
+            jobs.append(self._job(job, cost, problem.targets))
+            yield len(hosts)
+        has_slices = problem.minimal_sets is not None
         return MoveModel(
-            hosts=hosts,
-            jobs=[self._job(job, targets, now) for job in jobs],
-            minimal_sets=minimal_sets,
-            domains=domains,
-            gang_hosts=row.resources.hosts,
-            gang_gpus_per_host=row.resources.gpus_per_host,
+            hosts=[
+                HostModel(int(free), {job: problem.held[job][host].bit_count() for job in jobs_on.get(host, ())})
+                for host, free in zip(hosts, problem.free.tolist(), strict=True)
+            ],
+            jobs=jobs,
+            minimal_sets=problem.minimal_sets,
+            domains=domains_of(row, self._snapshot, np.arange(len(hosts))).tolist() if has_slices else [0] * len(hosts),
+            gang_hosts=row.hosts,
+            gang_gpus_per_host=row.gpus_per_host,
             max_moves=budget.jobs,
             max_cost=budget.lost_gpu_s,
         )
 
-    def _job(self, job: RunningRow, targets: set[int], now: float) -> JobModel:
-        row, lost = job.requeued(), lost_work(job, now)
+    def _job(self, job: RunningRow, cost: float, targets: NDArray[np.bool_]) -> JobModel:
+        row = job.requeued()
         if not row.is_plain:
-            return JobModel(lost, 0, 0, [])
-        able = np.flatnonzero(self._candidates.of(row).after_use).tolist()
-        return JobModel(
-            lost,
-            row.resources.hosts,
-            row.resources.gpus_per_host,
-            [host_index for host_index in able if host_index in targets],
-        )
-
-    def _minimal_sets(
-        self, row: PlacementRequest, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
-    ) -> dict[int, list[tuple[int, ...]]]:
-        """Return host index -> the smallest sets of jobs that must leave so that the host can take a slice. (): none
-        must."""
-        trial = SliceVictimTrial(row, self._snapshot, self._framework, ())
-        minimal_sets: dict[int, list[tuple[int, ...]]] = {}
-        jobs_on = _jobs_by_host(held)
-        for host_index in range(len(self._snapshot)):
-            there = jobs_on.get(host_index, [])
-            found: list[tuple[int, ...]] = []
-            sizes = range(len(there) + 1) if len(there) <= MAX_SUBSETS_OF else (0, 1, 2, 3, len(there))
-            for size in sizes:
-                for some in combinations(there, size):
-                    if any(set(less) <= set(some) for less in found):
-                        continue
-                    freed = 0
-                    for number in some:
-                        freed |= held[number][host_index]
-                    if trial.offers(host_index, freed):
-                        found.append(some)
-            if found:
-                minimal_sets[host_index] = found
-        return minimal_sets
-
-    def _cheapest_part(self, row: PlacementRequest, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
-        """In a large cluster, choose the hosts that are cheapest to clear, and those with most space for the moved
-        jobs.
-        """
-        if not row.is_plain or row.needs_partial_resources:
-            return None
-        held = [self._held(job) for job in jobs]
-
-        def cost(some: Sequence[int]) -> tuple[int, float]:
-            return len(some), sum(lost_work(jobs[number], now) for number in some)
-
-        minimal_sets = self._minimal_sets(row, jobs, held)
-        order = sorted(minimal_sets, key=lambda host_index: (min(map(cost, minimal_sets[host_index])), host_index))
-        free = np.bitwise_count(self._snapshot.available() & self._snapshot.working)
-        roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
-        targets = set(roomy.tolist())
-        chosen: dict[int, None] = {}
-        jobs_on = _jobs_by_host(held)
-        for host_index in order:
-            there = jobs_on.get(host_index, [])
-            if (len(chosen) + len(there)) * (len(targets) + 1) > MAX_PAIRS:
-                break
-            targets.add(host_index)
-            chosen |= dict.fromkeys(there)
-        return _MoveProblem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
+            return JobModel(cost, 0, 0, [])
+        able = self._candidates.able(row)[: len(targets)] & targets
+        return JobModel(cost, row.resources.hosts, row.resources.gpus_per_host, np.flatnonzero(able).tolist())
 
     def _held(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> working GPUs that the job has there."""
@@ -252,11 +307,6 @@ class MovePlanner:
                 found[place[0]] = found.get(place[0], 0) | 1 << place[1]
         return found
 
-    def _free(self) -> int:
-        snapshot = self._snapshot
-        free: NDArray[np.uint64] = snapshot.available() & snapshot.working
-        return int((np.bitwise_count(free) * snapshot.ready).sum())
-
 
 def _can_move(job: RunningRow) -> bool:
     """Tell whether moving the job frees whole GPUs.
@@ -266,10 +316,6 @@ def _can_move(job: RunningRow) -> bool:
     return job.resources is not None and not job.shares and bool(job.gpu_uuids)
 
 
-def _jobs_by_host(held: Sequence[dict[int, int]]) -> dict[int, list[int]]:
-    """Return host index -> the numbers of the jobs that have GPUs there, ascending."""
-    jobs_on: dict[int, list[int]] = {}
-    for number, gpus in enumerate(held):
-        for host_index in gpus:
-            jobs_on.setdefault(host_index, []).append(number)
-    return jobs_on
+def _hold(placement: Placement, namespace: str, attempt: Statement) -> None:
+    for host_slice in placement.slices:
+        attempt.hold(host_slice, namespace)

@@ -8,8 +8,8 @@ ahead of it nor those that were moved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
 
@@ -21,18 +21,15 @@ from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, aro
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.policy import MoveBudget
-from gpu_platform.scheduling.preempting.claims import RETURN_S, Claims
-from gpu_platform.scheduling.preempting.defragmentation import defragment
-from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
+from gpu_platform.scheduling.preempting.claims import Claims
+from gpu_platform.scheduling.preempting.displaced_jobs import DisplacedJobs
+from gpu_platform.scheduling.preempting.move_searches import MoveSearches
 from gpu_platform.scheduling.preempting.preemption import (
     Preemption,
-    PreemptionReason,
     choose_victims,
     earliest_preemption,
     eligible_victims,
 )
-from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
 from gpu_platform.scheduling.rounds import SchedulingRound
 
@@ -40,106 +37,40 @@ PREEMPTORS = 8
 """For how many classes of waiting jobs other jobs may be stopped in one decision."""
 PREEMPT_AGAIN_S = 5.0
 """Seconds until the next look. Jobs reach their guaranteed run time without any other change."""
-HEAL_PATIENCE_S = 30.0
-"""A reset with its check takes less than this. Moving other jobs costs them their grace and unsaved work."""
-
-GATHER_S = 2.0
-"""After several hosts were lost, jobs of low priority wait this long, until the lost jobs are back in the queue."""
-DISPLACED_WAIT_S = 3600.0
-"""How long a job that lost its GPUs is supposed to wait for others. Nobody knows."""
-
-
-@dataclass
-class _Displaced:
-    """A job that lost hosts or GPUs."""
-
-    not_before: float = -math.inf
-    """Other jobs are moved for it only after this time, because its own GPUs may be repaired sooner."""
-    gpus: set[str] = field(default_factory=set)
-    seen: float = -math.inf
-    """When it last held something or waited. In between it does neither."""
 
 
 class PreemptionPlanner:
     """Decides which jobs are stopped or moved, and keeps the claims."""
 
-    def __init__(self, state: SchedulerState, proposals: Proposals) -> None:
+    def __init__(self, state: SchedulerState, proposals: Proposals, aside: Executor | None = None) -> None:
         self._state, self._proposals = state, proposals
-        self._move_planner = MovePlanner(state.snapshot, state.framework, state.candidates, state.gangs)
         self._being_preempted: set[AttemptId] = set()
         """Jobs that were ordered to stop and still hold GPUs."""
-        self._displaced: dict[str, _Displaced] = {}
-        """Jobs that lost hosts or GPUs and have no new place yet."""
         self._claims = Claims(state.snapshot, state.queue)
-        self._moves: dict[str, list[float]] = {}
-        """When each job was moved, within the last hour."""
-        self._next_look = -math.inf
-        self._looked_at: set[str] = set()
-        """The jobs at which defragmentation looked already. When it has looked at all, it begins again."""
-        self._losses: list[float] = []
-        """When hosts were lost, within the last GATHER_S."""
-        self._gather_until = -math.inf
-        self._returning: dict[str, int] = {}
-        """Jobs that lost hosts and are not in the queue yet, with their priorities."""
+        self.displaced = DisplacedJobs(state.queue)
+        self.moves = MoveSearches(state, self.displaced, self._claims, aside)
+        self._planned: SchedulingRound | None = None
+        """The round after which :meth:`plan` was called last."""
         self._next_preemption: tuple[SchedulingRound, tuple[str, float] | None] | None = None
         """The answer for the last round, once it was asked for."""
-        self._budget = state.policy.recovery_budget
-        """What is left of the budget for the jobs that are displaced now."""
 
     @property
     def is_searching(self) -> bool:
         """True if a search goes on. Then call :meth:`plan` soon, even if nothing has changed."""
-        return False
+        return self.moves.is_searching
 
     def mark_preempting(self, key: AttemptId) -> None:
         """Note that another leader ordered the job to stop."""
         self._being_preempted.add(key)
 
-    def restore_moves(self, moved: Mapping[str, Iterable[float]]) -> None:
-        """Note when jobs were moved."""
-        self._moves = {job_id: list(at) for job_id, at in moved.items()}
-
     def hosts_lost(self, jobs: Iterable[RunningRow], now: float) -> None:
-        """Note that these jobs were on a lost host. They will wait again, and other jobs may be moved for them at
-        once.
-        """
-        for job in jobs:
-            self._displaced[job.job_id] = _Displaced(seen=now)
-            self._returning[job.job_id] = job.priority
-        self._losses = [*(at for at in self._losses if now - at < GATHER_S), now]
-        if len(self._losses) > 1:
-            self._gather_until = now + GATHER_S
-
-    def hold_back_priority(self, now: float) -> float:
-        """Return a priority: jobs of this priority or lower are not served yet.
-
-        Jobs that lost several hosts together come back into the queue one by one, as their ranks end. If they were
-        served as they come, the quickest would get the rest of the cluster, and not the most important and oldest.
-        """
-        if now >= self._gather_until:
-            self._returning.clear()
-            return -math.inf
-        for job_id in [job_id for job_id in self._returning if job_id in self._state.queue]:
-            del self._returning[job_id]
-        return max(self._returning.values(), default=-math.inf)
-
-    def gpu_broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
-        """Note that a GPU of these jobs left service. ``heals``: it may be back soon, so other jobs are moved only
-        later.
-        """
-        for job in jobs:
-            known = self._displaced.get(job.job_id)
-            if known is None:
-                known = self._displaced[job.job_id] = _Displaced(now + HEAL_PATIENCE_S, seen=now)
-            known.gpus.add(gpu_uuid)
-        if not heals:
-            for displaced in self._displaced.values():
-                if gpu_uuid in displaced.gpus:
-                    displaced.not_before = -math.inf
+        """Note that these jobs were on a lost host."""
+        self.displaced.hosts_lost(jobs, now)
+        self.moves.stop()
 
     def placed(self, job_id: str) -> None:
         """Forget what was planned for the job. It has a place, or does not wait any more."""
-        self._displaced.pop(job_id, None)
+        self.displaced.placed(job_id)
         self._claims.drop(job_id)
 
     def claims(self, now: float) -> list[PlannedReservation]:
@@ -152,16 +83,19 @@ class PreemptionPlanner:
         policy = self._state.policy
         if not (policy.preemption or policy.defragmentation or policy.recovery):
             return []
+        if found is self._planned:  # nothing has changed since the last call
+            return self._ordered(self.moves.go_on(found, lambda: self._running()[0], now))
+        self._planned = found
         staying, being_preempted = self._running()
         self._being_preempted &= {(row.job_id, row.attempt) for row in being_preempted}
         decided = self._preempt(found, found.in_order(), staying, being_preempted, now) if policy.preemption else None
         waiting = (entry for entry in found.in_order() if entry.denial is None)
         if decided is None and not being_preempted and not self._claims:
-            self._move_planner.avoid([one for _, one in found.reservations if one.is_promised])
-            decided = self._move(waiting, staying, now, partial(_gain, found.promises(), now))
-        decided = decided or []
-        self._being_preempted |= {key for preemption in decided for key in preemption.victims}
-        return decided
+            self.moves.begin(found, waiting, staying, now)
+            decided = self.moves.go_on(found, lambda: staying, now)
+        else:
+            self.moves.stop()
+        return self._ordered(decided or [])
 
     def next_preemption(self, found: SchedulingRound) -> tuple[str, float] | None:
         """Return (job, when): the waiting job for which others will be stopped next, once they have run for
@@ -271,62 +205,6 @@ class PreemptionPlanner:
         with quotas.assuming(charges):
             return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
-    def _move(
-        self, waiting: Iterable[WaitingEntry], staying: list[RunningRow], now: float, gain: Gain
-    ) -> list[Preemption]:
-        """Return the jobs to move: for displaced jobs if that helps, else for defragmentation."""
-        policy = self._state.policy
-        movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
-        self._moves = {job: recent for job, at in self._moves.items() if (recent := [t for t in at if t > now - 3600])}
-        self._forget_settled(staying, now)
-        recovered: list[Preemption] = []
-        if policy.recovery and self._displaced and self.hold_back_priority(now) == -math.inf:
-            recovered = self._recover(self._not_too_often(movable, policy.recovery_budget), now)
-        if recovered or not policy.defragmentation or now < self._next_look:
-            return recovered
-        return self._defragment(waiting, self._not_too_often(movable, policy.defragmentation_budget), now, gain)
-
-    def _not_too_often(self, movable: list[RunningRow], budget: MoveBudget) -> list[RunningRow]:
-        return [row for row in movable if len(self._moves.get(row.job_id, ())) < budget.per_job_hour]
-
-    def _forget_settled(self, staying: list[RunningRow], now: float) -> None:
-        """Forget displaced jobs that ended meanwhile. When none is left, the whole budget is there again."""
-        held = {row.job_id for row in staying}
-        for job_id, displaced in self._displaced.items():
-            if job_id in held or job_id in self._state.queue:
-                displaced.seen = now
-        self._displaced = {job: why for job, why in self._displaced.items() if now - why.seen < RETURN_S}
-        if not self._displaced:
-            self._budget = self._state.policy.recovery_budget
-
-    def _recover(self, movable: list[RunningRow], now: float) -> list[Preemption]:
-        """Return the jobs to move for displaced jobs, and take what that costs from the budget."""
-        due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
-        displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
-        snapshot, budget = self._state.snapshot, self._budget
-        plans = recover(displaced, self._move_planner, snapshot, movable, budget, now, _gain_of_displaced)
-        if plans:
-            jobs, lost = sum(len(plan.jobs) for _, plan in plans), sum(plan.lost_gpu_s for _, plan in plans)
-            self._budget = replace(budget, jobs=budget.jobs - jobs, lost_gpu_s=budget.lost_gpu_s - lost)
-        return [self._moved(row, plan, PreemptionReason.RECOVERY, now) for row, plan in plans]
-
-    def _defragment(
-        self, waiting: Iterable[WaitingEntry], movable: list[RunningRow], now: float, gain: Gain
-    ) -> list[Preemption]:
-        """Return the jobs to move for the first gang that has waited long enough and that moves help."""
-        policy = self._state.policy
-        rows = (entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s)
-        gangs = islice((row for row in rows if row.gpu_count > 1), PREEMPTORS)
-        due = [row for row in gangs if row.job_id not in self._looked_at]
-        looks, found = defragment(
-            due, self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now, gain
-        )
-        self._looked_at |= {row.job_id for row in due[:looks]}
-        if found is not None or looks == len(due):
-            self._looked_at.clear()
-            self._next_look = now + policy.defragment_every_s  # else the next decision looks at the others
-        return [] if found is None else [self._moved(*found, PreemptionReason.DEFRAGMENTATION, now)]
-
     def _claim_without(self, row: PlacementRequest, jobs: Iterable[RunningRow], now: float) -> None:
         """Claim for ``row`` the place that it will have once ``jobs`` have ended, so that no other job takes it."""
         with Statement(self._state.snapshot) as attempt:
@@ -336,23 +214,9 @@ class PreemptionPlanner:
         if placement is not None:
             self._claims.make(row.job_id, placement, now)
 
-    def _moved(self, row: PlacementRequest, moves: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
-        self._claims.make(row.job_id, moves.placement, now)
-        for job_id, placement in moves.new_places.items():
-            self._claims.make(job_id, placement, now)
-            self._moves.setdefault(job_id, []).append(now)
-        return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
-
-
-def _gain(promised: Mapping[str, float], now: float, row: PlacementRequest) -> float:
-    """Return the GPU-seconds that are saved if ``row`` need not wait on: as long as it has waited so far, but only
-    until it would start anyway. So moves begin when waiting has cost as much as they do (as in the ski-rental problem).
-    """
-    return row.gpu_count * min(now - row.enqueued_at, promised.get(row.job_id, math.inf) - now)
-
-
-def _gain_of_displaced(row: PlacementRequest) -> float:
-    return row.gpu_count * DISPLACED_WAIT_S
+    def _ordered(self, decided: list[Preemption]) -> list[Preemption]:
+        self._being_preempted |= {key for preemption in decided for key in preemption.victims}
+        return decided
 
 
 def _keys(rows: Iterable[RunningRow]) -> tuple[AttemptId, ...]:

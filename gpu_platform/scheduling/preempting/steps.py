@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -11,6 +12,19 @@ Steps = Generator[int | None, None, T]
 """A search. After each step it yields how many jobs or hosts it looked at, or None: it waits for something that is
 computed aside. It returns its answer.
 """
+
+
+def computed(work: Callable[[], T], aside: Executor | None) -> Steps[T]:
+    """Let ``aside`` do the work, and wait for it. None: do it now, so that the same calls give the same answers."""
+    if aside is None:
+        return work()
+    answer = aside.submit(work)
+    try:
+        while not answer.done():
+            yield None
+        return answer.result()
+    finally:
+        answer.cancel()  # the search was given up: what has not begun need not be done
 
 
 class Search(Generic[T]):

@@ -96,6 +96,11 @@ class SliceVictimTrial:
         self._freed: dict[int, dict[AttemptId, int]] = {}
         """Host index -> what each of them would free there."""
 
+    @property
+    def free(self) -> Sequence[int]:
+        """For each host, the usable GPUs that nobody has, or that jobs have which were ordered to stop."""
+        return self._free
+
     def of(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> usable GPUs that the job has there. Remembered: many sets of the same jobs are tried."""
         key = (job.job_id, job.attempt)

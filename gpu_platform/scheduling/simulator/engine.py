@@ -20,6 +20,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import largest_gang
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
@@ -163,8 +164,6 @@ class _Simulation:
                 _, kind, _, what = heapq.heappop(self._events)
                 self._happens(kind, what)
             self._decide()
-            while self._scheduler.unfinished and self._waiting:
-                self._decide()
             self._observe()
             if self._progress is not None:
                 done, wait = self._done, len(self._waiting)
@@ -219,8 +218,16 @@ class _Simulation:
         self._scheduler.add(replace(record.request, attempt=record.attempt, enqueued_at=enqueued_at, run_time=run_time))
 
     def _decide(self) -> None:
-        if not self._waiting:
-            return
+        """Decide until nothing is left for a next decision."""
+        preempts = False
+        while self._waiting:
+            preempts |= bool(self._decide_once().preemptions)
+            if not self._scheduler.unfinished:
+                break
+        if self._may_preempt and self._waiting:
+            self._wake(preempts)
+
+    def _decide_once(self) -> Decision:
         if self._may_preempt:
             self._report_checkpoints()
         begin = self._clock() if self._clock else 0.0
@@ -235,8 +242,7 @@ class _Simulation:
         self._arrived.clear()
         for preemption in decision.preemptions:
             self._preempt(preemption)
-        if self._may_preempt and self._waiting:
-            self._wake(bool(decision.preemptions))
+        return decision
 
     def _start(self, record: SimulatedJob, row: PlacementRequest, placement: Placement) -> None:
         self._cluster.take(row.job_id, row.namespace, placement)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.policy import MoveBudget, Policy
-from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
+from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime

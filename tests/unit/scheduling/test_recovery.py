@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.displaced_jobs import HEAL_PATIENCE_S
 from gpu_platform.scheduling.preempting.preemption import PreemptionReason
-from gpu_platform.scheduling.preempting.preemption_planning import HEAL_PATIENCE_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster
 from tests.property.test_scheduling_moves import NOW, run, scheduler_of
