@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, combinations
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import MoveBudget, Policy
+from gpu_platform.scheduling.preempting import move_searches
 from gpu_platform.scheduling.preempting.moves import MovePlanner
-from gpu_platform.scheduling.preempting.preemption import PreemptionReason, lost_work
+from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason, lost_work
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
@@ -49,15 +53,8 @@ def carry_out(scheduler: Scheduler, machines: cluster, running: list[RunningRow]
         scheduler.add(row.requeued())
 
 
-@given(
-    kinds=st.lists(st.sampled_from(["l40s-4x-dual-socket", "a100-pcie-4x-one-bridge"]), min_size=2, max_size=4),
-    wanted=st.tuples(st.sampled_from([2, 3, 4]), st.sampled_from([1, 1, 2]), st.booleans(), st.booleans()),
-    data=st.data(),
-)
-@settings(max_examples=120, deadline=None)
-def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
-    kinds: list[str], wanted: tuple[int, int, bool, bool], data: st.DataObject
-) -> None:
+def partly_full(kinds: list[str], data: st.DataObject) -> tuple[cluster, list[RunningRow]]:
+    """A cluster in which each host has up to two jobs that may be moved."""
     machines = cluster()
     for number, kind in enumerate(kinds):
         machines.host(f"h{number}", kind, leaf=f"l{number // 2}")
@@ -72,6 +69,22 @@ def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
                 running.append(
                     run(machines, f"r{len(running)}", f"h{number}", *taken, checkpoint_at=since)
                 )  # fmt: skip
+    return machines, running
+
+
+KINDS = st.lists(st.sampled_from(["l40s-4x-dual-socket", "a100-pcie-4x-one-bridge"]), min_size=2, max_size=4)
+
+
+@given(
+    kinds=KINDS,
+    wanted=st.tuples(st.sampled_from([2, 3, 4]), st.sampled_from([1, 1, 2]), st.booleans(), st.booleans()),
+    data=st.data(),
+)
+@settings(max_examples=120, deadline=None)
+def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
+    kinds: list[str], wanted: tuple[int, int, bool, bool], data: st.DataObject
+) -> None:
+    machines, running = partly_full(kinds, data)
     gpus, hosts, cross, leaf = wanted
     gang = job(gpus, hosts=hosts, name="gang").arrived(0.0)
     gang = gang.across_sockets() if cross else gang
@@ -109,6 +122,36 @@ def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
     carry_out(scheduler, machines, running, decision)
     placed = {row.job_id for row, _ in scheduler.decide(NOW + 1).placements}
     assert placed == {"gang", *(row.job_id for row in chosen)}
+
+
+@given(kinds=KINDS, sizes=st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_searching_in_steps_finds_what_searching_at_once_finds(
+    kinds: list[str], sizes: list[int], data: st.DataObject
+) -> None:
+    """The first of the jobs that wait lost their host, the others are gangs for which jobs may be moved, too."""
+    machines, running = partly_full(kinds, data)
+    machines.host("gone", "dgx-h100")
+    displaced = data.draw(st.integers(0, len(sizes)))
+    names = [f"{'lost' if number < displaced else 'gang'}-{number}" for number in range(len(sizes))]
+    running += [run(machines, name, "gone", number) for number, name in enumerate(names[:displaced])]
+    answers: list[list[Preemption]] = []
+    decisions: list[int] = []
+    for allowance in (move_searches.ALLOWANCE, 1):
+        scheduler = scheduler_of(machines, running)
+        scheduler.upsert_host(replace(machines.host_rows["gone"], state=HostState.LOST))
+        for name, size in zip(names, sizes, strict=True):
+            scheduler.ended(name, 1)
+            scheduler.add(job(size, name=name).arrived(0.0).row)
+        with patch.object(move_searches, "ALLOWANCE", allowance):
+            made = [scheduler.decide(NOW)]
+            while scheduler.unfinished:
+                made.append(scheduler.decide(NOW))
+        answers.append([preemption for decision in made for preemption in decision.preemptions])
+        decisions.append(len(made))
+    assert answers[0] == answers[1]
+    assert decisions[0] == 1
+    assert not answers[0] or decisions[1] > 10, "the search was not done at once"
 
 
 def test_two_halves_become_a_whole_host() -> None:

@@ -163,9 +163,14 @@ class MovePlanner:
     def _try_after(
         self, earlier: Sequence[MovePlan], row: PlacementRequest, jobs: Sequence[RunningRow]
     ) -> Steps[tuple[Placement, dict[str, Placement]] | None]:
+        # To ask all hosts takes longest, and what they answered is remembered. So the trial itself is short.
+        for request in (row, *(job.requeued() for job in jobs)):
+            for group in request.rank_groups():
+                self._candidates.of(self._unpromised(group))
+                yield len(self._snapshot)
         with self._after(earlier) as attempt:
             places = self.try_moving(row, jobs, attempt)
-        yield len(self._snapshot) * (1 + len(jobs))
+        yield len(self._snapshot) * (1 + len(jobs)) // 4
         return places
 
     @contextmanager
@@ -271,7 +276,7 @@ class MovePlanner:
         jobs: list[JobModel] = []
         for job, cost in zip(problem.jobs, problem.costs, strict=True):
             jobs.append(self._job(job, cost, problem.targets))
-            yield len(hosts)
+            yield max(len(hosts) // 4, 1)
         has_slices = problem.minimal_sets is not None
         return MoveModel(
             hosts=[
