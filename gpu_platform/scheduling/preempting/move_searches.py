@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
@@ -71,7 +72,7 @@ class MoveSearches:
         self._moved = {job_id: list(at) for job_id, at in moved.items()}
 
     def begin(
-        self, found: SchedulingRound, waiting: Sequence[WaitingEntry], staying: Sequence[RunningRow], now: float
+        self, found: SchedulingRound, waiting: Iterable[WaitingEntry], staying: Sequence[RunningRow], now: float
     ) -> None:
         """Begin a search after a round, unless one goes on. ``waiting``: in order, without those over their quota.
         ``staying``: the running jobs that were not ordered to stop.
@@ -81,7 +82,8 @@ class MoveSearches:
         if not self._displaced:
             self._budget = self._state.policy.recovery_budget
         if self._search is None:
-            self._search = Search(self._look(waiting, staying, now, partial(_gain, found.promises(), now)))
+            gain = partial(_gain, found.promises(), now)
+            self._search = Search(self._look(self._due(waiting, now), staying, now, gain))
 
     def stop(self) -> None:
         """Give up the search. What it knows is of no use: other jobs were ordered to stop, or hosts were lost."""
@@ -101,9 +103,19 @@ class MoveSearches:
 
     # -- searching -------------------------------------------------------------------------------
 
+    def _due(self, waiting: Iterable[WaitingEntry], now: float) -> list[PlacementRequest]:
+        """Return the gangs at which defragmentation looks now: they have waited long enough."""
+        policy = self._state.policy
+        if not policy.defragmentation or now < self._next_look:
+            return []
+        rows = (entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s)
+        gangs = islice((row for row in rows if row.gpu_count > 1), GANGS)
+        return [row for row in gangs if row.job_id not in self._looked_at]
+
     def _look(
-        self, waiting: Sequence[WaitingEntry], staying: Sequence[RunningRow], now: float, gain: Gain
+        self, gangs: Sequence[PlacementRequest], staying: Sequence[RunningRow], now: float, gain: Gain
     ) -> Steps[_Answer | None]:
+        """Search for moves for displaced jobs. If none help, search for the first of ``gangs`` that moves help."""
         policy = self._state.policy
         displaced = self._displaced.due(now) if policy.recovery else []
         if displaced:
@@ -111,28 +123,16 @@ class MoveSearches:
             plans = yield from recover(displaced, self._planner, movable, self._budget, now, _gain_of_displaced)
             if any(plan.jobs for plan in plans):
                 return _Answer(PreemptionReason.RECOVERY, plans)
-        if policy.defragmentation and now >= self._next_look:
-            plan = yield from self._defragment(waiting, staying, now, gain)
-            if plan is not None:
-                return _Answer(PreemptionReason.DEFRAGMENTATION, [plan])
-        return None
-
-    def _defragment(
-        self, waiting: Sequence[WaitingEntry], staying: Sequence[RunningRow], now: float, gain: Gain
-    ) -> Steps[MovePlan | None]:
-        """Search for the first gang that has waited long enough and that moves help."""
-        policy = self._state.policy
-        waited = [entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s]
-        rows = [row for row in waited if row.gpu_count > 1]
-        due = [row for row in rows[:GANGS] if row.job_id not in self._looked_at]
+        if not policy.defragmentation or now < self._next_look:
+            return None
         budget = policy.defragmentation_budget
         movable = self._movable(staying, budget, now)
-        looks, found = yield from defragment(due, self._planner, movable, budget, now, gain)
-        self._looked_at |= {row.job_id for row in due[:looks]}
-        if found is not None or looks == len(due):
+        looks, found = yield from defragment(gangs, self._planner, movable, budget, now, gain)
+        self._looked_at |= {row.job_id for row in gangs[:looks]}
+        if found is not None or looks == len(gangs):
             self._looked_at.clear()
             self._next_look = now + policy.defragment_every_s  # else the next decision looks at the others
-        return found
+        return None if found is None else _Answer(PreemptionReason.DEFRAGMENTATION, [found])
 
     def _movable(self, staying: Iterable[RunningRow], budget: MoveBudget, now: float) -> list[RunningRow]:
         """Return the jobs that may be moved now."""
