@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,13 +212,15 @@ class ReleaseForecast:
 
     def _describe(self, found: Mapping[int, Mapping[AttemptId, int]]) -> tuple[list[BlockingJob], int]:
         gpus: dict[AttemptId, int] = {}
-        hosts: dict[AttemptId, list[str]] = {}
-        for host_index, holders in found.items():
+        for holders in found.values():
             for key, count in holders.items():
                 gpus[key] = gpus.get(key, 0) + count
-                hosts.setdefault(key, []).append(self._snapshot.names[host_index])
         ends = {key: latest_end(job) for key in gpus if (job := self._running_jobs.get(key)) is not None}
-        order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
+        first = nsmallest(HOLDERS, ((end, -gpus[key], key) for key, end in ends.items()))
+        hosts: dict[AttemptId, list[str]] = {key: [] for *_, key in first}
+        for host_index, holders in found.items():
+            for key in hosts.keys() & holders.keys():
+                hosts[key].append(self._snapshot.names[host_index])
         named = [
             BlockingJob(
                 job_id=key[0],
@@ -226,9 +229,9 @@ class ReleaseForecast:
                 hosts=sorted(hosts[key]),
                 ends_by=ends[key] if ends[key] < math.inf else None,
             )
-            for key in order[:HOLDERS]
+            for *_, key in first
         ]
-        return named, len(order) - len(named)
+        return named, len(ends) - len(named)
 
 
 @dataclass

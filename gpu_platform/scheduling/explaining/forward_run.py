@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts
-from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.explaining.room import Room
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -62,8 +62,9 @@ class _Date:
     line: int
     start: float
     """Infinity: nobody knows, so it keeps all hosts that it could use."""
-    gpus: Mapping[int, int]
-    """Host index -> the GPUs that are kept."""
+    hosts: HostIndices
+    gpus: GpuSets
+    """For each of ``hosts``, the GPUs that are kept."""
     is_expected: bool = False
     """It follows from expected run times: see ``expected_dates``."""
 
@@ -207,7 +208,7 @@ class ForwardRun:
         self._expected.take(found, self.now + (run_s or math.inf))
         for host, gpus in found.items():
             self._free[host] &= ~np.uint64(gpus)
-        self._refresh(found)
+        self._refresh(_indices(found))
         self._advance(number)
         return True
 
@@ -252,25 +253,25 @@ class ForwardRun:
         """Give a date to the job at the head of a line, or keep all hosts that it could use."""
         self._dates.append(self._plan(number))
         self._mark_kept()
-        self._refresh(self._dates[-1].gpus)
+        self._refresh(self._dates[-1].hosts)
 
     def _plan(self, number: int) -> _Date:
         return self._dated(number) or self._dated_by_run_times(number) or self._undated(number)
 
     def _dated(self, number: int) -> _Date | None:
         found = self._limits.earliest(self._lines[number].row) if self._with_dates else None
-        return None if found is None else _Date(number, max(found[0], self.now), found[1])
+        return None if found is None else _date(number, max(found[0], self.now), found[1])
 
     def _dated_by_run_times(self, number: int) -> _Date | None:
         row, expected = self._lines[number].row, self._expected_dates
         others = sum(date.is_expected for date in self._dates if date.line != number)
         found = expected.earliest(row, self.now, self._expected) if expected and others < MAX_DATES else None
-        return None if found is None else _Date(number, *found, is_expected=True)
+        return None if found is None else _date(number, *found, is_expected=True)
 
     def _undated(self, number: int) -> _Date:
         usable = self._all_usable[self._kind[number]]
         hosts = np.flatnonzero(np.bitwise_count(usable) >= self._gpus[number])
-        return _Date(number, math.inf, {host: int(self._snapshot.all_gpus[host]) for host in hosts.tolist()})
+        return _Date(number, math.inf, hosts, self._snapshot.all_gpus[hosts])
 
     def _mark_kept(self) -> None:
         self._date_of_kind[:], self._expected_date_of_kind[:], self._is_dated[:] = math.inf, math.inf, False
@@ -288,16 +289,16 @@ class ForwardRun:
             near = self._near_to[kind, gpus] = (self._all_usable[:, hosts] != 0).any(axis=1)
         return near
 
-    def _refresh(self, hosts: Mapping[int, int]) -> None:
+    def _refresh(self, hosts: HostIndices) -> None:
         """Count again what is free on ``hosts``, and what of that is not kept."""
-        room, left = self._free, self._free
-        if self._dates:
-            room, left = self._free.copy(), self._free.copy()
-            for date in self._dates:
-                for host in date.gpus.keys() & hosts.keys():
-                    left[host] &= ~np.uint64(date.gpus[host])
-                    if date.start == math.inf:
-                        room[host] &= ~np.uint64(date.gpus[host])
+        room, left = self._free[hosts], self._free[hosts]
+        place = np.full(len(self._free), -1)
+        place[hosts] = np.arange(len(hosts))
+        for date in self._dates:
+            at = place[date.hosts]
+            left[at[at >= 0]] &= ~date.gpus[at >= 0]
+            if date.start == math.inf:
+                room[at[at >= 0]] &= ~date.gpus[at >= 0]
         self._room.put(hosts, room)
         self._left.put(hosts, left)
 
@@ -321,7 +322,7 @@ class ForwardRun:
         self._expected.take(freed, -math.inf)
         for host, gpus in freed.items():
             self._free[host] |= np.uint64(gpus)
-        self._refresh(freed)
+        self._refresh(_indices(freed))
         for host in freed:
             self._fails &= self._room.counts_on(host)[self._kind] < self._gpus
         self._renew_dates(freed)
@@ -338,7 +339,7 @@ class ForwardRun:
             hosts = np.flatnonzero(np.bitwise_count(self._free & usable) >= self._gpus[date.line])
             if self._start(date.line, hosts, self._free):
                 self._dates.remove(date)
-                self._refresh(date.gpus)
+                self._refresh(date.hosts)
             else:
                 self._renew(date)
         if self._dates or before:
@@ -357,10 +358,20 @@ class ForwardRun:
     def _renew(self, date: _Date) -> None:
         new = self._dated(date.line)
         if new is None and (date.is_expected or date.start == math.inf):
-            new = self._dated_by_run_times(date.line) or self._undated(date.line)
+            new = self._dated_by_run_times(date.line)
+        if new is None and date.is_expected:
+            new = self._undated(date.line)
         if new is not None:
             self._dates[self._dates.index(date)] = new
-            self._refresh({**date.gpus, **new.gpus})
+            self._refresh(np.union1d(date.hosts, new.hosts))
+
+
+def _indices(gpus: Mapping[int, int]) -> HostIndices:
+    return np.fromiter(gpus, np.intp, len(gpus))
+
+
+def _date(line: int, start: float, gpus: Mapping[int, int], is_expected: bool = False) -> _Date:
+    return _Date(line, start, _indices(gpus), np.array(list(gpus.values()), np.uint64), is_expected)
 
 
 def _bits(flags: NDArray[np.bool_]) -> GpuSets:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.scheduling.cluster.snapshot import GpuSets
+from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices
 
 MANY = 64
 """If more hosts than this change at once, everything is counted again."""
@@ -32,11 +30,11 @@ class Room:
         self._hosts_with = np.bincount(places.ravel(), minlength=len(self._kinds) * columns).reshape(-1, columns)
         self._at_least: NDArray[np.int64] | None = None
 
-    def put(self, hosts: Iterable[int], free: GpuSets) -> None:
-        """Set the free GPUs of ``hosts`` to their elements of ``free``, an array over all hosts."""
-        changed = [host for host in hosts if self.free[host] != free[host]]
-        for host in changed:
-            self.free[host] = free[host]
+    def put(self, hosts: HostIndices, free: GpuSets) -> None:
+        """Set the free GPUs of ``hosts``, one element of ``free`` for each."""
+        changes = self.free[hosts] != free
+        changed = hosts[changes].tolist()
+        self.free[hosts] = free
         if len(changed) > MANY:
             self._count_all()
             return
