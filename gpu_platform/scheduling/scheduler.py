@@ -312,8 +312,11 @@ class Scheduler:
         hold_back_priority = self._planner.displaced.hold_back_priority(now)
         settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
         if settled and not self._ledger.is_due(now):
-            found = self._planner.plan(self.round, now) if self._planner.is_searching else []
-            decision = Decision(reasons=self._renew(idle=True), expired=expired, preemptions=found)
+            searching = self._planner.is_searching
+            found = self._planner.plan(self.round, now) if searching else []
+            decision = Decision(
+                reasons=self._renew(settled=True, idle=not searching), expired=expired, preemptions=found
+            )
         else:
             self._serve(now, hold_back_priority)
             promises = self._ledger.update(self.round, now)
@@ -371,12 +374,13 @@ class Scheduler:
         if before[0] == version:
             self._settled = (self.snapshot.version, *before[1:])
 
-    def _renew(self, idle: bool = False) -> dict[str, Reason]:
+    def _renew(self, settled: bool = False, idle: bool = False) -> dict[str, Reason]:
+        """Renew reasons. ``settled``: nothing has changed. ``idle``: nor is there anything else to do."""
         if not self._explains:
             self.queue.take_new_classes()
             return {}
         self._book.pass_time(self._now)
-        return self._book.renew(self.round, self._now, idle) if not idle or self._book.pending() else {}
+        return {} if settled and not self._book.pending() else self._book.renew(self.round, self._now, idle)
 
     def _propose(self, row: PlacementRequest, placement: Placement) -> None:
         self._proposals.add(Proposal(row, placement, self._now + self.policy.proposal_timeout_s))
