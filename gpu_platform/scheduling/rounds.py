@@ -69,7 +69,7 @@ class SchedulingRound:
     claims: Sequence[PlannedReservation] = ()
     """GPUs that preemption freed for certain jobs."""
     hold_back_priority: float = -math.inf
-    """Jobs of this priority or lower are not served: see ``PreemptionPlanner.hold_back_priority``."""
+    """Jobs of this priority or lower are not served: see ``DisplacedJobs.hold_back_priority``."""
     job_of_turn: dict[int, str] = field(default_factory=dict)
     """Turn -> job id, for jobs that keep or reserve something."""
     waiting: dict[str, WaitingEntry] = field(default_factory=dict)

@@ -78,7 +78,7 @@ def explain(
 
 
 def behind_displaced_jobs(reason: Reason) -> Reason:
-    """Return the reason for the moment after several hosts were lost: see ``PreemptionPlanner.hold_back_priority``."""
+    """Return the reason for the moment after several hosts were lost: see ``DisplacedJobs.hold_back_priority``."""
     return reason.model_copy(
         update={
             "code": WaitCode.BEHIND_HIGHER_PRIORITY,
