@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_platform.domain.jobs.placement import EstimateBasis, Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Scheduler
 
 MAX_FUTURE_DECISIONS = 16

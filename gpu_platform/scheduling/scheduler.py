@@ -34,7 +34,8 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy, build_framework, build_order, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
-from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
+from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
+from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
 from gpu_platform.scheduling.queueing.fair_share import FairShare
@@ -122,7 +123,9 @@ class Scheduler:
 
     def prepare(self, now: float) -> None:
         """Compute what would make the first decisions slow: the ratings of all sets of GPUs, per kind of host, when
-        each GPU is free, and the mix of tasks. Call it when everything is loaded. ``now``: as for :meth:`decide`."""
+        each GPU is free, the mix of tasks, and a copy of the cluster for trials. Call it when everything is loaded.
+        ``now``: as for :meth:`decide`.
+        """
         for machine in self.snapshot.machines:
             for size in range(1, machine.size + 1):
                 best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
@@ -130,6 +133,7 @@ class Scheduler:
         self._backfill.prepare()
         self._expected_tasks.count(now)
         self._renew_expected_tasks(now)
+        self._planner.prepare()
         if self.policy.defragmentation or self.policy.recovery:
             load_solver()
 

@@ -13,6 +13,7 @@ from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy, build_framework
 from gpu_platform.scheduling.preempting.preemption import choose_victims, eligible_victims, lost_work
+from gpu_platform.scheduling.preempting.steps import at_once
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
@@ -73,7 +74,7 @@ def test_victims_are_the_cheapest_that_brute_force_finds(
         worst = max((victim.priority for victim in victims), default=-99)
         return worst, sum(lost_work(victim, NOW) for victim in victims), len(victims)
 
-    found = choose_victims(row, snapshot, build_framework(Policy()), running, NOW)
+    found = at_once(choose_victims(row, snapshot, build_framework(Policy()), running, NOW))
     every = chain.from_iterable(combinations(running, size) for size in range(len(running) + 1))
     able = [victims for victims in every if fits(victims)]
     if found is None:
@@ -190,9 +191,9 @@ def test_many_jobs_and_a_gang_leave_no_victim_that_could_be_spared() -> None:
         play.submit(job(1 + number % 4, name=f"j{number:02d}").priority(number % 3).row)
     row = job(8, hosts=6, name="gang").requires("leaf").priority(9).row
     eligible = eligible_victims(9, scheduler.running_jobs, 0.0, 100.0)
-    victims = choose_victims(row, scheduler.snapshot, scheduler.framework, eligible, 100.0)
+    victims = at_once(choose_victims(row, scheduler.snapshot, scheduler.framework, eligible, 100.0))
     assert victims
     for victim in victims:
         others = [other for other in victims if other is not victim]
-        again = choose_victims(row, scheduler.snapshot, scheduler.framework, others, 100.0)
+        again = at_once(choose_victims(row, scheduler.snapshot, scheduler.framework, others, 100.0))
         assert again is None

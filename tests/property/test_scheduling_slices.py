@@ -16,6 +16,7 @@ from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
 from gpu_platform.scheduling.placing import request_screen
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting import victim_planning
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
@@ -28,7 +29,7 @@ FIRST = int(os.environ.get("FIRST_WORLD", "0"))
 
 @pytest.fixture(params=[1, 3])
 def small(request: pytest.FixtureRequest) -> Iterator[int]:
-    """So many dates are computed, new requests examined, and jobs started, in one decision."""
+    """So many dates are computed, new requests examined, jobs started, and steps of a search done, in one decision."""
     with ExitStack() as patches:
         for where, name, value in (
             (date_slices, "HOSTS_LOOKED_AT", 0),
@@ -38,6 +39,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
             (rounds, "HOSTS_LOOKED_AT", 0),
             (rounds, "FEWEST_TURNS", request.param),
             (rounds, "FEWEST_STARTS", 1),
+            (victim_planning, "ALLOWANCE", request.param),
         ):
             patches.enter_context(patch.object(where, name, value))
         yield request.param

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob
 from tests.simulations import Simulation, came, hosts

@@ -39,6 +39,10 @@ class GpuFlags:
     proposed: ProposedShares = ()
     """Shares in proposals that are not confirmed yet, with the namespaces that ask for them."""
 
+    def copy(self) -> GpuFlags:
+        """Return a copy."""
+        return GpuFlags(self.working, self.free, self.host_index, self.bit, self.use, self.proposed)
+
     def forget(self, grant: ShareGrant, namespace: str) -> None:
         """Remove a proposed share."""
         proposed = list(self.proposed)
@@ -99,6 +103,11 @@ class SharedGpuArrays:
                     larger = np.zeros(shape, array.dtype)
                     larger[tuple(slice(size) for size in array.shape)] = array
                     setattr(self, name, larger)
+
+    def become(self, other: SharedGpuArrays) -> None:
+        """Copy what another one says. Tenants have the same numbers in both from then on."""
+        for name, value in vars(other).items():
+            setattr(self, name, value.copy() if isinstance(value, np.ndarray) else value)
 
     def show(self, host_index: int, position: int, use: GpuUse | None) -> None:
         """Write the use of one GPU into the arrays. None: the GPU is not shared."""

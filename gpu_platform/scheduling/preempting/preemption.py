@@ -7,7 +7,6 @@ gangs among many jobs it is found greedily, and no victim of it can be spared.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,7 +15,8 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.framework import Framework
-from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.preempting.steps import Steps
+from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
 from gpu_platform.scheduling.preempting.victim_trials import VictimTrial, victim_trial
 
 _BORROWED, _BORROWED_IN_PART = -(10**6), 1 - 10**6
@@ -24,6 +24,10 @@ _BORROWED, _BORROWED_IN_PART = -(10**6), 1 - 10**6
 
 Cost = tuple[float, int]
 """(lost GPU-seconds, number of victims). Priorities are compared first."""
+_Found = tuple[Cost, tuple[RunningRow, ...]]
+
+HOSTS_TO_BEGIN, JOBS_TO_BEGIN = 2, 4
+"""What it costs to begin a search, in the unit of ``steps``: one for so many hosts, and one for so many jobs."""
 
 
 class PreemptionReason(StrEnum):
@@ -64,25 +68,28 @@ def choose_victims(
     eligible: Iterable[RunningRow],
     now: float,
     being_preempted: Iterable[RunningRow] = (),
-    placer: GangPlacer | None = None,
+    trial_cluster: TrialCluster | None = None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
-) -> tuple[RunningRow, ...] | None:
+) -> Steps[tuple[RunningRow, ...] | None]:
     """Return the victims for ``row`` out of ``eligible``. None: not even all of them would be enough.
 
     Free GPUs count, and so do those of jobs in ``being_preempted``. The answer is empty if they are enough.
-    ``placer`` is needed for gangs of several groups, for totals, and for requests for shares, CPUs or memory.
-    ``allowed`` tells whether the quotas allow ``row`` once the given jobs have ended. None: there are no quotas.
+    ``trial_cluster`` is needed for gangs of several groups, for totals, and for requests for shares, CPUs or memory; no
+    other search may use it before this one has ended. ``allowed`` tells whether the quotas allow ``row`` once the given
+    jobs have ended. None: there are no quotas.
     """
-    trial = victim_trial(row, snapshot, framework, list(being_preempted), placer, allowed)
-    jobs = [job for job in eligible if trial.helps(job)]
-    if trial.fits(()):
+    trial = victim_trial(row, snapshot, framework, list(being_preempted), trial_cluster, allowed)
+    yield len(row.requests) * len(snapshot) // HOSTS_TO_BEGIN
+    if (yield from trial.fits(())):
         return ()
-    if not trial.fits(jobs):
+    jobs = [job for job in eligible if trial.helps(job)]
+    yield len(jobs) // JOBS_TO_BEGIN
+    if not (yield from trial.fits(jobs)):
         return None
     for priority in sorted({job.priority for job in jobs}):
         lower = [job for job in jobs if job.priority <= priority]
-        if trial.fits(lower):
-            return _cheapest(trial, lower, now)
+        if (yield from trial.fits(lower)):
+            return (yield from _cheapest(trial, lower, now))
     return None
 
 
@@ -92,9 +99,9 @@ def earliest_preemption(
     framework: Framework,
     eligible: Callable[[float], Iterable[RunningRow]],
     moments: Sequence[float],
-    placer: GangPlacer | None = None,
+    trial_cluster: TrialCluster | None = None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
-) -> float | None:
+) -> Steps[float | None]:
     """Return the first of ``moments`` (ascending) at which there are enough victims for ``row``. None: at none of
     them.
 
@@ -102,42 +109,51 @@ def earliest_preemption(
     stopped at a moment. It is assumed that they only become more. For the other parameters see
     :func:`choose_victims`.
     """
-    trial = victim_trial(row, snapshot, framework, [], placer, allowed)
-
-    def enough(at: float) -> bool:
-        return trial.fits([job for job in eligible(at) if trial.helps(job)])
-
-    if not moments or trial.fits(()) or not enough(moments[-1]):
+    if not moments:
         return None
-    return moments[bisect_left(moments, True, key=enough)]
+    trial = victim_trial(row, snapshot, framework, [], trial_cluster, allowed)
+    yield len(row.requests) * len(snapshot) // HOSTS_TO_BEGIN
+
+    def enough(at: float) -> Steps[bool]:
+        jobs = [job for job in eligible(at) if trial.helps(job)]
+        yield len(jobs) // JOBS_TO_BEGIN
+        return (yield from trial.fits(jobs))
+
+    if (yield from trial.fits(())) or not (yield from enough(moments[-1])):
+        return None
+    low, high = 0, len(moments) - 1
+    while low < high:  # the first moment that is enough
+        middle = (low + high) // 2
+        low, high = (low, middle) if (yield from enough(moments[middle])) else (middle + 1, high)
+    return moments[low]
 
 
-def _cheapest(trial: VictimTrial, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
+def _cheapest(trial: VictimTrial, jobs: Sequence[RunningRow], now: float) -> Steps[tuple[RunningRow, ...]]:
     costs = {(job.job_id, job.attempt): lost_work(job, now) for job in jobs}
     jobs = sorted(jobs, key=lambda job: (costs[job.job_id, job.attempt], job.job_id))
     if len(jobs) <= trial.exact_up_to:
-        found = _search(trial, jobs, costs)
+        found = yield from _search(trial, jobs, costs)
     elif trial.one_host:
         found, jobs_of = None, dict[int, list[RunningRow]]()
         for job in jobs:
             for host_index in trial.of(job):
                 jobs_of.setdefault(host_index, []).append(job)
         for _, there in sorted(jobs_of.items(), key=lambda entry: entry[0]):
-            best = _search(trial, there, costs, found[0] if found else None)
+            best = yield from _search(trial, there, costs, found[0] if found else None)
             found = best or found
     else:
-        found = _greedily(trial, jobs, costs)
+        found = yield from _greedily(trial, jobs, costs)
     assert found is not None, "all of them together were enough"
     return found[1]
 
 
 def _search(
     trial: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
-) -> tuple[Cost, tuple[RunningRow, ...]] | None:
+) -> Steps[_Found | None]:
     """Return the cheapest set out of ``jobs`` (ascending by cost) that is cheaper than ``bound``. Branch and bound."""
-    best: tuple[Cost, tuple[RunningRow, ...]] | None = None
+    best: _Found | None = None
 
-    def extend(chosen: tuple[RunningRow, ...], cost: Cost, start: int) -> None:
+    def extend(chosen: tuple[RunningRow, ...], cost: Cost, start: int) -> Steps[None]:
         nonlocal best
         for number in range(start, len(jobs)):
             job = jobs[number]
@@ -147,39 +163,40 @@ def _search(
                 if new[0] > limit[0]:
                     return  # the jobs that follow cost at least as much
                 continue
-            if trial.fits((*chosen, job)):
+            if (yield from trial.fits((*chosen, job))):
                 best = (new, (*chosen, job))
             else:
-                extend((*chosen, job), new, number + 1)
+                yield from extend((*chosen, job), new, number + 1)
 
     # If the gang does not fit without all of them, no set is enough.
-    if trial.fits(jobs):
-        extend((), (0.0, 0), 0)
+    if (yield from trial.fits(jobs)):
+        yield from extend((), (0.0, 0), 0)
     return best
 
 
 def _greedily(
     trial: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
-) -> tuple[Cost, tuple[RunningRow, ...]] | None:
+) -> Steps[_Found | None]:
     """In each domain: stop jobs, cheapest first, until the gang fits. Then spare each that can be spared, dearest
     first.
     """
-    domains, best = trial.domains().tolist(), None
+    domains = trial.domains().tolist()
+    best: _Found | None = None
     inside_of: dict[int, list[RunningRow]] = {domain: [] for domain in sorted(set(domains))}
     for job in jobs:
         for domain in {domains[host_index] for host_index in trial.of(job)}:
             inside_of[domain].append(job)
     for inside in inside_of.values():
-        if not trial.fits(inside):
+        if not (yield from trial.fits(inside)):
             continue
         low, high = 0, len(inside)
         while low < high:  # the shortest beginning of the list that is enough
             middle = (low + high) // 2
-            low, high = (low, middle) if trial.fits(inside[:middle]) else (middle + 1, high)
+            low, high = (low, middle) if (yield from trial.fits(inside[:middle])) else (middle + 1, high)
         victims = inside[:low]
         for job in reversed(inside[:low]):
             without = [other for other in victims if other is not job]
-            if trial.fits(without):
+            if (yield from trial.fits(without)):
                 victims = without
         cost = (sum(costs[job.job_id, job.attempt] for job in victims), len(victims))
         if best is None or cost < best[0]:

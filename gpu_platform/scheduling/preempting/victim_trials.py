@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Protocol
@@ -14,11 +14,11 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
-from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import host_query
 from gpu_platform.scheduling.placing.domains import domains_of, together
 from gpu_platform.scheduling.placing.framework import Framework
-from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.preempting.steps import Steps
+from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
 from gpu_platform.topology.subsets import best_subset_for
 
 EXACT_UP_TO = 12
@@ -26,13 +26,19 @@ EXACT_UP_TO = 12
 GANG_EXACT_UP_TO = 6
 """The same, if the check of each set must place a whole gang."""
 
+JOBS_AT_ONCE, HOSTS_AT_ONCE = 50, 1_000
+STEPS_TO_PLACE, STEPS_PER_CHANGE, STEPS_FOR_QUOTAS = 30, 10, 10
+"""What trials cost, in the unit of ``steps``. Going through so many jobs or hosts of an array costs one; then come
+looking at so many hosts for a group of ranks, each change of a host while it is placed, and looking at the quotas.
+"""
+
 
 def victim_trial(
     row: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     being_preempted: Sequence[RunningRow],
-    placer: GangPlacer | None,
+    trial_cluster: TrialCluster | None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None,
 ) -> VictimTrial:
     """Return the trial for a request. ``allowed``: do the quotas allow it once these jobs have ended? None: no
@@ -42,8 +48,8 @@ def victim_trial(
     if row.is_plain and not row.needs_partial_resources and not snapshot.shared.partly.any():
         trial = SliceVictimTrial(row, snapshot, framework, being_preempted)
     else:
-        assert placer is not None, "only plain gangs of whole GPUs can do without"
-        trial = GangVictimTrial(row, snapshot, placer, being_preempted)
+        assert trial_cluster is not None, "only plain gangs of whole GPUs can do without"
+        trial = GangVictimTrial(row, trial_cluster, being_preempted)
     return trial if allowed is None else QuotaVictimTrial(trial, snapshot, being_preempted, allowed)
 
 
@@ -61,7 +67,7 @@ class VictimTrial(Protocol):
         """Tell whether stopping the job could help at all."""
         ...
 
-    def fits(self, without: Iterable[RunningRow]) -> bool:
+    def fits(self, without: Collection[RunningRow]) -> Steps[bool]:
         """Tell whether the gang fits once the jobs ``without`` have ended."""
         ...
 
@@ -117,8 +123,16 @@ class SliceVictimTrial:
         """Tell whether the job has any usable GPU."""
         return bool(self.of(job))
 
-    def ready(self, without: Iterable[RunningRow]) -> NDArray[np.bool_]:
-        """Return the hosts that could take a slice once the jobs ``without`` have ended. Callers must not change it.
+    def fits(self, without: Collection[RunningRow]) -> Steps[bool]:
+        """Tell whether enough hosts of one domain could take a slice."""
+        changed = self._end(without)
+        request = self.request
+        fits = int(np.count_nonzero(together(request, self._snapshot, self._ready))) >= request.hosts
+        yield 1 + len(without) // JOBS_AT_ONCE + len(self._ready) // HOSTS_AT_ONCE + changed // 3
+        return fits
+
+    def _end(self, without: Iterable[RunningRow]) -> int:
+        """Let these jobs have ended. Return at how many hosts it looked.
 
         A search asks for many sets that differ by one job. So only hosts of jobs that were not in both the last set
         and this one are looked at.
@@ -138,12 +152,7 @@ class SliceVictimTrial:
             freed = reduce(or_, self._freed[host_index].values(), 0)
             self._ready[host_index] = self.offers(host_index, freed)
         self._ended = ended
-        return self._ready
-
-    def fits(self, without: Iterable[RunningRow]) -> bool:
-        """Tell whether enough hosts of one domain could take a slice."""
-        request = self.request
-        return int(np.count_nonzero(together(request, self._snapshot, self.ready(without)))) >= request.hosts
+        return len(touched)
 
     def domains(self) -> NDArray[np.intp]:
         """Return, for every host, the number of the domain that the gang must not leave."""
@@ -159,44 +168,54 @@ class SliceVictimTrial:
 
 
 class GangVictimTrial:
-    """The trial for rank groups, totals and shares.
-
-    It tries to place the whole gang in a statement in which the jobs have ended.
+    """The trial for rank groups, totals, shares, CPUs and memory. It tries to place the whole gang on a copy of the
+    cluster in which the jobs have ended.
     """
 
     exact_up_to = GANG_EXACT_UP_TO
     one_host = False
 
     def __init__(
-        self, row: PlacementRequest, snapshot: Snapshot, placer: GangPlacer, being_preempted: Iterable[RunningRow]
+        self, row: PlacementRequest, trial_cluster: TrialCluster, being_preempted: Iterable[RunningRow]
     ) -> None:
-        self._row, self._snapshot, self._placer, self._being_preempted = row, snapshot, placer, list(being_preempted)
-        usable = placer.usable_hosts(row, lambda candidates: candidates.after_use)
-        self._usable_hosts = np.zeros(len(snapshot), bool) if usable is None else usable
+        trial_cluster.renew()
+        self._row, self._trial_cluster, self._being_preempted = row, trial_cluster, list(being_preempted)
+        usable = trial_cluster.placer.usable_hosts(row, lambda candidates: candidates.after_use)
+        self._usable_hosts = np.zeros(len(trial_cluster.snapshot), bool) if usable is None else usable
+        self._of: dict[AttemptId, dict[int, int]] = {}
+        self._enough: set[AttemptId] | None = None
+        """If all of these have ended, the place that was found last is free. None: none was found yet."""
+        self._cost = STEPS_TO_PLACE * len(row.requests) * (1 + len(trial_cluster.snapshot) // HOSTS_AT_ONCE)
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> GPUs of the job there. Hosts where it has only CPUs and memory count, too."""
-        found = {host_index: 0 for host_index in self._snapshot.host_indices_of(job) if self._usable_hosts[host_index]}
-        for uuid in job.gpu_uuids:
-            place = self._snapshot.locate(uuid)
-            if place is not None and place[0] in found:
-                found[place[0]] |= 1 << place[1]
-        return found
+        key = (job.job_id, job.attempt)
+        if key not in self._of:
+            there = gpus_by_host(job, self._trial_cluster.snapshot)
+            self._of[key] = {host_index: gpus for host_index, gpus in there.items() if self._usable_hosts[host_index]}
+        return self._of[key]
 
     def helps(self, job: RunningRow) -> bool:
         """Tell whether the job has anything on a host that the gang could use."""
         return bool(self.of(job))
 
-    def fits(self, without: Iterable[RunningRow]) -> bool:
+    def fits(self, without: Collection[RunningRow]) -> Steps[bool]:
         """Tell whether the whole gang has a place once the jobs have ended."""
-        with Statement(self._snapshot) as attempt:
-            for job in (*self._being_preempted, *without):
-                attempt.end(job)
-            return self._placer.place_in(self._row, attempt) is not None
+        ended = {(job.job_id, job.attempt): job for job in (*self._being_preempted, *without)}
+        yield len(ended) // JOBS_AT_ONCE
+        if self._enough is not None and self._enough <= ended.keys():
+            return True
+        yield from self._trial_cluster.end(ended)
+        version = self._trial_cluster.snapshot.version
+        placement = self._trial_cluster.place(self._row)
+        yield self._cost + STEPS_PER_CHANGE * (self._trial_cluster.snapshot.version - version)
+        if placement is not None:
+            self._enough = self._trial_cluster.ended_on([taken.host for taken in placement.slices])
+        return placement is not None
 
     def domains(self) -> NDArray[np.intp]:
         """Return one domain for all hosts: the placer keeps the gang together."""
-        return np.zeros(len(self._snapshot), np.intp)
+        return np.zeros(len(self._trial_cluster.snapshot), np.intp)
 
 
 class QuotaVictimTrial:
@@ -216,22 +235,28 @@ class QuotaVictimTrial:
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> GPUs of the job there."""
-        found = dict.fromkeys(self._snapshot.host_indices_of(job), 0)
-        for uuid in job.gpu_uuids:
-            place = self._snapshot.locate(uuid)
-            if place is not None:
-                found[place[0]] |= 1 << place[1]
-        return found
+        return gpus_by_host(job, self._snapshot)
 
     def helps(self, job: RunningRow) -> bool:
         """Tell whether the job has anything on a known host."""
         return bool(self.of(job))
 
-    def fits(self, without: Iterable[RunningRow]) -> bool:
+    def fits(self, without: Collection[RunningRow]) -> Steps[bool]:
         """Tell whether the quotas allow the gang, and whether it fits."""
-        without = list(without)
-        return self._allowed([*self._being_preempted, *without]) and self._trial.fits(without)
+        allowed = self._allowed([*self._being_preempted, *without])
+        yield STEPS_FOR_QUOTAS + 2 * len(without) // JOBS_AT_ONCE
+        return allowed and (yield from self._trial.fits(without))
 
     def domains(self) -> NDArray[np.intp]:
         """Return one domain for all hosts."""
         return np.zeros(len(self._snapshot), np.intp)
+
+
+def gpus_by_host(job: RunningRow, snapshot: Snapshot) -> dict[int, int]:
+    """Return host index -> GPUs of the job there. Hosts where it has only CPUs and memory count, too."""
+    found = dict.fromkeys(snapshot.host_indices_of(job), 0)
+    for uuid in job.gpu_uuids:
+        place = snapshot.locate(uuid)
+        if place is not None:
+            found[place[0]] |= 1 << place[1]
+    return found

@@ -24,7 +24,7 @@ from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
-from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.dates import ToldDates
 from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
