@@ -402,7 +402,7 @@ class SchedulingRound:
         if not had_promise and not self._dates.allows(row.job_id):
             return None
         self._tentative += not is_promised
-        if not row.is_plain or row.needs_partial_resources:
+        if not row.is_plain or row.resources.share is not None:
             found = state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
         else:
             able = state.candidates.able(row)

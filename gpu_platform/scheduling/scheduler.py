@@ -83,7 +83,8 @@ class Scheduler:
         self._proposals = Proposals()
         self._settled = (-1, -1, 0.0, -math.inf)
         self._now = 0.0
-        self._backfill = Backfill(self.framework, self.snapshot, self.running_jobs)
+        reserve = (self.policy.system_cpus, self.policy.system_ram_mib)
+        self._backfill = Backfill(self.framework, self.snapshot, self.running_jobs, reserve)
         self.gangs = GangPlacer(self.framework, self.snapshot, self.candidates, self.epoch)
         if self.policy.backfill not in BACKFILLS:
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: {', '.join(BACKFILLS)}")

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import HostUse
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
@@ -205,3 +207,44 @@ def test_another_leader_knows_when_jobs_end() -> None:
     second.add(job(8, hosts=2, name="gang").row)
     (reason,) = second.decide(10.0).reasons.values()
     assert reason.starts_by == 100.0
+
+
+@given(
+    running=st.lists(
+        st.tuples(st.sampled_from([0, 1, 2, 4]), st.integers(1, 12), st.none() | limits), min_size=1, max_size=14
+    ),
+    asked=st.tuples(st.sampled_from([0, 1, 2, 4, 8]), st.integers(1, 30), st.sampled_from([1, 1, 2]), limits),
+    booked=st.lists(st.tuples(st.sampled_from([0, 2, 4, 8]), st.integers(1, 30), st.just(1), limits), max_size=3),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_date_with_cpus_is_that_of_trying_what_fits_as_jobs_end(
+    running: list[tuple[int, int, float | None]],
+    asked: tuple[int, int, int, float],
+    booked: list[tuple[int, int, int, float]],
+) -> None:
+    """``GangBackfill`` lets jobs end one after another and asks the placer. It is slow, and right."""
+    machines = cluster()
+    for number in range(3):
+        machines.host(f"h{number}", "dgx-h100", cpus=32, ram_mib=100_000)
+    play = VirtualTime(machines, machines.scheduler(), lambda row: row.time_limit_s or 1e6)
+    for number, (gpus, cpus, limit) in enumerate(running):
+        wanted = job(gpus, name=f"r{number}").on_host(cpus, 1_000 * cpus)
+        play.submit((wanted.lasting(limit) if limit is not None else wanted).row)
+    state = play.scheduler._state
+    for row in list(play.scheduler.queue):
+        play.scheduler.remove(row.job_id)
+    uses = [use for holder in play.scheduler.running_jobs for use in holder.host_use]
+    for host in {use.host for use in uses}:
+        there = [use for use in uses if use.host == host]
+        play.scheduler.upsert_use([HostUse(host, sum(use.cpus for use in there), sum(use.ram_mib for use in there))])
+
+    others: list[PlannedReservation] = []
+    for number, (gpus, cpus, hosts, limit) in enumerate([*booked, asked]):
+        row = job(gpus, hosts=hosts, name=f"q{number}").on_host(cpus, 1_000 * cpus).lasting(limit).row
+        slow = state.gang_backfill.plan_start(row, 0.0, others)
+        quick = state.backfill.plan_start(row, state.candidates.able(row), 0.0, others)
+        assert (slow is None) == (quick is None)
+        if slow is not None and quick is not None:
+            assert quick.start == slow.start
+            assert state.backfill.can_keep(quick, others)
+            others.append(quick)

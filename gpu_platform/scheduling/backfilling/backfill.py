@@ -39,6 +39,15 @@ _KEPT = CODES.index(ReasonCode.KEPT)
 
 
 @dataclass(frozen=True)
+class OwnPart:
+    """What a job itself will have on each host of its reservation."""
+
+    gpus: GpuSets
+    cpus: NDArray[np.int64]
+    ram_mib: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class PlannedReservation:
     """GPUs for one waiting job, from ``start`` to ``end``."""
 
@@ -57,6 +66,9 @@ class PlannedReservation:
     """A running job that holds what is reserved, and has run over its time limit: nobody knows the date."""
     is_expected: bool = False
     """The date follows from learned run times. Nobody is told it, but it binds all jobs: see ``expected_dates``."""
+    own: OwnPart | None = None
+    """Known of new plans with CPUs or memory. Then ``gpus`` also has the other GPUs of the hosts: jobs on them would
+    need the same CPUs."""
 
     def overlaps(self, other: PlannedReservation) -> bool:
         """Tell whether both have a GPU in common, whenever that is."""
@@ -113,12 +125,40 @@ def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices,
     return hosts, gpus[hosts], host_resources[hosts]
 
 
+def with_host_resources(
+    job_id: str,
+    start: float,
+    end: float,
+    hosts: HostIndices,
+    own: OwnPart,
+    meanwhile: Iterable[PlannedReservation],
+    snapshot: Snapshot,
+    is_promised: bool,
+) -> PlannedReservation:
+    """Return the reservation of a job that needs CPUs or memory. ``meanwhile``: those of others at the same time."""
+    room = (own.cpus > 0) | (own.ram_mib > 0)
+    # Other jobs on the rest of a host would need the same CPUs or memory. But what they were promised is theirs.
+    rest = np.where(room & (own.gpus != 0), snapshot.all_gpus[hosts] & snapshot.working[hosts], 0)
+    for other in meanwhile:
+        _, mine, theirs = np.intersect1d(hosts, other.hosts, assume_unique=True, return_indices=True)
+        rest[mine] &= ~other.gpus[theirs]
+    gpus = own.gpus | rest.astype(np.uint64)
+    return PlannedReservation(job_id, start, end, hosts, gpus, is_promised, room, own=own)
+
+
 class Backfill:
     """Knows for each host when it could take a slice of a gang. Only hosts that changed are computed again."""
 
-    def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        snapshot: Snapshot,
+        running_jobs: RunningJobs,
+        reserve: tuple[int, int] = (0, 0),
+    ) -> None:
+        """``reserve``: CPUs and MiB of each host that no job gets."""
         self._framework, self._snapshot = framework, snapshot
-        self._times = ReadyTimesOfRequests(framework, snapshot, running_jobs)
+        self._times = ReadyTimesOfRequests(framework, snapshot, running_jobs, reserve)
         self._bookings = _Bookings()
 
     def prepare(self) -> None:
@@ -166,19 +206,31 @@ class Backfill:
                 put_off(host_index, start)
             if all(ready_at[host_index] == start for host_index in early):
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
-                return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
+                if not row.needs_host_resources:
+                    return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
+                amounts = (row.resources.cpus_per_host, row.resources.ram_mib_per_host)
+                own = OwnPart(gpus[chosen], *(np.full(len(chosen), amount) for amount in amounts))
+                meanwhile = [other for other in others if other.start < end and start < other.end]
+                return with_host_resources(row.job_id, start, end, chosen, own, meanwhile, self._snapshot, is_promised)
         return None
 
     def can_keep(self, promise: PlannedReservation, others: Iterable[PlannedReservation]) -> bool:
-        """Tell whether the GPUs of a promise are free at its start, by time limits and beside the reservations of
-        ``others``. CPUs and memory are not looked at.
+        """Tell whether what a promise needs is free at its start, by time limits and beside the reservations of
+        ``others``. False also if it is not known what CPUs and memory it needs.
         """
-        booked = self._bookings.follow(others)
-        for host_index, gpus in zip(promise.hosts.tolist(), promise.gpus.tolist(), strict=True):
-            for begins, ends, taken in booked.get(host_index, ()):
-                if gpus & taken and begins < promise.end and promise.start < ends:
+        booked, own, times = self._bookings.follow(others), promise.own, self._times
+        if own is None and promise.host_resources is not None and promise.host_resources.any():
+            return False
+        needed = promise.gpus if own is None else own.gpus
+        for place, (host_index, gpus) in enumerate(zip(promise.hosts.tolist(), needed.tolist(), strict=True)):
+            cpus, ram_mib = (0, 0) if own is None else (int(own.cpus[place]), int(own.ram_mib[place]))
+            for begins, ends, taken, takes_room in booked.get(host_index, ()):
+                meets = begins < promise.end and promise.start < ends
+                if meets and (gpus & taken or (takes_room and (cpus or ram_mib))):
                     return False
-        return self._times.are_free(promise.hosts, promise.gpus, promise.start)
+            if (cpus or ram_mib) and not times.has_room(host_index, cpus, ram_mib, promise.start):
+                return False
+        return times.are_free(promise.hosts, needed, promise.start)
 
     def without_reserved(
         self, reservations: Iterable[PlannedReservation], row: PlacementRequest, candidates: Candidates
@@ -251,8 +303,9 @@ class _Bookings:
                 changed.add(host_index)
         for key in wanted.keys() - self._held.keys():
             one = wanted[key]
-            for host_index, gpus in zip(one.hosts.tolist(), one.gpus.tolist(), strict=True):
-                self._on.setdefault(host_index, {})[key] = one.start, one.end, gpus
+            taken = np.zeros(len(one.hosts), bool) if one.host_resources is None else one.host_resources
+            for host_index, gpus, also in zip(one.hosts.tolist(), one.gpus.tolist(), taken.tolist(), strict=True):
+                self._on.setdefault(host_index, {})[key] = one.start, one.end, gpus, also
                 changed.add(host_index)
         for host_index in changed:
             if self._on[host_index]:

@@ -12,7 +12,13 @@ import numpy as np
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of
+from gpu_platform.scheduling.backfilling.backfill import (
+    Backfill,
+    OwnPart,
+    PlannedReservation,
+    resources_of,
+    with_host_resources,
+)
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
@@ -107,11 +113,12 @@ class GangBackfill:
         meanwhile: Sequence[PlannedReservation],
         is_promised: bool,
     ) -> PlannedReservation:
-        hosts, own, host_resources = resources_of(placement, self._snapshot)
-        # Other jobs on the rest of a host would need the same CPUs or memory. But what they were promised is theirs.
-        whole = np.where(host_resources & (own != 0), self._snapshot.all_gpus[hosts] & self._snapshot.working[hosts], 0)
-        for other in meanwhile:
-            _, mine, theirs = np.intersect1d(hosts, other.hosts, assume_unique=True, return_indices=True)
-            whole[mine] &= ~other.gpus[theirs]
-        gpus = own | whole.astype(np.uint64)
-        return PlannedReservation(row.job_id, start, end, hosts, gpus, is_promised, host_resources)
+        hosts, gpus, _ = resources_of(placement, self._snapshot)
+        cpus, ram_mib = np.zeros(len(self._snapshot), np.int64), np.zeros(len(self._snapshot), np.int64)
+        for one in placement.slices:
+            host_index = self._snapshot.host_index(one.host)
+            assert host_index is not None, "it was just placed there"
+            cpus[host_index] += one.cpus
+            ram_mib[host_index] += one.ram_mib
+        own = OwnPart(gpus, cpus[hosts], ram_mib[hosts])
+        return with_host_resources(row.job_id, start, end, hosts, own, meanwhile, self._snapshot, is_promised)

@@ -104,8 +104,6 @@ class EarlierPromises:
         promise = self.standing.get(row.job_id)
         if promise is None or promise.start < self._now or (planned is not None and planned.start <= promise.start):
             return None
-        if promise.host_resources is not None and promise.host_resources.any():
-            return None  # whether there will be enough CPUs and memory is known only of a new plan
         return promise if self._backfill.can_keep(promise, others) else None
 
     def _are_put_off(self, planned: list[PlannedReservation]) -> bool:

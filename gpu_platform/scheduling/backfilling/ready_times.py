@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
-from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
 from gpu_platform.scheduling.placing.framework import Framework
@@ -26,8 +26,8 @@ from gpu_platform.topology.subsets import best_subset_for
 REMEMBERED_BYTES = 32 << 20
 """For as many requests as fit into this, the times of the hosts are remembered: 25 bytes per host."""
 
-Booking = tuple[float, float, int]
-"""(start, end, GPUs) on one host."""
+Booking = tuple[float, float, int, bool]
+"""(start, end, GPUs, are CPUs or memory set aside, too?) on one host."""
 Fit = tuple[float, int]
 """(when, on which GPUs) a slice fits on a host. (infinity, 0): nobody knows when."""
 
@@ -66,8 +66,12 @@ class ReadyTimes:
 class ReadyTimesOfRequests:
     """The times of the requests that were asked for lately."""
 
-    def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
+    def __init__(
+        self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs, reserve: tuple[int, int]
+    ) -> None:
+        """``reserve``: CPUs and MiB of each host that no job gets."""
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
+        self._reserve = reserve
         self._known = LeastRecentlyUsed[ReadyTimes]()
         self._ends: NDArray[np.float64] = np.zeros((0, 0))
         self._ends_seen = 0
@@ -110,6 +114,31 @@ class ReadyTimesOfRequests:
         ends = self.ends()
         asked = (gpus[:, None] >> np.arange(ends.shape[1], dtype=np.uint64)) & np.uint64(1)
         return not (ends[hosts][asked != 0] > at).any()
+
+    def has_room(self, host_index: int, cpus: int, ram_mib: int, at: float) -> bool:
+        """Tell whether the host has so many CPUs and so much memory left at that time, by time limits."""
+        left_cpus, left_ram = self._room(host_index)
+        for end, more_cpus, more_ram in self._releases(host_index):
+            if end <= at:
+                left_cpus, left_ram = left_cpus + more_cpus, left_ram + more_ram
+        return cpus <= left_cpus and ram_mib <= left_ram
+
+    def _room(self, host_index: int) -> tuple[int, int]:
+        """Return the CPUs and the MiB of memory that nobody has."""
+        snapshot, (cpus, ram_mib) = self._snapshot, self._reserve
+        used_cpus = snapshot.cpus_used[host_index] + snapshot.cpus_held[host_index]
+        used_ram = snapshot.ram_mib_used[host_index] + snapshot.ram_mib_held[host_index]
+        return int(snapshot.cpus[host_index] - used_cpus) - cpus, int(snapshot.ram_mib[host_index] - used_ram) - ram_mib
+
+    def _releases(self, host_index: int) -> list[tuple[float, int, int]]:
+        """Return (when, CPUs, MiB of memory) that jobs give back on the host by their time limits, first ones first."""
+        host = self._snapshot.names[host_index]
+        return sorted(
+            (latest_end(job), use.cpus, use.ram_mib)
+            for job in self._running_jobs.with_host_resources_on(host)
+            for use in job.host_use
+            if use.host == host and job.time_limit_s is not None
+        )
 
     def _bring_up_to_date(self, times: ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
         snapshot, more = self._snapshot, len(self._snapshot) - len(times.ready_at)
@@ -177,20 +206,31 @@ class ReadyTimesOfRequests:
         free = snapshot.available_on(host_index) & usable
         ends = {not_before: 0}
         free_at = self.ends()[host_index].tolist()
-        for position in members(usable & ~free):
+        for position in members(usable & ~free) if request.gpus_per_host else ():
             end = max(not_before, free_at[position])
             ends[end] = ends.get(end, 0) | 1 << position
-        for _, end, _ in booked:
+        for _, end, _, _ in booked:
+            ends.setdefault(max(not_before, end), 0)
+        needs_room = row.needs_host_resources
+        releases = self._releases(host_index) if needs_room else []
+        for end, _, _ in releases:
             ends.setdefault(max(not_before, end), 0)
         for start in sorted(ends):
             if start == math.inf:
                 break
             free |= ends[start]
             until = math.inf if row.time_limit_s is None else start + row.time_limit_s
+            meanwhile = [one for one in booked if one[0] < until and start < one[1]]
+            if needs_room and (
+                any(takes_room for *_, takes_room in meanwhile)
+                or not self.has_room(host_index, request.cpus_per_host, request.ram_mib_per_host, start)
+            ):
+                continue
             left = free
-            for begins, ended, gpus in booked:
-                if begins < until and start < ended:
-                    left &= ~gpus
+            for _, _, gpus, _ in meanwhile:
+                left &= ~gpus
+            if not request.gpus_per_host:
+                return start, 0
             if left.bit_count() < request.gpus_per_host:
                 continue
             best = best_subset_for(request, machine, left)

@@ -19,6 +19,8 @@ class RunningJobs:
     def __init__(self) -> None:
         self._rows: dict[AttemptId, RunningRow] = {}
         self._of_gpu: dict[str, dict[AttemptId, None]] = {}
+        self._of_host: dict[str, dict[AttemptId, None]] = {}
+        """Host -> the jobs that have CPUs or memory there."""
         self._ends: list[tuple[float, AttemptId]] = []
         """A heap of the ends by time limit. Entries of jobs that have ended, or that end later now, are stale."""
         self.overdue: dict[AttemptId, RunningRow] = {}
@@ -44,6 +46,8 @@ class RunningJobs:
             heapq.heappush(self._ends, (latest_end(row), (row.job_id, row.attempt)))
         for uuid in row.gpu_uuids:
             self._of_gpu.setdefault(uuid, {})[row.job_id, row.attempt] = None
+        for use in row.host_use:
+            self._of_host.setdefault(use.host, {})[row.job_id, row.attempt] = None
 
     def end(self, key: AttemptId) -> RunningRow | None:
         """Remove a job and return its entry. Return None if there is none."""
@@ -53,6 +57,8 @@ class RunningJobs:
         self.expected -= row is not None and row.run_time is not None
         for uuid in row.gpu_uuids if row else ():
             del self._of_gpu[uuid][key]
+        for use in row.host_use if row else ():
+            self._of_host[use.host].pop(key, None)
         return row
 
     def pass_time(self, now: float) -> list[RunningRow]:
@@ -89,7 +95,7 @@ class RunningJobs:
 
     def with_host_resources_on(self, host: str) -> list[RunningRow]:
         """Return the jobs that have CPUs or memory of the host."""
-        return [row for row in self._rows.values() if any(use.host == host for use in row.host_use)]
+        return [self._rows[key] for key in self._of_host.get(host, ())]
 
     def free_at(self, gpu_uuid: str) -> float:
         """Return when all jobs on the GPU must have ended. Infinity if one has no time limit, or if no holder is
