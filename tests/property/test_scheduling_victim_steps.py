@@ -268,6 +268,22 @@ def test_one_decision_makes_a_bounded_number_of_trials() -> None:
     assert sum(trials) > 10, "it was no long search"
 
 
+def test_a_decision_looks_ahead_only_as_far_as_it_may() -> None:
+    play = Play(list(cluster().hosts(2).host_rows.values()), Policy(preemption=True, min_run_s=300.0))
+    play.submit(*(job(8, name=f"j{number}").row for number in range(2)))
+    play.settle()
+    play.now = 10.0
+    with patch.object(victim_planning, "LOOK_AHEAD", 1):
+        play.submit(job(8, hosts=2, name="vip").priority(9).row)
+        assert play.settle()[0] == []
+        planner, last_round = play.scheduler._planner, play.scheduler.round
+        assert planner.next_preemption(last_round, in_full=False) is None
+        assert planner.next_preemption(last_round, in_full=True) == ("vip", 300.0)
+        reason = play.scheduler.why("vip", play.now)
+    assert reason is not None
+    assert reason.estimated_start == 300.0
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_trials_on_the_copy_say_what_trials_on_the_snapshot_say(seed: int) -> None:
     draw, play = Random(seed), full_cluster(seed)

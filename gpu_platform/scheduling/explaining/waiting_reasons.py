@@ -48,7 +48,7 @@ PREEMPTION_FORECAST_LIMIT = 400
 asks.
 """
 
-NextPreemption = Callable[[SchedulingRound], tuple[str, float] | None]
+NextPreemption = Callable[[SchedulingRound, bool], tuple[str, float] | None]
 """Returns the job for which others will be stopped next, and when: ``PreemptionPlanner.next_preemption``."""
 
 
@@ -209,10 +209,10 @@ class WaitingReasons:
     ) -> Reason:
         """Return the reason with a preemption, if running jobs will be stopped before the job would start anyway.
 
-        ``up_to``: with more hosts and running jobs than this it is not computed.
+        ``up_to``: with more hosts and running jobs than this it is not computed. Infinity: however long it takes.
         """
         too_many = len(self._state.snapshot) + len(self._state.running_jobs) > up_to
-        next_preemption = None if too_many else self._next_preemption(last_round)
+        next_preemption = None if too_many else self._next_preemption(last_round, up_to == math.inf)
         if next_preemption is None or next_preemption[0] != row.job_id or next_preemption[1] < now:
             return reason
         other = reason.starts_by if reason.starts_by is not None else reason.estimated_start

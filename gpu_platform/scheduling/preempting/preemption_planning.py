@@ -85,18 +85,19 @@ class PreemptionPlanner:
             decided = self.moves.go_on(found, lambda: staying, now)
         return self._ordered(decided or [])
 
-    def next_preemption(self, found: SchedulingRound) -> tuple[str, float] | None:
+    def next_preemption(self, found: SchedulingRound, in_full: bool) -> tuple[str, float] | None:
         """Return (job, when): the waiting job for which others will be stopped next, once they have run for
         ``min_run_s``.
 
-        None: no job will be stopped, or jobs are being stopped now, and what follows then is not known.
+        None: no job will be stopped, or jobs are being stopped now, and what follows then is not known. Also None if a
+        search for victims goes on, or if it takes long to find out, unless ``in_full``.
         """
         if not self._state.policy.preemption:
             return None
         staying, being_preempted = self._running()
         if being_preempted or self._claims:
             return None
-        return self._victims.next_preemption(found, staying, found.now)
+        return self._victims.next_preemption(found, staying, found.now, in_full)
 
     def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
         """Return the jobs that stay, and the jobs that were ordered to stop."""

@@ -35,7 +35,7 @@ class Search(Generic[T]):
         self._answer: T | None = None
         self.has_ended = False
 
-    def go_on(self, allowance: int) -> int:
+    def go_on(self, allowance: float) -> float:
         """Do steps until they looked at ``allowance`` jobs and hosts, or wait for something. Return what is left of the
         allowance.
         """

@@ -40,8 +40,8 @@ PREEMPT_AGAIN_S = 5.0
 """Seconds until the next look. Jobs reach their guaranteed run time without any other change."""
 ALLOWANCE = 2_000
 """How much one decision does for the search, in the unit of ``steps``: about 12 to 20 ms."""
-LOOK_AHEAD = 2 * ALLOWANCE
-"""How much is done to find out for which job others will be stopped next."""
+LOOK_AHEAD = 3 * ALLOWANCE
+"""How much a decision does to find out for which job others will be stopped next."""
 MOST_SEARCHES = 4
 """How often victims are searched for one job in one pass, if the cluster changes each time before they are found."""
 JOBS_TO_CHOOSE_FROM, JOBS_WITH_QUOTAS = 6, 2
@@ -87,8 +87,8 @@ class VictimPlanner:
         self._looked_at: set[AttemptId] = set()
         """The jobs at which this pass has looked."""
         self._search: _SearchForJob | None = None
-        self._next_preemption: tuple[SchedulingRound, tuple[str, float] | None] | None = None
-        """The answer for the last round, once it was asked for."""
+        self._next_preemption: tuple[SchedulingRound, bool, tuple[str, float] | None] | None = None
+        """The answer for the last round and ``in_full``, once it was asked for."""
 
     @property
     def is_searching(self) -> bool:
@@ -117,19 +117,18 @@ class VictimPlanner:
         return decided
 
     def next_preemption(
-        self, found: SchedulingRound, staying: list[RunningRow], now: float
+        self, found: SchedulingRound, staying: list[RunningRow], now: float, in_full: bool
     ) -> tuple[str, float] | None:
-        """Return (job, when): see ``PreemptionPlanner.next_preemption``. Also None if it would take long to find
-        out.
-        """
+        """Return (job, when): see ``PreemptionPlanner.next_preemption``."""
         if self._pass_goes_on:
             return None  # another search uses the copy of the cluster
-        if self._next_preemption is None or self._next_preemption[0] is not found:
+        last = self._next_preemption
+        if last is None or last[0] is not found or last[1] != in_full:
             excess = self._state.quotas.borrowed(row.namespace for row in staying)
             search = Search(self._find_next(_Moment(found, staying, [], now, excess)))
-            search.go_on(LOOK_AHEAD)
-            self._next_preemption = found, search.answer if search.has_ended else None
-        return self._next_preemption[1]
+            search.go_on(math.inf if in_full else LOOK_AHEAD)
+            last = self._next_preemption = found, in_full, search.answer if search.has_ended else None
+        return last[2]
 
     def _go_on(self, moment: _Moment) -> list[Preemption] | None:
         if self._search is not None and self._search.facts_version != self._state.snapshot.facts_version:
