@@ -34,6 +34,7 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy, build_framework, build_order, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
+from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
@@ -318,7 +319,7 @@ class Scheduler:
         settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
         if settled and not self._ledger.is_due(now):
             searching = self._planner.is_searching
-            found = self._planner.plan(self.round, now) if searching else []
+            found = self._plan(now) if searching else []
             decision = Decision(
                 reasons=self._renew(settled=True, idle=not searching), expired=expired, preemptions=found
             )
@@ -327,7 +328,7 @@ class Scheduler:
             promises = self._ledger.update(self.round, now)
             # Of a round that ended early it is not known who waits. The next decision follows at once.
             reasons = {} if self.round.is_cut else self._renew()
-            preemptions = [] if self.round.is_cut else self._planner.plan(self.round, now)
+            preemptions = [] if self.round.is_cut else self._plan(now)
             decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
         # At the end, because trials during the decision also increase the snapshot's version. Claims of new preemptions
         # count from the next round on.
@@ -354,6 +355,13 @@ class Scheduler:
             self._round_is_unfinished = self.round.is_unfinished or (again and self.round.is_bounded)
             if not again or self._round_is_unfinished:
                 return
+
+    def _plan(self, now: float) -> list[Preemption]:
+        before = self._book.stamp()
+        found = self._planner.plan(self.round, now)
+        if not found:
+            self._book.only_tried(before)
+        return found
 
     def explain(self, now: float) -> dict[str, Reason]:
         """Return for each class of jobs why it waits, as of the last decision. Computes all of them, so it is slow."""

@@ -93,7 +93,7 @@ class WaitingReasons:
 
     def pending(self) -> bool:
         """Tell whether there is more to publish."""
-        return bool(self._new or self._due or self._estimating or self._seen != self._stamp())
+        return bool(self._new or self._due or self._estimating or self._seen != self.stamp())
 
     def renew(self, last_round: SchedulingRound, now: float, idle: bool = False) -> dict[str, Reason]:
         """Renew some reasons, as things are after ``last_round``. Return those that changed. ``idle``: nothing was
@@ -121,6 +121,15 @@ class WaitingReasons:
             return min(IDLE_SLICE, IDLE_SLICE // SLICE * most)
         return min(most, BUSY_SLICE if len(last_round.turns) > BUSY_TURNS else SLICE)
 
+    def stamp(self) -> tuple[int, int]:
+        """Return what is another value after each change, and after each trial."""
+        return self._state.snapshot.version, self._state.queue.version
+
+    def only_tried(self, before: tuple[int, int]) -> None:
+        """Note that since the stamp ``before`` things were only tried. This changes no reason."""
+        if self._seen == before:
+            self._seen = self.stamp()
+
     def renew_all(self, last_round: SchedulingRound, now: float) -> None:
         """Renew every reason."""
         self._new.clear()
@@ -129,7 +138,7 @@ class WaitingReasons:
         self._estimates, self._estimating = self._begin(last_round, now), None
         while not self._estimates.ended:
             self._estimates.advance(IDLE_SLICE)
-        self._seen = self._stamp()
+        self._seen = self.stamp()
         self._publish(dict.fromkeys(self._state.queue.classes()), last_round, now)
 
     def why(self, row: PlacementRequest, last_round: SchedulingRound, now: float) -> Reason:
@@ -225,13 +234,13 @@ class WaitingReasons:
     def _look_ahead(self, last_round: SchedulingRound, now: float, idle: bool) -> None:
         """Begin a new run of estimates if something changed, once the last run is published."""
         if not self._state.queue:
-            self._published, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
+            self._published, self._due, self._estimating, self._seen = {}, deque(), None, self.stamp()
             return
         if self._estimating is not None and self._facts != self._state.snapshot.facts_version:
             self._estimating = self._begin(last_round, now)
-        elif self._estimating is None and not self._due and self._seen != self._stamp():
+        elif self._estimating is None and not self._due and self._seen != self.stamp():
             self._published = self.current()
-            self._seen = self._stamp()
+            self._seen = self.stamp()
             self._estimating = self._begin(last_round, now)
         if self._estimating is not None:
             self._spend(idle, self._estimating.advance(self._may_spend(idle, self._slice)))
@@ -262,7 +271,7 @@ class WaitingReasons:
         return changed
 
     def _publish(self, keys: dict[str, None], last_round: SchedulingRound, now: float) -> dict[str, Reason]:
-        changed, before = {}, self._stamp()
+        changed, before = {}, self.stamp()
         for key in keys:
             entry = last_round.entry_of_class(key)
             if entry is None:
@@ -272,12 +281,8 @@ class WaitingReasons:
             self._first_date = min(self._first_date, reason.estimated_start or math.inf)
             if self._published.get(key) != reason:
                 self._published[key] = changed[key] = reason
-        if self._seen == before:
-            self._seen = self._stamp()  # trials increase the snapshot's version, too
+        self.only_tried(before)
         return changed
-
-    def _stamp(self) -> tuple[int, int]:
-        return self._state.snapshot.version, self._state.queue.version
 
 
 def _kept(

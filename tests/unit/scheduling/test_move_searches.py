@@ -101,6 +101,20 @@ def test_a_decision_that_only_waits_for_the_solver_gives_nobody_a_turn(aside: Bu
     assert world.scheduler.round is before
 
 
+def test_what_a_search_tries_changes_no_reason(aside: BusyThread) -> None:
+    world = World(aside)
+    world.scheduler.decide(NOW)
+    world.scheduler.started(run(world.machines, "quick", "dgx-h100-1", 4, checkpoints=False))
+    world.machines.tell(world.scheduler)
+    world.scheduler.decide(NOW + 1)
+    while world.scheduler.unexplained:
+        world.scheduler.decide(NOW + 1)
+    before = world.scheduler.snapshot.version
+    assert not victims(world.decide_all(NOW + 2))
+    assert world.scheduler.snapshot.version > before, "moves were tried"
+    assert world.scheduler._book._estimated_at == NOW + 1, "no start was estimated again"
+
+
 def test_a_busy_cluster_gets_an_answer(aside: BusyThread) -> None:
     world = World(aside)
     aside.release()
