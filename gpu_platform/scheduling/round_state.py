@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.attempts import Attempts
 from gpu_platform.scheduling.backfilling.backfill import Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
@@ -53,6 +54,7 @@ class SchedulerState:
     empty_fits: EmptyFits
     forecast: ReleaseForecast
     expected_dates: ExpectedDates
+    attempts: Attempts
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,6 @@ def resources_taken(row: PlacementRequest) -> list[int]:
 def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.bool_] | None:
     """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
     if not row.is_plain:
-        usable = state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
-        return usable if usable is not None and state.empty_fits.fits(row) else None
+        return state.empty_fits.usable_hosts(row)
     usable = together(row.resources, state.snapshot, state.candidates.able(row))
     return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.attempts import needs_trials
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
@@ -94,7 +95,12 @@ class SchedulingRound:
         )
         self._is_conservative = state.policy.backfill == "conservative"
         depth = state.policy.backfill_depth if self._is_conservative else 0
-        self._dates = DateSlice(state.remembered, self._earlier.standing, hosts, depth)
+        standing = self._earlier.standing
+        gangs = [one for one in standing if (row := state.queue.get(one)) is not None and needs_trials(row)]
+        slices = standing.keys() - set(gangs)
+        self._dates = DateSlice.of_slices(state.remembered, slices, hosts, depth)
+        self._gang_dates = DateSlice.of_gangs(state.remembered, gangs, hosts, state.policy.backfill_depth)
+        self._attempts = state.attempts
         self._tentative = 0
         self._expected = 0
         self._all_but_claim: PlannedReservation | None = None
@@ -112,7 +118,7 @@ class SchedulingRound:
     def serve(self) -> None:
         """Give a turn to each group of jobs for which it could change anything."""
         share = self._shares.of if self._shares.decide else None
-        queue, policy = self.state.queue, self.state.policy
+        state, queue, policy = self.state, self.state.queue, self.state.policy
         for claim in self.claims:
             # Claims come first. Otherwise a job that waits because of the claim might keep its hosts.
             owner = queue.get(claim.job_id)
@@ -120,6 +126,8 @@ class SchedulingRound:
                 self._all_but_claim = all_but(claim, self.state.snapshot)  # the rest may be promised to others
                 self._start(owner)
         self._all_but_claim = None
+        self._attempts.begin()
+        state.empty_fits.begin()
         every = partial(EveryJobCursor, depth=policy.backfill_depth, always=self._earlier.standing)
         turns = every(queue, share) if self._is_conservative else QueueCursor(queue, share)
         self._screening.begin(turns, self._view, self._progress, self.state.remembered.told)
@@ -144,7 +152,9 @@ class SchedulingRound:
             # A job that came in goes on putting promises off until a round has asked all whose promises it puts off.
             newcomers = queue.newcomers if self.is_cut else self._screening.not_examined
             self.puts_promises_off = self._earlier.remember(planned, newcomers)
-            self._dates.end()
+            for dates in (self._dates, self._gang_dates):
+                dates.end(state.remembered.reservations)
+        self._attempts.end()
 
     @property
     def is_bounded(self) -> bool:
@@ -154,7 +164,10 @@ class SchedulingRound:
     @property
     def is_unfinished(self) -> bool:
         """True if some jobs had no turn, or got no date, only because the round would have taken too long."""
-        return self.is_cut or bool(self._screening.not_examined) or self._dates.has_refused
+        # EASY remembers no dates, so the next round would refuse the same jobs.
+        refused = self._dates.has_refused or (self._is_conservative and self._gang_dates.has_refused)
+        refused |= self.state.empty_fits.has_refused
+        return self.is_cut or bool(self._screening.not_examined) or refused or self._attempts.are_left
 
     def _started_enough(self) -> bool:
         has_worked = len(self.turns) >= self._most_turns and len(self.placements) >= FEWEST_STARTS
@@ -257,7 +270,7 @@ class SchedulingRound:
         if verdict.no_place and verdict.settled and (verdict.behind or not new):
             self._waits(WaitingEntry(row, turn))
             return False
-        if verdict.no_place or not self._start(row):
+        if verdict.no_place or not self._may_try(row) or not self._start(row):
             before = self._amount_kept() if row.has_exclusions else None
             starts_by = self._wait(row, turn)
             if before is not None:
@@ -268,6 +281,15 @@ class SchedulingRound:
             self._waits(WaitingEntry(row, turn, starts_by=starts_by))
             return False
         return True
+
+    def _may_try(self, row: PlacementRequest) -> bool:
+        """Tell whether it is looked for a place now. Only a part of the jobs that need trials is, besides the first job
+        that waits and those whose promised dates have come."""
+        if row.is_plain:
+            return True
+        promise = self._earlier.standing.get(row.job_id)
+        must = not self.job_of_turn or (promise is not None and promise.start <= self.now)
+        return self._attempts.may_try(self.state.queue.group(row), row, must)
 
     def _start(self, row: PlacementRequest) -> bool:
         """Place the job, if there is a place. Return whether there was one."""
@@ -351,7 +373,8 @@ class SchedulingRound:
             return None
         resources = resources_taken(row)
         first = not self.kept.are_reserved(resources, usable)
-        reservation = None if self._dates.is_due(row.job_id) else self._kept_promise(row, None)
+        dates = self._gang_dates if needs_trials(row) else self._dates
+        reservation = None if dates.is_due(row.job_id) else self._kept_promise(row, None)
         if reservation is None:
             reservation = self._kept_promise(row, self._date(row, usable, first))
         if reservation is None and first:
@@ -399,15 +422,20 @@ class SchedulingRound:
         if (usable & (self._keeping_turns(row) != NO_TURN)).any():
             return None
         had_promise = row.job_id in self._earlier.standing
-        if not had_promise and not self._dates.allows(row.job_id):
+        dates = self._gang_dates if needs_trials(row) else self._dates
+        # With EASY each first job is told its date in each round; there are few.
+        is_free = first and not self._is_conservative
+        if not had_promise and not is_free and not dates.allows(row.job_id):
             return None
+        if is_free and needs_trials(row):
+            dates.use_up()  # no tentative ones in this round
         self._tentative += not is_promised
-        if not row.is_plain or row.resources.share is not None:
+        if needs_trials(row):
             found = state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
         else:
             able = state.candidates.able(row)
             found = state.backfill.plan_start(row, able, self.now, self._others(row), is_promised)
-        self._dates.computed(row.job_id, had_promise, found is not None)
+        dates.computed(row.job_id, had_promise, found is not None)
         return found
 
     def _expected_date(self, row: PlacementRequest, usable: NDArray[np.bool_]) -> PlannedReservation | None:

@@ -18,6 +18,7 @@ from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.prediction.start_intervals import StartIntervals
+from gpu_platform.scheduling.attempts import Attempts
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
@@ -83,6 +84,8 @@ class Scheduler:
         self.candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
         self._settled = (-1, -1, 0.0, -math.inf)
+        self._at_end = (-1, -1)
+        """Versions of snapshot and queue at the end of the last decision."""
         self._now = 0.0
         reserve = (self.policy.system_cpus, self.policy.system_ram_mib)
         self._backfill = Backfill(self.framework, self.snapshot, self.running_jobs, reserve)
@@ -109,6 +112,7 @@ class Scheduler:
             empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
             forecast=forecast,
             expected_dates=ExpectedDates(forecast, self.snapshot, self.queue),
+            attempts=Attempts(self.snapshot),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals, aside)
         self._ledger = PromiseLedger(self._state, self._proposals)
@@ -132,7 +136,7 @@ class Scheduler:
             for size in range(1, machine.size + 1):
                 best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
         self._state.forecast.ends()
-        self._backfill.prepare()
+        self._backfill.ends()
         self._expected_tasks.count(now)
         self._renew_expected_tasks(now)
         self._planner.prepare()
@@ -316,6 +320,8 @@ class Scheduler:
         policy = self.policy
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.displaced.hold_back_priority(now)
+        if self._at_end != (self.snapshot.version, self.queue.version):
+            self._state.attempts.note_change()
         settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
         if settled and not self._ledger.is_due(now):
             searching = self._planner.is_searching
@@ -334,6 +340,7 @@ class Scheduler:
         # count from the next round on.
         version = -1 if decision.preemptions or self._round_is_unfinished else self.snapshot.version
         self._settled = (version, self.queue.version, period, hold_back_priority)
+        self._at_end = (self.snapshot.version, self.queue.version)
         return decision
 
     def _renew_expected_tasks(self, now: float) -> None:
@@ -382,10 +389,12 @@ class Scheduler:
         """Placements that are tried inside the block are rolled back, so they do not count as changes to the
         snapshot.
         """
-        before, version = self._settled, self.snapshot.version
+        before, end, version = self._settled, self._at_end, self.snapshot.version
         yield
         if before[0] == version:
             self._settled = (self.snapshot.version, *before[1:])
+        if end[0] == version:
+            self._at_end = (self.snapshot.version, end[1])
 
     def _renew(self, settled: bool = False, idle: bool = False) -> dict[str, Reason]:
         """Renew reasons. ``settled``: nothing has changed. ``idle``: nor is there anything else to do."""

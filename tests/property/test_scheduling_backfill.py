@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostUse
+from gpu_platform.scheduling.backfilling import gang_backfill
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
@@ -241,7 +243,8 @@ def test_a_date_with_cpus_is_that_of_trying_what_fits_as_jobs_end(
     others: list[PlannedReservation] = []
     for number, (gpus, cpus, hosts, limit) in enumerate([*booked, asked]):
         row = job(gpus, hosts=hosts, name=f"q{number}").on_host(cpus, 1_000 * cpus).lasting(limit).row
-        slow = state.gang_backfill.plan_start(row, 0.0, others)
+        with patch.object(gang_backfill, "EACH_END", 1_000):
+            slow = state.gang_backfill.plan_start(row, 0.0, others)
         quick = state.backfill.plan_start(row, state.candidates.able(row), 0.0, others)
         assert (slow is None) == (quick is None)
         if slow is not None and quick is not None:

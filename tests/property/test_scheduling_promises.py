@@ -63,7 +63,11 @@ def test_moves_pay_are_rare_and_break_no_promise() -> None:
 
 FAULTS = {
     "promises bind nobody": (patch.object(EarlierPromises, "to_others", lambda self, row: []), 24, "was promised"),
-    "gangs that cannot start keep hosts": (patch.object(EmptyFits, "fits", lambda self, row: True), 18, "nothing runs"),
+    "gangs that cannot start keep hosts": (
+        patch.object(EmptyFits, "usable_hosts", lambda self, row: self._placer.usable_hosts(row)),
+        18,
+        "nothing runs",
+    ),
     "nobody sees overruns": (patch.object(RunningJobs, "pass_time", lambda self, now: []), 59, "is broken"),
 }
 

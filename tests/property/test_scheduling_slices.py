@@ -10,11 +10,11 @@ from unittest.mock import patch
 
 import pytest
 
-from gpu_platform.scheduling import rounds, screening
-from gpu_platform.scheduling.backfilling import date_slices
+from gpu_platform.scheduling import attempts, rounds, screening
+from gpu_platform.scheduling.backfilling import date_slices, gang_backfill
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
-from gpu_platform.scheduling.placing import request_screen
+from gpu_platform.scheduling.placing import empty_fits, request_screen
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting import victim_planning
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -40,6 +40,11 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
             (rounds, "FEWEST_TURNS", request.param),
             (rounds, "FEWEST_STARTS", 1),
             (victim_planning, "ALLOWANCE", request.param),
+            (attempts, "HOSTS_LOOKED_AT", 0),
+            (attempts, "FEWEST_LOOKS", request.param),
+            (date_slices, "GANG_HOSTS_LOOKED_AT", 0),
+            (gang_backfill, "EACH_END", request.param),
+            (empty_fits, "HOSTS_TRIED", 0),
         ):
             patches.enter_context(patch.object(where, name, value))
         yield request.param

@@ -161,9 +161,9 @@ class Backfill:
         self._times = ReadyTimesOfRequests(framework, snapshot, running_jobs, reserve)
         self._bookings = _Bookings()
 
-    def prepare(self) -> None:
-        """Compute when each GPU is free, of all hosts at once. Else the first plan does so."""
-        self._times.ends()
+    def ends(self) -> NDArray[np.float64]:
+        """Return [hosts, GPUs of the largest host]: when each GPU is free, as ``ReadyTimesOfRequests.ends``."""
+        return self._times.ends()
 
     def plan_start(
         self,

@@ -5,6 +5,7 @@ after another.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -24,6 +25,10 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.placing.splitting import slices_of
+
+EACH_END = 4
+"""So many ends are tried one by one. Then the steps grow: each trial takes some milliseconds in a large cluster."""
 
 
 class GangBackfill:
@@ -43,7 +48,11 @@ class GangBackfill:
     def plan_start(
         self, row: PlacementRequest, now: float, others: Sequence[PlannedReservation] = (), is_promised: bool = True
     ) -> PlannedReservation | None:
-        """Return the earliest start of the whole gang by time limits. None: it depends on jobs without one."""
+        """Return the earliest start of the whole gang by time limits. None: it depends on jobs without one.
+
+        Where it fits at none of the first ``EACH_END`` ends, because of the reservations of others, not every end is
+        tried. Then it may not be the earliest.
+        """
         ending: dict[float, list[RunningRow]] = {}
         for job in self._running_jobs:
             if job.time_limit_s is not None:
@@ -51,28 +60,65 @@ class GangBackfill:
         booked = {max(now, other.end) for other in others if other.end < math.inf}
         ends = sorted({now, *ending, *booked})
 
+        bound = self._never_too_late(row, now)
+        if bound == math.inf:
+            return None
         with Statement(self._snapshot) as attempt:
-            for start in ends[self._pass_ends_in_vain(row, ends, ending, attempt) :]:
-                self._end(ending.get(start, ()), attempt)
+            passed = bisect_left(ends, bound)
+            for end in ends[:passed]:
+                self._end(ending.get(end, ()), attempt)
+            passed, tries, step = self._pass_ends_in_vain(row, ends, ending, attempt, passed), 0, 1
+            while passed < len(ends):
+                until = min(passed + step, len(ends))
+                for end in ends[passed:until]:
+                    self._end(ending.get(end, ()), attempt)
+                start = ends[until - 1]
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
                 meanwhile = [other for other in others if other.start < end and start < other.end]
                 placement = self._try(row, attempt, meanwhile)
-                if placement is not None:  # else a reservation begins in between
+                if placement is not None:
                     break
+                # A reservation begins in between.
+                passed, tries = until, tries + 1
+                step = 2 * step if tries >= EACH_END else 1
             else:
                 return None
         return self._reservation(row, placement, start, end, meanwhile, is_promised)
 
+    def _never_too_late(self, row: PlacementRequest, now: float) -> float:
+        """Return a time before which the gang cannot start: each group alone must find enough GPUs, connected or
+        not. Infinity: never by time limits.
+        """
+        bound, ends = now, self._backfill.ends()
+        for group in row.rank_groups():
+            request = group.resources
+            if request.share is not None or not request.gpus:
+                continue
+            one = group if request.total is None else group.asking_for(slices_of(request, 1))
+            there = ends[self._candidates.able(one)]
+            if request.total is None:
+                count, needed = request.gpus_per_host, request.hosts
+                times = np.partition(there, count - 1, axis=1)[:, count - 1] if count <= there.shape[1] else np.zeros(0)
+            else:
+                times, needed = there.ravel(), request.total
+            bound = max(bound, float(np.partition(times, needed - 1)[needed - 1]) if needed <= len(times) else math.inf)
+        return bound
+
     def _pass_ends_in_vain(
-        self, row: PlacementRequest, ends: list[float], ending: dict[float, list[RunningRow]], attempt: Statement
+        self,
+        row: PlacementRequest,
+        ends: list[float],
+        ending: dict[float, list[RunningRow]],
+        attempt: Statement,
+        passed: int,
     ) -> int:
         """Let jobs end in ``attempt`` as long as the gang does not fit beside no reservation. Return how many of the
-        ``ends`` passed.
+        ``ends`` passed. ``passed``: how many have passed already.
 
         What fits early also fits after more jobs have ended. Each trial costs as much as the jobs that end in it, and
         mostly few must end: so the steps grow from the first end on, and then halve.
         """
-        passed, step, grows = 0, 1, True
+        step, grows = 1, True
         while step and passed < len(ends):
             before, until = attempt.checkpoint(), min(passed + step, len(ends))
             for end in ends[passed:until]:

@@ -25,6 +25,17 @@ Asked = tuple[str, float | None]
 
 
 @dataclass
+class DateMemory:
+    """Which dates were computed when: see ``date_slices``."""
+
+    dated: dict[str, int] = field(default_factory=dict)
+    """The round in which the date of a job that has a promise was computed last."""
+    tried: set[str] = field(default_factory=set)
+    """Other jobs for which a date was computed in vain, lately."""
+    rounds: int = 0
+
+
+@dataclass
 class RememberedPromises:
     """The promises as of the last decision, and what was known of them. All but ``told`` only with conservative
     backfill.
@@ -33,11 +44,10 @@ class RememberedPromises:
     reservations: dict[str, PlannedReservation] = field(default_factory=dict)
     asked: dict[str, Asked] = field(default_factory=dict)
     """What each of these jobs asked for when it got its promise."""
-    dated: dict[str, int] = field(default_factory=dict)
-    """The round in which the date of each of these jobs was computed last: see ``date_slices``."""
-    tried: set[str] = field(default_factory=set)
-    """Other jobs for which a date was computed in vain, lately."""
-    rounds: int = 0
+    dates: DateMemory = field(default_factory=DateMemory)
+    """When dates were computed last."""
+    gang_dates: DateMemory = field(default_factory=DateMemory)
+    """The same for gangs of several groups, totals, and shares of GPUs."""
     told: Collection[str] = ()
     """The jobs that were told a promise, as of the last decision. They never wait for their turn."""
 

@@ -112,7 +112,7 @@ class Estimates:
         """Return the hosts that could serve it once all jobs have ended. None: they are too few."""
         state = self._state
         if not row.is_plain:
-            return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
+            return state.gangs.usable_hosts(row)
         able = together(row.resources, state.snapshot, state.candidates.able(row))
         return able if np.count_nonzero(able) >= row.resources.hosts else None
 

@@ -6,14 +6,19 @@ A gang that has none must keep no hosts: it could not start, and others would wa
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.placing.splitting import sizes_of, slices_of
 
 MAX_ANSWERS = 1024
+HOSTS_TRIED, FEWEST_TRIALS = 1_000, 1
+"""So many hosts, or so many gangs, are tried in a round: a trial empties all hosts."""
 
 
 class EmptyFits:
@@ -22,28 +27,63 @@ class EmptyFits:
     def __init__(self, snapshot: Snapshot, candidates: CandidateIndex, placer: GangPlacer) -> None:
         self._snapshot, self._candidates, self._placer = snapshot, candidates, placer
         self._seen = -1
-        self._answers: dict[tuple[object, ...], bool] = {}
+        self._answers: dict[tuple[object, ...], NDArray[np.bool_] | None] = {}
+        self._left = 0
+        self.has_refused = False
+        """Some answer was not found in this round, because it would have taken too long."""
 
-    def fits(self, row: PlacementRequest) -> bool:
-        """Tell whether the gang would have a place."""
-        if self._has_hosts_of_its_own(row):
-            return True
+    def begin(self) -> None:
+        """Begin a round."""
+        self._left, self.has_refused = max(FEWEST_TRIALS, HOSTS_TRIED // max(len(self._snapshot), 1)), False
+
+    def usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+        """Return the hosts that the gang could use then: see ``GangPlacer.usable_hosts``. None: it would have no place,
+        or that is not known yet (``has_refused``). Callers must not change the answer.
+        """
         seen = int(self._snapshot.changed_at[ChangeKind.HEALTH].max(initial=0))
         if seen != self._seen or len(self._answers) >= MAX_ANSWERS:
             self._seen, self._answers = seen, {}
         key = row.resources, row.groups, row.tenant, row.excluded_gpus, row.excluded_hosts
         if key not in self._answers:
-            self._answers[key] = self._placer.fits_empty(row)
+            usable = self._placer.usable_hosts(row)
+            if usable is not None and not self._has_hosts_of_its_own(row):
+                if self._left <= 0:
+                    self.has_refused = True
+                    return None
+                self._left -= 1
+                usable = usable if self._placer.fits_empty(row) else None
+            self._answers[key] = usable
         return self._answers[key]
 
     def _has_hosts_of_its_own(self, row: PlacementRequest) -> bool:
         """Tell whether each group has so many hosts that the others leave it enough. Then nothing need be tried."""
         groups = row.rank_groups()
+        if len(groups) == 1 and groups[0].resources.total is not None:
+            return self._splits_evenly(groups[0])
         if any(group.resources.total is not None for group in groups):
             return False
         wanted = sum(group.resources.hosts for group in groups)
         for group in groups:
-            hosts = np.flatnonzero(self._candidates.of(group).after_use)
+            hosts = np.flatnonzero(self._candidates.able(group))
             if np.bincount(domains_of(group.resources, self._snapshot, hosts)).max(initial=0) < wanted:
                 return False
         return True
+
+    def _splits_evenly(self, group: PlacementRequest) -> bool:
+        """Tell whether the hosts of one domain could take the total in slices of one size and a rest."""
+        request, snapshot = group.resources, self._snapshot
+        every = np.arange(len(snapshot))
+        domains = domains_of(request, snapshot, every)
+        if request.required_level in INSIDE_ONE_HOST or request.total is None:
+            return False
+        sizes = sizes_of(request, snapshot)
+        able = {size: self._candidates.able(group.asking_for(slices_of(request, size))) for size in sizes}
+        hosts = {size: np.bincount(domains, weights=able[size], minlength=1) for size in sizes}
+        for size in reversed(sizes):
+            full, rest = divmod(request.total, size)
+            enough = hosts[size] >= full
+            if rest:
+                enough &= hosts[rest] > full
+            if enough.any():
+                return True
+        return False

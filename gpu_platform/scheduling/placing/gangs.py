@@ -21,7 +21,7 @@ from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, build_placement, level_between
@@ -104,17 +104,15 @@ class GangPlacer:
             placed = self._place_with_other_hosts(hardest, attempt, lookup, anywhere)
         return None if placed is None else self._merge_placements(groups, placed)
 
-    def usable_hosts(
-        self, row: PlacementRequest, lasting: Callable[[Candidates], NDArray[np.bool_]]
-    ) -> NDArray[np.bool_] | None:
-        """Return the hosts that some group could use, by host index. None: one of the groups has no host.
+    def usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+        """Return the hosts that some group could use once all jobs have ended, by host index. None: one of the groups
+        has too few.
 
-        ``lasting`` selects which answer of the candidates counts. It is not checked whether the groups fit at the
-        same time.
+        It is not checked whether the groups fit at the same time.
         """
         usable_hosts = np.zeros(len(self._snapshot), bool)
         for group in row.rank_groups():
-            hosts = self._enough(group, lambda row: lasting(self._candidates.of(row)))
+            hosts = self._enough(group, self._candidates.able)
             if not hosts.any():
                 return None
             usable_hosts |= hosts

@@ -180,7 +180,7 @@ class GangVictimTrial:
     ) -> None:
         trial_cluster.renew()
         self._row, self._trial_cluster, self._being_preempted = row, trial_cluster, list(being_preempted)
-        usable = trial_cluster.placer.usable_hosts(row, lambda candidates: candidates.after_use)
+        usable = trial_cluster.placer.usable_hosts(row)
         self._usable_hosts = np.zeros(len(trial_cluster.snapshot), bool) if usable is None else usable
         self._of: dict[AttemptId, dict[int, int]] = {}
         self._enough: set[AttemptId] | None = None

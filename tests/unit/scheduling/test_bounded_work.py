@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 import gpu_platform.topology.subsets as subsets
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
+from gpu_platform.scheduling import attempts
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.plugins.expected_tasks import MAX_AT_ONCE, ExpectedTasks
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.policy import MoveBudget, Policy
@@ -124,3 +127,38 @@ def test_a_decision_counts_a_part_of_thousands_of_tasks_that_came_at_once() -> N
         tasks.renew(None, NOW)
         counted.append(tasks._total)
     assert counted == [MAX_AT_ONCE, 2 * MAX_AT_ONCE, 2 * MAX_AT_ONCE + 5, 2 * MAX_AT_ONCE + 5]
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_a_decision_tries_a_part_of_the_gangs_that_no_table_answers_for(
+    backfill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty totals wait, each for something else. In the end all were tried, and the last one starts."""
+    monkeypatch.setattr(attempts, "HOSTS_LOOKED_AT", 0)
+    tried = list[str]()
+    place = GangPlacer.place
+
+    def noted(self: GangPlacer, row: PlacementRequest, *others: Any) -> Any:
+        tried.append(row.job_id)
+        return place(self, row, *others)
+
+    monkeypatch.setattr(GangPlacer, "place", noted)
+    machines = cluster().hosts(3, "dgx-h100").busy("dgx-h100-0", *range(8)).busy("dgx-h100-1", *range(8))
+    scheduler = machines.scheduler(Policy(backfill=backfill))
+    for number in range(2):
+        uuids = tuple(simulated_uuid(f"dgx-h100-{number}", index) for index in range(8))
+        asked = job(8, name=f"runs-{number}").lasting(NOW + 1_000.0).row
+        scheduler.started(RunningRow.of(asked, gpu_uuids=uuids, started_at=0.0))
+    for number in range(20):
+        gpus = 3 if number == 19 else 9 + number % 4
+        wanted = job(1, name=f"total-{number:02d}").total(gpus).needs(memory_gib=1 + number).arrived(float(number))
+        scheduler.add(wanted.lasting(60.0).row)
+    placed, decisions = list[str](), 0
+    while scheduler.unfinished or not decisions:
+        tried.clear()
+        placed += [row.job_id for row, _ in scheduler.decide(NOW).placements]
+        decisions += 1
+        # One beyond the allowance, and the first that waits in any case.
+        assert len(tried) <= 3
+        assert decisions < 60
+    assert placed == ["total-19"]
