@@ -176,7 +176,7 @@ class SchedulingRound:
     def _view(self) -> RoundView:
         reservations = [
             ReservedGpus(one.start, one.is_promised, one.is_expected, one.hosts, one.gpus)
-            for _, one in self.reservations
+            for one in (*self.claims, *(reservation for _, reservation in self.reservations))
         ]
         keeping = (self.kept.blocked_by, self.kept.blocked_for_unlimited_by)
         kept, from_unlimited = (turns != NO_TURN for turns in keeping)
@@ -262,8 +262,9 @@ class SchedulingRound:
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
         verdict = self._screening.of(row)
-        if row.job_id in self._earlier.standing:
-            # Nobody keeps hosts from a job with a promise, so the screen knows only whether enough is free at all.
+        if row.job_id in self._earlier.standing or any(claim.job_id == row.job_id for claim in self.claims):
+            # Nobody keeps hosts from a job with a promise, nor what it claims itself. So the screen knows only whether
+            # enough is free at all.
             verdict = Verdict(no_place=verdict.full)
         # A job that came in after the last round may put promises off, so it changes something if it waits.
         new = self._is_conservative and row.job_id in self.state.queue.newcomers
