@@ -28,7 +28,7 @@ from gpu_platform.scheduling.attempts import needs_trials
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
-from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
+from gpu_platform.scheduling.backfilling.promises import DateMemory, EarlierPromises, Overruns
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.placement_builder import build_placement
@@ -154,6 +154,8 @@ class SchedulingRound:
             self.puts_promises_off = self._earlier.remember(planned, newcomers)
             for dates in (self._dates, self._gang_dates):
                 dates.end(state.remembered.reservations)
+        else:
+            state.remembered.gang_dates = DateMemory()  # EASY computes its dates anew in each round
         self._attempts.end()
 
     @property

@@ -4,8 +4,9 @@ Each line is one world: a full cluster, and a queue in which every job asks for 
 running jobs end, what can start starts, and new jobs arrive for those that started. Times are CPU times of the thread
 that decides, in milliseconds, of the cycle as a whole: what the feed reports, the decision, and its reasons. What the
 leader lets another thread do is done by another thread here, too. Arguments choose lines:
-``1000x10``, ``easy``, ``conservative``, a number of requests, ``preempt``, ``defragment``. ``cycles=30``: at
-most so many.
+``1000x10``, ``easy``, ``conservative``, a number of requests, ``preempt``, ``defragment``, ``fair`` (fair share) and
+``fair-conservative``. ``cycles=30``: at most so many. ``cpus``: all jobs ask for CPUs and memory, too. ``totals`` and
+``groups``: all jobs are totals that may split, or gangs of two rank groups.
 """
 
 from __future__ import annotations
@@ -38,6 +39,15 @@ SEED = 11
 CYCLES = 200
 POLL_S = 0.005
 """The leader's default. It decides again after this time if something is left."""
+KINDS = ("cpus", "totals", "groups")
+POLICIES = {
+    "easy": Policy(),
+    "conservative": Policy(backfill="conservative"),
+    "preempt": Policy(preemption=True),
+    "defragment": Policy(defragmentation=True, defragment_every_s=10.0),
+    "fair": Policy(order="fair_share"),
+    "fair-conservative": Policy(order="fair_share", backfill="conservative"),
+}
 CURVE = (1, 10, 100, 512, 1_000, 2_000, 5_000, 10_000, 20_000)
 
 
@@ -48,26 +58,22 @@ def main(arguments: list[str]) -> None:
     numbers = [int(word) for word in arguments if word.isdigit()]
     cycles = next((int(word[7:]) for word in arguments if word.startswith("cycles=")), CYCLES)
     words = {word for word in arguments if not word.isdigit() and not word.startswith("cycles=")}
+    kind = next((word for word in arguments if word in KINDS), "")
     print(f"{'cluster':>10} {'policy':>14} {'distinct':>8} {'first ms':>9} {'p50 ms':>8} {'p99 ms':>8} {'most ms':>8}")
     for hosts, gpus, requests in ((1_000, 10, CURVE), (12_500, 8, (2_000,))):
         if not words.isdisjoint({"1000x10", "12500x8"}) and f"{hosts}x{gpus}" not in words:
             continue
-        for name in ("easy", "conservative", "preempt", "defragment"):
-            if not words.isdisjoint({"easy", "conservative", "preempt", "defragment"}) and name not in words:
+        for name in POLICIES:
+            if not words.isdisjoint(POLICIES) and name not in words:
                 continue
             for waiting in numbers or (requests if name in ("easy", "conservative") else (200,)):
-                line(hosts, gpus, name, waiting, cycles)
+                line(hosts, gpus, name, waiting, cycles, kind)
 
 
-def line(hosts: int, gpus: int, name: str, waiting: int, cycles: int = CYCLES) -> None:
+def line(hosts: int, gpus: int, name: str, waiting: int, cycles: int = CYCLES, kind: str = "") -> None:
     """Measure one world and print its line."""
-    policies = {
-        "easy": Policy(),
-        "conservative": Policy(backfill="conservative"),
-        "preempt": Policy(preemption=True),
-        "defragment": Policy(defragmentation=True, defragment_every_s=10.0),
-    }
-    world = FullCluster(hosts, gpus, policies[name])
+    world = FullCluster(hosts, gpus, POLICIES[name])
+    world.kind = kind
     for _ in range(waiting):
         world.arrive()
     world.scheduler.prepare(world.now)  # the leader does both once everything is loaded
@@ -88,8 +94,8 @@ def line(hosts: int, gpus: int, name: str, waiting: int, cycles: int = CYCLES) -
 class FullCluster:
     """A scheduler whose cluster is 97 % taken, by jobs of which three quarters have a time limit."""
 
-    with_cpus = 0.0
-    """The part of the jobs that ask for CPUs and memory, too."""
+    kind = ""
+    """One of KINDS: what the jobs that arrive ask for. Empty: for equal slices of whole GPUs."""
 
     def __init__(self, hosts: int, gpus: int, policy: Policy) -> None:
         self._rng, self._names, self._gpus = random.Random(SEED), count(), gpus
@@ -131,9 +137,14 @@ class FullCluster:
         hosts = rng.choices((1, 2, 4, 16), (60, 20, 15, 5))[0]
         row = self._asked(rng.randint(1, self._gpus) if hosts == 1 else 8, hosts)
         asked = {"memory_mib": next(self._names) % 20_000 + 1, "model": rng.choice(MODELS)}
-        if rng.random() < self.with_cpus:
+        if self.kind == "cpus":
             asked |= {"cpus_per_host": rng.randint(1, 32), "ram_mib_per_host": rng.randint(1, 64) * 1024}
+        if self.kind == "totals":
+            asked |= {"total": rng.randint(9, 200), "hosts": 1, "gpus_per_host": 1}
         row = row.asking_for(row.resources.model_copy(update=asked))
+        if self.kind == "groups":
+            other = row.resources.model_copy(update={"hosts": rng.randint(1, 3), "gpus_per_host": rng.randint(1, 8)})
+            row = replace(row, groups=(("a", row.resources), ("b", other)))
         self.scheduler.add(replace(row, priority=rng.choice((0, 0, 0, 5))))
 
     def cycle(self) -> float:
