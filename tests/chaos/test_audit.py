@@ -147,13 +147,18 @@ def test_what_is_left_behind_is_found(sqlite_store: Store, tmp_path: Path) -> No
     held = cluster.running("held", {"a": [0]})
     cluster.queued("waits")
     env = {"GPU_PLATFORM_NODE_DIR": f"{tmp_path}/nodes/a", "GPU_PLATFORM_ATTEMPT_ID": "left/1"}
-    process = subprocess.Popen(["sleep", "600"], env=env)
+    process = subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # It answers. Popen returns a little earlier, when the environment of the new program cannot be read yet.
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"\n"
     audit = Audit(str(sqlite_store.url), "nowhere", tmp_path)
     try:
         found = audit.leftovers()
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
         audit.close()
     assert [str(violation) for violation in found] == [
         f"something left behind: {held} still holds GPUs",

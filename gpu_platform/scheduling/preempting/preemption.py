@@ -226,6 +226,10 @@ def eligible_victims(
     Otherwise jobs within a guarantee are safe from it: they would be served first again, and nothing would be won. In
     its own ``namespace`` only priority decides.
     """
+    if excess is None and not reclaims:
+        # No quotas, so it does not matter which job is the newest.
+        old_enough = (job for job in running if job.preemptible and now - job.started_at >= min_run_s)
+        return [job for job in old_enough if job.priority < priority]
     left = dict(excess or {})
     newest = sorted(running, key=lambda job: (-job.started_at, job.job_id))
     old_enough = [job for job in newest if job.preemptible and now - job.started_at >= min_run_s]
