@@ -149,7 +149,8 @@ def test_what_is_left_behind_is_found(sqlite_store: Store, tmp_path: Path) -> No
     env = {"GPU_PLATFORM_NODE_DIR": f"{tmp_path}/nodes/a", "GPU_PLATFORM_ATTEMPT_ID": "left/1"}
     process = subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     # It answers. Popen returns a little earlier, when the environment of the new program cannot be read yet.
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(b"\n")
     process.stdin.flush()
     assert process.stdout.readline() == b"\n"
