@@ -11,7 +11,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.queueing.job_queue import GroupKey
 
-HOSTS_LOOKED_AT, FEWEST_LOOKS = 40_000, 8
+HOSTS_LOOKED_AT, FEWEST_LOOKS = 20_000, 8
 """So many hosts are looked at in a round, and so many looks at all hosts are allowed however many there are."""
 
 

@@ -73,7 +73,8 @@ class EmptyCluster:
     def _gang(self, row: PlacementRequest) -> Reason | None:
         if self._incomplete or self._placer.fits(row):
             return None
-        return explain_gang(row, self._snapshot, self._candidates, self._placer, lambda *_: None)
+        placer = self._placer
+        return explain_gang(row, self._snapshot, self._candidates, placer, placer.fits_empty, lambda *_: None)
 
     def _may_hold(self, host: str, request: ResourceRequest) -> bool:
         level = request.required_level if request.hosts == 1 else None

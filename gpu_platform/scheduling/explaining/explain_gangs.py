@@ -23,11 +23,14 @@ def explain_gang(
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
+    fits_empty: Callable[[PlacementRequest], bool],
     kept: Callable[[PlacementRequest, Candidates], BlockedHosts | None],
     starts_by: float | None = None,
 ) -> Reason:
-    """Say why ``row`` was not placed on ``snapshot``. ``kept`` tells which hosts jobs ahead keep from a plain
-    request.
+    """Say why ``row`` was not placed on ``snapshot``.
+
+    ``fits_empty`` tells whether it would have a place once all jobs have ended, ``kept`` which hosts jobs ahead keep
+    from a plain request.
     """
     first_unplaceable = placer.first_unplaceable(row)
     if first_unplaceable is not None:
@@ -44,7 +47,7 @@ def explain_gang(
     if held_back is not None:
         code = WaitCode.BEHIND_HIGHER_PRIORITY
         message, step = "", f"starts once {held_back.job_id}, ahead in the queue, has started"
-    elif not placer.fits_empty(row):
+    elif not fits_empty(row):
         code, message = WaitCode.NEVER_FITS, ", each of which would fit, but never all at once"
         step = f"asked for {asked}{message}: ask for less, or add hosts"
     else:

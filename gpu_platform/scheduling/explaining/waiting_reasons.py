@@ -196,7 +196,9 @@ class WaitingReasons:
             reason = explain(row.resources, state.snapshot, candidates, kept, entry.starts_by)
         else:
             kept_of = partial(_kept, entry, last_round)
-            reason = explain_gang(row, state.snapshot, state.candidates, state.gangs, kept_of, entry.starts_by)
+            reason = explain_gang(
+                row, state.snapshot, state.candidates, state.gangs, state.empty_fits.fits, kept_of, entry.starts_by
+            )
         if row.priority <= last_round.hold_back_priority and reason.code is WaitCode.WAITING_FOR_GPUS:
             reason = behind_displaced_jobs(reason)
         update: dict[str, object] = {"first_job": row.job_id}

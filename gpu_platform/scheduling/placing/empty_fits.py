@@ -55,6 +55,14 @@ class EmptyFits:
             self._answers[key] = usable
         return self._answers[key]
 
+    def fits(self, row: PlacementRequest) -> bool:
+        """Tell whether the gang would have a place then, also if that must be tried."""
+        before = self._left, self.has_refused
+        self._left = 1
+        usable = self.usable_hosts(row)
+        self._left, self.has_refused = before
+        return usable is not None
+
     def _has_hosts_of_its_own(self, row: PlacementRequest) -> bool:
         """Tell whether each group has so many hosts that the others leave it enough. Then nothing need be tried."""
         groups = row.rank_groups()
