@@ -76,6 +76,6 @@ def resources_taken(row: PlacementRequest) -> list[int]:
 def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.bool_] | None:
     """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
     if not row.is_plain:
-        return state.empty_fits.usable_hosts(row)
+        return state.empty_fits.usable_hosts(row, must=row.job_id in state.remembered.told)
     usable = together(row.resources, state.snapshot, state.candidates.able(row))
     return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None

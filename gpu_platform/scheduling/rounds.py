@@ -338,7 +338,7 @@ class SchedulingRound:
         """Hold a place for all rank groups of a gang."""
 
         def lookup(request: PlacementRequest) -> Candidates:
-            return self._unreserved(request, self.state.candidates.of(request))
+            return self._unreserved(request, self.state.candidates.fitting(request))
 
         return self.state.gangs.place(row, lookup, self.blocking_turns(row) != NO_TURN)
 

@@ -64,7 +64,7 @@ def test_moves_pay_are_rare_and_break_no_promise() -> None:
 FAULTS = {
     "promises bind nobody": (patch.object(EarlierPromises, "to_others", lambda self, row: []), 24, "was promised"),
     "gangs that cannot start keep hosts": (
-        patch.object(EmptyFits, "usable_hosts", lambda self, row: self._placer.usable_hosts(row)),
+        patch.object(EmptyFits, "usable_hosts", lambda self, row, must: self._placer.usable_hosts(row)),
         18,
         "nothing runs",
     ),

@@ -44,7 +44,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
             (attempts, "FEWEST_LOOKS", request.param),
             (date_slices, "GANG_HOSTS_LOOKED_AT", 0),
             (gang_backfill, "EACH_END", request.param),
-            (empty_fits, "HOSTS_TRIED", 0),
+            (empty_fits, "HOSTS_LOOKED_AT", 0),
         ):
             patches.enter_context(patch.object(where, name, value))
         yield request.param

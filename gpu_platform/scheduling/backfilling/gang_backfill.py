@@ -142,7 +142,7 @@ class GangBackfill:
         """Return a place for the gang beside these reservations. Nothing of it is held afterwards."""
 
         def lookup(request: PlacementRequest) -> Candidates:
-            candidates = self._candidates.of(request)
+            candidates = self._candidates.fitting(request)
             return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
 
         before = attempt.checkpoint()

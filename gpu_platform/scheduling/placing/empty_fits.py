@@ -10,15 +10,19 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.splitting import sizes_of, slices_of
 
-MAX_ANSWERS = 1024
-HOSTS_TRIED, FEWEST_TRIALS = 1_000, 1
-"""So many hosts, or so many gangs, are tried in a round: a trial empties all hosts."""
+REMEMBERED_BYTES, FEWEST_ANSWERS = 16 << 20, 1_024
+"""As many answers as fit into this are remembered: one byte per host."""
+HOSTS_LOOKED_AT, FEWEST_LOOKS = 40_000, 1
+"""So many hosts are looked at in a round for answers that are not known, or so many looks at all hosts are done."""
+TRIAL_LOOKS = 40
+"""What a trial costs: it empties all hosts."""
 
 
 class EmptyFits:
@@ -27,41 +31,46 @@ class EmptyFits:
     def __init__(self, snapshot: Snapshot, candidates: CandidateIndex, placer: GangPlacer) -> None:
         self._snapshot, self._candidates, self._placer = snapshot, candidates, placer
         self._seen = -1
-        self._answers: dict[tuple[object, ...], NDArray[np.bool_] | None] = {}
+        self._answers = LeastRecentlyUsed[tuple[NDArray[np.bool_] | None]]()
         self._left = 0
         self.has_refused = False
-        """Some answer was not found in this round, because it would have taken too long."""
+        """Some answer was not found in this round, because it would have taken too long. The next round goes on."""
 
     def begin(self) -> None:
         """Begin a round."""
-        self._left, self.has_refused = max(FEWEST_TRIALS, HOSTS_TRIED // max(len(self._snapshot), 1)), False
+        self._left, self.has_refused = max(FEWEST_LOOKS, HOSTS_LOOKED_AT // max(len(self._snapshot), 1)), False
 
-    def usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+    def usable_hosts(self, row: PlacementRequest, must: bool) -> NDArray[np.bool_] | None:
         """Return the hosts that the gang could use then: see ``GangPlacer.usable_hosts``. None: it would have no place,
-        or that is not known yet (``has_refused``). Callers must not change the answer.
+        or that is not known yet (``has_refused``). ``must``: it is found out in any case. Callers must not change the
+        answer.
         """
         seen = int(self._snapshot.changed_at[ChangeKind.HEALTH].max(initial=0))
-        if seen != self._seen or len(self._answers) >= MAX_ANSWERS:
-            self._seen, self._answers = seen, {}
+        if seen != self._seen:
+            self._seen, self._answers = seen, LeastRecentlyUsed()
         key = row.resources, row.groups, row.tenant, row.excluded_gpus, row.excluded_hosts
-        if key not in self._answers:
-            usable = self._placer.usable_hosts(row)
-            if usable is not None and not self._has_hosts_of_its_own(row):
-                if self._left <= 0:
-                    self.has_refused = True
-                    return None
-                self._left -= 1
-                usable = usable if self._placer.fits_empty(row) else None
-            self._answers[key] = usable
-        return self._answers[key]
+        known = self._answers.get(key)
+        if known is None:
+            most = max(FEWEST_ANSWERS, REMEMBERED_BYTES // max(len(self._snapshot), 1))
+            if self._left <= 0 and not must:
+                self.has_refused |= len(self._answers) < most  # else there would be no end
+                return None
+            known = (self._find(row),)
+            self._answers.put(key, known, most)
+        return known[0]
 
     def fits(self, row: PlacementRequest) -> bool:
-        """Tell whether the gang would have a place then, also if that must be tried."""
-        before = self._left, self.has_refused
-        self._left = 1
-        usable = self.usable_hosts(row)
-        self._left, self.has_refused = before
-        return usable is not None
+        """Tell whether the gang would have a place then."""
+        return self.usable_hosts(row, must=True) is not None
+
+    def _find(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+        groups, sizes = row.rank_groups(), int(self._snapshot.size.max(initial=1))
+        self._left -= 2 * sum(1 if group.resources.total is None else sizes for group in groups)
+        usable = self._placer.usable_hosts(row)
+        if usable is None or self._has_hosts_of_its_own(row):
+            return usable
+        self._left -= TRIAL_LOOKS
+        return usable if self._placer.fits_empty(row) else None
 
     def _has_hosts_of_its_own(self, row: PlacementRequest) -> bool:
         """Tell whether each group has so many hosts that the others leave it enough. Then nothing need be tried."""

@@ -82,7 +82,7 @@ class GangPlacer:
         blocked: NDArray[np.bool_] | None = None,
     ) -> Placement | None:
         """Do the same as :meth:`place` inside the caller's statement. If it returns None, it changed nothing."""
-        lookup = lookup or self._candidates.of
+        lookup = lookup or self._candidates.fitting
         groups = row.rank_groups()
         anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
         wanted = [self._could_serve(group, lookup) & anywhere for group in groups]
