@@ -30,7 +30,7 @@ from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
 from gpu_platform.scheduling.backfilling.promises import DateMemory, EarlierPromises, Overruns
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
-from gpu_platform.scheduling.placing.candidates import Candidates
+from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
 from gpu_platform.scheduling.placing.placement_builder import build_placement
 from gpu_platform.scheduling.placing.request_screen import ReservedGpus, RoundView
 from gpu_platform.scheduling.placing.score_table import score_table
@@ -340,7 +340,8 @@ class SchedulingRound:
         def lookup(request: PlacementRequest) -> Candidates:
             return self._unreserved(request, self.state.candidates.fitting(request))
 
-        return self.state.gangs.place(row, lookup, self.blocking_turns(row) != NO_TURN)
+        lookups = Remembering(self.state.snapshot, lookup)
+        return self.state.gangs.place(row, lookups, self.blocking_turns(row) != NO_TURN)
 
     def _waits(self, entry: WaitingEntry) -> None:
         if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:

@@ -243,7 +243,7 @@ def test_a_date_with_cpus_is_that_of_trying_what_fits_as_jobs_end(
     others: list[PlannedReservation] = []
     for number, (gpus, cpus, hosts, limit) in enumerate([*booked, asked]):
         row = job(gpus, hosts=hosts, name=f"q{number}").on_host(cpus, 1_000 * cpus).lasting(limit).row
-        with patch.object(gang_backfill, "EACH_END", 1_000):
+        with patch.object(gang_backfill, "MOST_LOOKS", 10_000):
             slow = state.gang_backfill.plan_start(row, 0.0, others)
         quick = state.backfill.plan_start(row, state.candidates.able(row), 0.0, others)
         assert (slow is None) == (quick is None)

@@ -43,7 +43,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
             (attempts, "HOSTS_LOOKED_AT", 0),
             (attempts, "FEWEST_LOOKS", request.param),
             (date_slices, "GANG_HOSTS_LOOKED_AT", 0),
-            (gang_backfill, "EACH_END", request.param),
+            (gang_backfill, "MOST_LOOKS", request.param),
             (empty_fits, "HOSTS_LOOKED_AT", 0),
         ):
             patches.enter_context(patch.object(where, name, value))

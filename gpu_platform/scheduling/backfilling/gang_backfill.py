@@ -9,8 +9,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import (
@@ -23,12 +25,54 @@ from gpu_platform.scheduling.backfilling.backfill import (
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates, Remembering
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.splitting import slices_of
 
-EACH_END = 4
-"""So many ends are tried one by one. Then the steps grow: each trial takes some milliseconds in a large cluster."""
+TRIAL_LOOKS, MOST_LOOKS = 16, 64
+"""What a trial costs, by looks at the number of GPUs that are free; and after so many looks the steps grow."""
+
+
+class _Count:
+    """Counts GPUs, connected or not: a gang for which they are too few surely does not fit."""
+
+    def __init__(self, row: PlacementRequest, ends: NDArray[np.float64], candidates: CandidateIndex) -> None:
+        """``ends``: see ``Backfill.ends``."""
+        self._ends = ends.copy()
+        self._weights = np.left_shift(np.uint64(1), np.arange(ends.shape[1], dtype=np.uint64))
+        self._groups: list[tuple[ResourceRequest, NDArray[np.bool_]]] = []
+        for group in row.rank_groups():
+            request = group.resources
+            if request.share is None and request.gpus:
+                one = group if request.total is None else group.asking_for(slices_of(request, 1))
+                self._groups.append((request, candidates.able(one)))
+
+    def never_too_late(self, now: float) -> float:
+        """Return a time before which the gang cannot start. Infinity: never by time limits."""
+        bound = now
+        for request, able in self._groups:
+            there = self._ends[able]
+            if request.total is None:
+                gpus, needed = request.gpus_per_host, request.hosts
+                times = np.partition(there, gpus - 1, axis=1)[:, gpus - 1] if gpus <= there.shape[1] else np.zeros(0)
+            else:
+                times, needed = there.ravel(), request.total
+            bound = max(bound, float(np.partition(times, needed - 1)[needed - 1]) if needed <= len(times) else math.inf)
+        return bound
+
+    def too_few(self, at: float, reserved: Iterable[PlannedReservation]) -> bool:
+        """Tell whether too few GPUs are free at that time beside what is reserved."""
+        free: NDArray[np.uint64] = ((self._ends <= at) * self._weights).sum(axis=1, dtype=np.uint64)
+        for other in reserved:
+            free[other.hosts] &= ~other.gpus
+        counts = np.bitwise_count(free)
+        for request, able in self._groups:
+            if request.total is None:
+                if np.count_nonzero(counts[able] >= request.gpus_per_host) < request.hosts:
+                    return True
+            elif int(counts[able].sum()) < request.total:
+                return True
+        return False
 
 
 class GangBackfill:
@@ -50,8 +94,8 @@ class GangBackfill:
     ) -> PlannedReservation | None:
         """Return the earliest start of the whole gang by time limits. None: it depends on jobs without one.
 
-        Where it fits at none of the first ``EACH_END`` ends, because of the reservations of others, not every end is
-        tried. Then it may not be the earliest.
+        Where the reservations of others leave it no place at many ends in a row, not every end is tried. Then it may
+        not be the earliest.
         """
         ending: dict[float, list[RunningRow]] = {}
         for job in self._running_jobs:
@@ -60,14 +104,15 @@ class GangBackfill:
         booked = {max(now, other.end) for other in others if other.end < math.inf}
         ends = sorted({now, *ending, *booked})
 
-        bound = self._never_too_late(row, now)
+        count = _Count(row, self._backfill.ends(), self._candidates)
+        bound = count.never_too_late(now)
         if bound == math.inf:
             return None
         with Statement(self._snapshot) as attempt:
             passed = bisect_left(ends, bound)
             for end in ends[:passed]:
                 self._end(ending.get(end, ()), attempt)
-            passed, tries, step = self._pass_ends_in_vain(row, ends, ending, attempt, passed), 0, 1
+            passed, looks, step = self._pass_ends_in_vain(row, ends, ending, attempt, passed), 0, 1
             while passed < len(ends):
                 until = min(passed + step, len(ends))
                 for end in ends[passed:until]:
@@ -75,34 +120,16 @@ class GangBackfill:
                 start = ends[until - 1]
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
                 meanwhile = [other for other in others if other.start < end and start < other.end]
-                placement = self._try(row, attempt, meanwhile)
+                is_ruled_out = count.too_few(start, meanwhile)
+                placement = None if is_ruled_out else self._try(row, attempt, meanwhile)
                 if placement is not None:
                     break
                 # A reservation begins in between.
-                passed, tries = until, tries + 1
-                step = 2 * step if tries >= EACH_END else 1
+                passed, looks = until, looks + (1 if is_ruled_out else TRIAL_LOOKS)
+                step = 2 * step if looks >= MOST_LOOKS else 1
             else:
                 return None
         return self._reservation(row, placement, start, end, meanwhile, is_promised)
-
-    def _never_too_late(self, row: PlacementRequest, now: float) -> float:
-        """Return a time before which the gang cannot start: each group alone must find enough GPUs, connected or
-        not. Infinity: never by time limits.
-        """
-        bound, ends = now, self._backfill.ends()
-        for group in row.rank_groups():
-            request = group.resources
-            if request.share is not None or not request.gpus:
-                continue
-            one = group if request.total is None else group.asking_for(slices_of(request, 1))
-            there = ends[self._candidates.able(one)]
-            if request.total is None:
-                count, needed = request.gpus_per_host, request.hosts
-                times = np.partition(there, count - 1, axis=1)[:, count - 1] if count <= there.shape[1] else np.zeros(0)
-            else:
-                times, needed = there.ravel(), request.total
-            bound = max(bound, float(np.partition(times, needed - 1)[needed - 1]) if needed <= len(times) else math.inf)
-        return bound
 
     def _pass_ends_in_vain(
         self,
@@ -146,7 +173,7 @@ class GangBackfill:
             return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
 
         before = attempt.checkpoint()
-        placement = self._placer.place_in(row, attempt, lookup)
+        placement = self._placer.place_in(row, attempt, Remembering(self._snapshot, lookup))
         attempt.rollback(before)
         return placement
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,6 +105,24 @@ def exclusions(snapshot: Snapshot, row: PlacementRequest) -> dict[int, int]:
             host_index, bit = place
             excluded[host_index] = excluded.get(host_index, 0) | 1 << bit
     return excluded
+
+
+class Remembering:
+    """A lookup that asks another one once for each request, until the snapshot changes."""
+
+    def __init__(self, snapshot: Snapshot, lookup: Callable[[PlacementRequest], Candidates]) -> None:
+        self._snapshot, self._lookup = snapshot, lookup
+        self._version = -1
+        self._answers: dict[tuple[object, ...], Candidates] = {}
+
+    def __call__(self, row: PlacementRequest) -> Candidates:
+        """Return the answers for a plain request."""
+        if self._version != self._snapshot.version:
+            self._version, self._answers = self._snapshot.version, {}
+        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+        if key not in self._answers:
+            self._answers[key] = self._lookup(row)
+        return self._answers[key]
 
 
 class CandidateIndex:
