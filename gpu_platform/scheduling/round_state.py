@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.attempts import Attempts
 from gpu_platform.scheduling.backfilling.backfill import Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
@@ -16,6 +15,7 @@ from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.gang_trials import GangTrials
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
@@ -54,7 +54,7 @@ class SchedulerState:
     empty_fits: EmptyFits
     forecast: ReleaseForecast
     expected_dates: ExpectedDates
-    attempts: Attempts
+    gang_trials: GangTrials
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.attempts import needs_trials
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
 from gpu_platform.scheduling.backfilling.promises import DateMemory, EarlierPromises, Overruns
+from gpu_platform.scheduling.gang_trials import needs_trials
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
 from gpu_platform.scheduling.placing.placement_builder import build_placement
@@ -100,7 +100,7 @@ class SchedulingRound:
         slices = standing.keys() - set(gangs)
         self._dates = DateSlice.of_slices(state.remembered, slices, hosts, depth)
         self._gang_dates = DateSlice.of_gangs(state.remembered, gangs, hosts, state.policy.backfill_depth)
-        self._attempts = state.attempts
+        self._gang_trials = state.gang_trials
         self._tentative = 0
         self._expected = 0
         self._all_but_claim: PlannedReservation | None = None
@@ -126,7 +126,7 @@ class SchedulingRound:
                 self._all_but_claim = all_but(claim, self.state.snapshot)  # the rest may be promised to others
                 self._start(owner)
         self._all_but_claim = None
-        self._attempts.begin()
+        self._gang_trials.begin()
         state.empty_fits.begin()
         every = partial(EveryJobCursor, depth=policy.backfill_depth, always=self._earlier.standing)
         turns = every(queue, share) if self._is_conservative else QueueCursor(queue, share)
@@ -156,7 +156,7 @@ class SchedulingRound:
                 dates.end(state.remembered.reservations)
         else:
             state.remembered.gang_dates = DateMemory()  # EASY computes its dates anew in each round
-        self._attempts.end()
+        self._gang_trials.end()
 
     @property
     def is_bounded(self) -> bool:
@@ -169,7 +169,7 @@ class SchedulingRound:
         # EASY remembers no dates, so the next round would refuse the same jobs.
         refused = self._dates.has_refused or (self._is_conservative and self._gang_dates.has_refused)
         refused |= self.state.empty_fits.has_refused
-        return self.is_cut or bool(self._screening.not_examined) or refused or self._attempts.are_left
+        return self.is_cut or bool(self._screening.not_examined) or refused or self._gang_trials.are_left
 
     def _started_enough(self) -> bool:
         has_worked = len(self.turns) >= self._most_turns and len(self.placements) >= FEWEST_STARTS
@@ -292,7 +292,7 @@ class SchedulingRound:
             return True
         promise = self._earlier.standing.get(row.job_id)
         must = not self.job_of_turn or (promise is not None and promise.start <= self.now)
-        return self._attempts.may_try(self.state.queue.group(row), row, must)
+        return self._gang_trials.may_try(self.state.queue.group(row), row, must)
 
     def _start(self, row: PlacementRequest) -> bool:
         """Place the job, if there is a place. Return whether there was one."""

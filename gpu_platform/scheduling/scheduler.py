@@ -18,7 +18,6 @@ from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.prediction.start_intervals import StartIntervals
-from gpu_platform.scheduling.attempts import Attempts
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
@@ -29,6 +28,7 @@ from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
+from gpu_platform.scheduling.gang_trials import GangTrials
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.gangs import GangPlacer
@@ -112,7 +112,7 @@ class Scheduler:
             empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
             forecast=forecast,
             expected_dates=ExpectedDates(forecast, self.snapshot, self.queue),
-            attempts=Attempts(self.snapshot),
+            gang_trials=GangTrials(self.snapshot),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals, aside)
         self._ledger = PromiseLedger(self._state, self._proposals)
@@ -321,7 +321,7 @@ class Scheduler:
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.displaced.hold_back_priority(now)
         if self._at_end != (self.snapshot.version, self.queue.version):
-            self._state.attempts.note_change()
+            self._state.gang_trials.note_change()
         settled = self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority)
         if settled and not self._ledger.is_due(now):
             searching = self._planner.is_searching

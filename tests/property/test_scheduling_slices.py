@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpu_platform.scheduling import attempts, rounds, screening
+from gpu_platform.scheduling import gang_trials, rounds, screening
 from gpu_platform.scheduling.backfilling import date_slices, gang_backfill
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
@@ -40,8 +40,8 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
             (rounds, "FEWEST_TURNS", request.param),
             (rounds, "FEWEST_STARTS", 1),
             (victim_planning, "ALLOWANCE", request.param),
-            (attempts, "HOSTS_LOOKED_AT", 0),
-            (attempts, "FEWEST_LOOKS", request.param),
+            (gang_trials, "HOSTS_LOOKED_AT", 0),
+            (gang_trials, "FEWEST_LOOKS", request.param),
             (date_slices, "GANG_HOSTS_LOOKED_AT", 0),
             (gang_backfill, "MOST_LOOKS", request.param),
             (empty_fits, "HOSTS_LOOKED_AT", 0),
@@ -57,7 +57,7 @@ def test_small_slices_break_no_promise_and_stall_nobody(seed: int) -> None:
     play(Trace.random(seed))
 
 
-@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), 19, 36, 59])
+@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), 19, 36, 59, 95012])
 @pytest.mark.usefixtures("small")
 def test_small_slices_take_promises_back_only_for_true_reasons(seed: int) -> None:
     play(Trace.troubled(seed))

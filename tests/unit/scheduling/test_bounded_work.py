@@ -9,7 +9,7 @@ import pytest
 import gpu_platform.topology.subsets as subsets
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling import attempts
+from gpu_platform.scheduling import gang_trials
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.plugins.expected_tasks import MAX_AT_ONCE, ExpectedTasks
@@ -134,7 +134,7 @@ def test_a_decision_tries_a_part_of_the_gangs_that_no_table_answers_for(
     backfill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty totals wait, each for something else. In the end all were tried, and the last one starts."""
-    monkeypatch.setattr(attempts, "HOSTS_LOOKED_AT", 0)
+    monkeypatch.setattr(gang_trials, "HOSTS_LOOKED_AT", 0)
     tried = list[str]()
     place = GangPlacer.place
 

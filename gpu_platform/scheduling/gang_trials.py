@@ -20,7 +20,7 @@ def needs_trials(row: PlacementRequest) -> bool:
     return not row.is_plain or row.resources.share is not None
 
 
-class Attempts:
+class GangTrials:
     """Remembers over rounds which groups of jobs were tried when."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -40,8 +40,7 @@ class Attempts:
     def begin(self) -> None:
         """Begin a round."""
         self._round += 1
-        self._left = max(FEWEST_LOOKS, HOSTS_LOOKED_AT // max(len(self._snapshot), 1))
-        self._seen = {}
+        self._left, self._seen = self._allowance, {}
 
     def may_try(self, group: GroupKey, row: PlacementRequest, must: bool) -> bool:
         """Tell whether the job is tried in this round. ``must``: in any case, beside the others."""
@@ -57,8 +56,7 @@ class Attempts:
     def end(self) -> None:
         """End the round, and choose whom the next one tries."""
         self._tried = {group: at for group, at in self._tried.items() if group in self._seen}
-        left = max(FEWEST_LOOKS, HOSTS_LOOKED_AT // max(len(self._snapshot), 1))
-        self._due = set()
+        left, self._due = self._allowance, set()
         if len(self._tried) < len(self._seen):
             return  # those that were never tried come first
         for group in sorted(self._tried, key=self._tried.__getitem__):
@@ -71,6 +69,11 @@ class Attempts:
     def are_left(self) -> bool:
         """True if somebody was not tried since something changed."""
         return any(self._tried.get(group, 0) < self._changed for group in self._seen)
+
+    @property
+    def _allowance(self) -> int:
+        """How often all hosts may be looked at in a round."""
+        return max(FEWEST_LOOKS, HOSTS_LOOKED_AT // max(len(self._snapshot), 1))
 
     def _looks(self, row: PlacementRequest) -> int:
         """Return how often all hosts are looked at for one trial."""
