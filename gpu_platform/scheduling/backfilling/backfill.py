@@ -46,6 +46,11 @@ class OwnPart:
     cpus: NDArray[np.int64]
     ram_mib: NDArray[np.int64]
 
+    @property
+    def takes_room(self) -> NDArray[np.bool_]:
+        """For each host: does it have CPUs or memory there?"""
+        return (self.cpus > 0) | (self.ram_mib > 0)
+
 
 @dataclass(frozen=True)
 class PlannedReservation:
@@ -109,9 +114,10 @@ def around(row: PlacementRequest, reservations: Iterable[PlannedReservation], sn
     return replace(row, excluded_gpus=frozenset(gpus), excluded_hosts=frozenset(hosts))
 
 
-def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices, GpuSets, NDArray[np.bool_]]:
-    """Return what a reservation of the placement covers: hosts, their GPUs, and whether CPUs or memory are taken."""
-    gpus, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
+def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices, OwnPart]:
+    """Return what a reservation of the placement covers: hosts, and what it has there."""
+    gpus = np.zeros(len(snapshot), np.uint64)
+    cpus, ram_mib = np.zeros(len(snapshot), np.int64), np.zeros(len(snapshot), np.int64)
     for host_slice in placement.slices:
         host_index = snapshot.host_index(host_slice.host)
         assert host_index is not None, "it was just placed there"
@@ -119,10 +125,10 @@ def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices,
             place = snapshot.locate(uuid)
             assert place is not None, "it was just placed there"
             gpus[host_index] |= np.uint64(1 << place[1])
-        if host_slice.cpus or host_slice.ram_mib:
-            host_resources[host_index] = True
-    hosts = np.flatnonzero((gpus != 0) | host_resources)
-    return hosts, gpus[hosts], host_resources[hosts]
+        cpus[host_index] += host_slice.cpus
+        ram_mib[host_index] += host_slice.ram_mib
+    hosts = np.flatnonzero((gpus != 0) | (cpus > 0) | (ram_mib > 0))
+    return hosts, OwnPart(gpus[hosts], cpus[hosts], ram_mib[hosts])
 
 
 def with_host_resources(
@@ -136,7 +142,7 @@ def with_host_resources(
     is_promised: bool,
 ) -> PlannedReservation:
     """Return the reservation of a job that needs CPUs or memory. ``meanwhile``: those of others at the same time."""
-    room = (own.cpus > 0) | (own.ram_mib > 0)
+    room = own.takes_room
     # Other jobs on the rest of a host would need the same CPUs or memory. But what they were promised is theirs.
     rest = np.where(room & (own.gpus != 0), snapshot.all_gpus[hosts] & snapshot.working[hosts], 0)
     for other in meanwhile:

@@ -17,12 +17,12 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import (
     Backfill,
-    OwnPart,
     PlannedReservation,
     resources_of,
     with_host_resources,
 )
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates, Remembering
@@ -39,7 +39,6 @@ class _Count:
     def __init__(self, row: PlacementRequest, ends: NDArray[np.float64], candidates: CandidateIndex) -> None:
         """``ends``: see ``Backfill.ends``."""
         self._ends = ends.copy()
-        self._weights = np.left_shift(np.uint64(1), np.arange(ends.shape[1], dtype=np.uint64))
         self._groups: list[tuple[ResourceRequest, NDArray[np.bool_]]] = []
         for group in row.rank_groups():
             request = group.resources
@@ -62,7 +61,7 @@ class _Count:
 
     def too_few(self, at: float, reserved: Iterable[PlannedReservation]) -> bool:
         """Tell whether too few GPUs are free at that time beside what is reserved."""
-        free: NDArray[np.uint64] = ((self._ends <= at) * self._weights).sum(axis=1, dtype=np.uint64)
+        free = as_sets(self._ends <= at)
         for other in reserved:
             free[other.hosts] &= ~other.gpus
         counts = np.bitwise_count(free)
@@ -186,12 +185,5 @@ class GangBackfill:
         meanwhile: Sequence[PlannedReservation],
         is_promised: bool,
     ) -> PlannedReservation:
-        hosts, gpus, _ = resources_of(placement, self._snapshot)
-        cpus, ram_mib = np.zeros(len(self._snapshot), np.int64), np.zeros(len(self._snapshot), np.int64)
-        for one in placement.slices:
-            host_index = self._snapshot.host_index(one.host)
-            assert host_index is not None, "it was just placed there"
-            cpus[host_index] += one.cpus
-            ram_mib[host_index] += one.ram_mib
-        own = OwnPart(gpus, cpus[hosts], ram_mib[hosts])
+        hosts, own = resources_of(placement, self._snapshot)
         return with_host_resources(row.job_id, start, end, hosts, own, meanwhile, self._snapshot, is_promised)

@@ -117,10 +117,7 @@ class ReadyTimesOfRequests:
 
     def has_room(self, host_index: int, cpus: int, ram_mib: int, at: float) -> bool:
         """Tell whether the host has so many CPUs and so much memory left at that time, by time limits."""
-        left_cpus, left_ram = self._room(host_index)
-        for end, more_cpus, more_ram in self._releases(host_index):
-            if end <= at:
-                left_cpus, left_ram = left_cpus + more_cpus, left_ram + more_ram
+        left_cpus, left_ram = _left_at(self._room(host_index), self._releases(host_index), at)
         return cpus <= left_cpus and ram_mib <= left_ram
 
     def _room(self, host_index: int) -> tuple[int, int]:
@@ -131,14 +128,14 @@ class ReadyTimesOfRequests:
         return int(snapshot.cpus[host_index] - used_cpus) - cpus, int(snapshot.ram_mib[host_index] - used_ram) - ram_mib
 
     def _releases(self, host_index: int) -> list[tuple[float, int, int]]:
-        """Return (when, CPUs, MiB of memory) that jobs give back on the host by their time limits, first ones first."""
+        """Return (when, CPUs, MiB of memory) that jobs give back on the host by their time limits."""
         host = self._snapshot.names[host_index]
-        return sorted(
+        return [
             (latest_end(job), use.cpus, use.ram_mib)
             for job in self._running_jobs.with_host_resources_on(host)
             for use in job.host_use
             if use.host == host and job.time_limit_s is not None
-        )
+        ]
 
     def _bring_up_to_date(self, times: ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
         snapshot, more = self._snapshot, len(self._snapshot) - len(times.ready_at)
@@ -212,7 +209,7 @@ class ReadyTimesOfRequests:
         for _, end, _, _ in booked:
             ends.setdefault(max(not_before, end), 0)
         needs_room = row.needs_host_resources
-        releases = self._releases(host_index) if needs_room else []
+        room, releases = (self._room(host_index), self._releases(host_index)) if needs_room else ((0, 0), [])
         for end, _, _ in releases:
             ends.setdefault(max(not_before, end), 0)
         for start in sorted(ends):
@@ -221,11 +218,11 @@ class ReadyTimesOfRequests:
             free |= ends[start]
             until = math.inf if row.time_limit_s is None else start + row.time_limit_s
             meanwhile = [one for one in booked if one[0] < until and start < one[1]]
-            if needs_room and (
-                any(takes_room for *_, takes_room in meanwhile)
-                or not self.has_room(host_index, request.cpus_per_host, request.ram_mib_per_host, start)
-            ):
-                continue
+            if needs_room:
+                cpus, ram_mib = _left_at(room, releases, start)
+                is_enough = request.cpus_per_host <= cpus and request.ram_mib_per_host <= ram_mib
+                if not is_enough or any(takes_room for *_, takes_room in meanwhile):
+                    continue
             left = free
             for _, _, gpus, _ in meanwhile:
                 left &= ~gpus
@@ -237,3 +234,12 @@ class ReadyTimesOfRequests:
             if best is not None:
                 return start, best.gpus
         return math.inf, 0
+
+
+def _left_at(room: tuple[int, int], releases: Iterable[tuple[float, int, int]], at: float) -> tuple[int, int]:
+    """Return the CPUs and the MiB of memory that are left at that time: what is left now, and what jobs give back."""
+    cpus, ram_mib = room
+    for end, more_cpus, more_ram_mib in releases:
+        if end <= at:
+            cpus, ram_mib = cpus + more_cpus, ram_mib + more_ram_mib
+    return cpus, ram_mib

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts
+from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.explaining.room import Room
 from gpu_platform.scheduling.placing.domains import is_between_hosts
@@ -101,7 +102,7 @@ class ForwardRun:
         self._kinds: dict[bytes, int] = {}
         self._usable: list[GpuSets] = []
         ends = self._expected.ends
-        self._free = _bits(ends == -math.inf)
+        self._free = as_sets(ends == -math.inf)
         hosts, positions = np.nonzero(np.isfinite(ends))
         order = np.argsort(ends[hosts, positions], kind="stable")
         self._ends = ends[hosts, positions][order]
@@ -372,10 +373,3 @@ def _indices(gpus: Mapping[int, int]) -> HostIndices:
 
 def _date(line: int, start: float, gpus: Mapping[int, int], is_expected: bool = False) -> _Date:
     return _Date(line, start, _indices(gpus), np.array(list(gpus.values()), np.uint64), is_expected)
-
-
-def _bits(flags: NDArray[np.bool_]) -> GpuSets:
-    """Return [hosts, GPUs] of flags as one set of GPUs for each host."""
-    width = flags.shape[1]
-    weights = np.left_shift(np.uint64(1), np.arange(width, dtype=np.uint64))
-    return (flags * weights).sum(axis=1, dtype=np.uint64)

@@ -135,11 +135,6 @@ class CandidateIndex:
         self._overlays: dict[tuple[object, ...], _Overlay] = {}
         self._scored = 0
         """How often scores have become something else without a change of hosts."""
-        self._fitting: dict[tuple[object, ...], Candidates] = {}
-        """What :meth:`fitting` answered at this version of the snapshot."""
-        self._fitting_at = -1
-        self._free = np.zeros(0, np.uint8)
-        """The number of free GPUs, by host index."""
 
     def of(self, row: PlacementRequest) -> Candidates:
         """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
@@ -166,16 +161,11 @@ class CandidateIndex:
         """Return the answers of the hosts with enough free GPUs; no other host fits. For other hosts the reason is not
         known, nor whether they could serve it later. In a full cluster that is much cheaper than :meth:`of`.
         """
-        request, version = row.resources, self._snapshot.version
-        if not request.gpus_per_host or request.share is not None or row.has_exclusions:
+        request = row.resources
+        if not request.gpus_per_host or request.share is not None:
             return self.of(row)
-        if self._fitting_at != version:
-            self._fitting_at, self._fitting = version, {}
-            self._free = np.bitwise_count(self._snapshot.available())
-        key = shape_of(row)
-        if key not in self._fitting:
-            self._fitting[key] = self.among(row, np.flatnonzero(self._free >= request.gpus_per_host))
-        return self._fitting[key]
+        free = np.bitwise_count(self._snapshot.available())
+        return self.among(row, np.flatnonzero(free >= request.gpus_per_host))
 
     def able(self, row: PlacementRequest) -> NDArray[np.bool_]:
         """Return the hosts that could serve a job once all jobs have ended. Cheaper than :meth:`of`, because it hardly
@@ -186,7 +176,6 @@ class CandidateIndex:
         """Forget how offers were rated: what scores rest on is not what it was. Which hosts fit stays remembered."""
         self._scored += 1
         self._overlays.clear()
-        self._fitting_at = -1
 
     def _shape(self, row: PlacementRequest) -> tuple[tuple[object, ...], _Shape]:
         key = shape_of(row)

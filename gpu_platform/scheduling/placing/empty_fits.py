@@ -47,7 +47,8 @@ class EmptyFits:
         """
         seen = int(self._snapshot.changed_at[ChangeKind.HEALTH].max(initial=0))
         if seen != self._seen:
-            self._seen, self._answers = seen, LeastRecentlyUsed()
+            self._seen = seen
+            self._answers.clear()
         key = row.resources, row.groups, row.tenant, row.excluded_gpus, row.excluded_hosts
         known = self._answers.get(key)
         if known is None:

@@ -21,7 +21,7 @@ from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, Remembering
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, build_placement, level_between
@@ -82,7 +82,7 @@ class GangPlacer:
         blocked: NDArray[np.bool_] | None = None,
     ) -> Placement | None:
         """Do the same as :meth:`place` inside the caller's statement. If it returns None, it changed nothing."""
-        lookup = lookup or self._candidates.fitting
+        lookup = lookup or Remembering(self._snapshot, self._candidates.fitting)
         groups = row.rank_groups()
         anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
         wanted = [self._could_serve(group, lookup) & anywhere for group in groups]

@@ -43,8 +43,8 @@ class Claims:
 
     def make(self, job_id: str, placement: Placement, now: float) -> None:
         """Claim the GPUs of the placement for the job. An earlier claim of the job ends."""
-        hosts, gpus, host_resources = resources_of(placement, self._snapshot)
-        reservation = PlannedReservation(job_id, -math.inf, math.inf, hosts, gpus, host_resources=host_resources)
+        hosts, own = resources_of(placement, self._snapshot)
+        reservation = PlannedReservation(job_id, -math.inf, math.inf, hosts, own.gpus, host_resources=own.takes_room)
         self._claims[job_id] = _Claim(reservation, now + CLAIM_S, now, self._snapshot.facts_version)
 
     def drop(self, job_id: str) -> None:
