@@ -208,6 +208,10 @@ def _outage(draw: Random, hosts: list[str]) -> tuple[float, str, int | None, flo
     return begin, draw.choice(hosts), draw.choice([None, 0, 3]), begin + draw.choice([5.0, 30.0, 1000.0])
 
 
+MOST_ATTEMPTS = 40
+"""Far more than preemption, moves and lost hosts need in a world of some dozen jobs."""
+
+
 class Violation(AssertionError):
     """Something that must never happen in a world."""
 
@@ -332,6 +336,8 @@ class World:
 
     def comes_in(self, row: PlacementRequest) -> None:
         """Forget the promises that the job may put off, because it comes in ahead."""
+        if row.attempt > MOST_ATTEMPTS:
+            raise Violation(f"{row.job_id} was stopped, or lost hosts, in each of {MOST_ATTEMPTS} attempts")
         queue = self.scheduler.queue
         ahead = self.policy.uses_shares or self.policy.quotas.policy is AllocationPolicy.HYBRID
         for name in list(self.promised):

@@ -27,6 +27,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
+from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.backfilling.promises import DateMemory, EarlierPromises, Overruns
 from gpu_platform.scheduling.gang_trials import needs_trials
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
@@ -53,7 +54,8 @@ GIVE_UP_AFTER = 16
 
 HOSTS_LOOKED_AT, FEWEST_TURNS, FEWEST_STARTS = 8_000, 8, 2
 """After HOSTS_LOOKED_AT / hosts turns, but not fewer than FEWEST_TURNS, the round ends with the next job that starts,
-if FEWEST_STARTS jobs have started in it. The next one goes on.
+if FEWEST_STARTS jobs have started in it. The next one goes on. Under conservative backfill one start is enough: there a
+turn costs more, because each job respects the promises of all others.
 """
 
 
@@ -153,7 +155,7 @@ class SchedulingRound:
             newcomers = queue.newcomers if self.is_cut else self._screening.not_examined
             self.puts_promises_off = self._earlier.remember(planned, newcomers)
             for dates in (self._dates, self._gang_dates):
-                dates.end(state.remembered.reservations)
+                dates.end(state.remembered.reservations, queue)
         else:
             state.remembered.gang_dates = DateMemory()  # EASY computes its dates anew in each round
         self._gang_trials.end()
@@ -172,7 +174,8 @@ class SchedulingRound:
         return self.is_cut or bool(self._screening.not_examined) or refused or self._gang_trials.are_left
 
     def _started_enough(self) -> bool:
-        has_worked = len(self.turns) >= self._most_turns and len(self.placements) >= FEWEST_STARTS
+        fewest_starts = 1 if self._is_conservative else FEWEST_STARTS
+        has_worked = len(self.turns) >= self._most_turns and len(self.placements) >= fewest_starts
         return has_worked and len(self.state.queue) > 0
 
     def _view(self) -> RoundView:
@@ -435,7 +438,15 @@ class SchedulingRound:
             dates.use_up()  # no tentative ones in this round
         self._tentative += not is_promised
         if needs_trials(row):
-            found = state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
+            others, trials = self._others(row), dates.most_trials
+            if not self._is_conservative or (had_promise and self._earlier.better(row, None, others) is None):
+                trials = math.inf  # no date is remembered, or the job would lose its promise meanwhile
+            found = state.gang_backfill.plan_start(
+                row, self.now, others, is_promised, begun=dates.begun(row.job_id), most_trials=trials
+            )
+            if isinstance(found, Unfinished):
+                dates.goes_on(row.job_id, had_promise, found)
+                return None
         else:
             able = state.candidates.able(row)
             found = state.backfill.plan_start(row, able, self.now, self._others(row), is_promised)

@@ -21,8 +21,10 @@ from gpu_platform.scheduling.queueing.queue_cursor import EveryJobCursor, QueueC
 
 FEWEST = 24
 """With fewer groups the screen would cost more than it saves."""
-FIRST_IN_VAIN, MOST_IN_VAIN = 4, 8
-"""After so many jobs without a place the screen looks again. The number doubles each time."""
+FIRST_IN_VAIN, MOST_IN_VAIN, REQUESTS_PER_TURN = 4, 8, 300
+"""After so many jobs without a place the screen looks again. The number doubles each time, up to MOST_IN_VAIN, or
+requests / REQUESTS_PER_TURN if that is more: a look at so many requests costs about as much as a turn.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Screening:
     def __init__(self, screen: RequestScreen, queue: JobQueue) -> None:
         self._screen, self._queue = screen, queue
         self._verdicts: Verdicts | None = None
-        self._in_vain, self._most = 0, FIRST_IN_VAIN
+        self._in_vain, self._most, self._limit = 0, FIRST_IN_VAIN, MOST_IN_VAIN
         self.not_examined: frozenset[str] = frozenset()
         """Jobs that get no turn in this round, because too many new requests came at once. The next one goes on."""
 
@@ -68,6 +70,7 @@ class Screening:
         numbers = turns.numbers()
         if len(numbers) >= FEWEST:
             self._turns, self._view, self._stamp = turns, view, stamp
+            self._limit = max(MOST_IN_VAIN, len(numbers) // REQUESTS_PER_TURN)
             self._indices = self._screen.begin(numbers, self._queue)
             if (self._indices == NOT_EXAMINED).any():
                 rows = (self._queue.get(job_id) for job_id in promised)
@@ -103,7 +106,7 @@ class Screening:
             return
         self._in_vain = 0
         if self._stamp() != self._seen:
-            self._most = min(2 * self._most, MOST_IN_VAIN)
+            self._most = min(2 * self._most, self._limit)
             self._look()
             self._drop()
 

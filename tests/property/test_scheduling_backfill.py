@@ -12,6 +12,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostUse
 from gpu_platform.scheduling.backfilling import gang_backfill
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
+from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
@@ -217,14 +218,16 @@ def test_another_leader_knows_when_jobs_end() -> None:
     ),
     asked=st.tuples(st.sampled_from([0, 1, 2, 4, 8]), st.integers(1, 30), st.sampled_from([1, 1, 2]), limits),
     booked=st.lists(st.tuples(st.sampled_from([0, 2, 4, 8]), st.integers(1, 30), st.just(1), limits), max_size=3),
+    most_trials=st.integers(1, 3),
 )
 @settings(max_examples=80, deadline=None)
 def test_a_date_with_cpus_is_that_of_trying_what_fits_as_jobs_end(
     running: list[tuple[int, int, float | None]],
     asked: tuple[int, int, int, float],
     booked: list[tuple[int, int, int, float]],
+    most_trials: int,
 ) -> None:
-    """``GangBackfill`` lets jobs end one after another and asks the placer. It is slow, and right."""
+    """``GangBackfill`` lets jobs end one after another and asks the placer. It is slow, and right, even in steps."""
     machines = cluster()
     for number in range(3):
         machines.host(f"h{number}", "dgx-h100", cpus=32, ram_mib=100_000)
@@ -245,6 +248,13 @@ def test_a_date_with_cpus_is_that_of_trying_what_fits_as_jobs_end(
         row = job(gpus, hosts=hosts, name=f"q{number}").on_host(cpus, 1_000 * cpus).lasting(limit).row
         with patch.object(gang_backfill, "MOST_LOOKS", 10_000):
             slow = state.gang_backfill.plan_start(row, 0.0, others)
+            in_steps, searches = state.gang_backfill.plan_start(row, 0.0, others, most_trials=most_trials), 1
+            while isinstance(in_steps, Unfinished):
+                searches += 1
+                assert searches <= 200, "the search comes to an end"
+                in_steps = state.gang_backfill.plan_start(row, 0.0, others, begun=in_steps, most_trials=most_trials)
+        assert not isinstance(slow, Unfinished)
+        assert (slow and slow.start) == (in_steps and in_steps.start)
         quick = state.backfill.plan_start(row, state.candidates.able(row), 0.0, others)
         assert (slow is None) == (quick is None)
         if slow is not None and quick is not None:

@@ -43,6 +43,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
             (gang_trials, "HOSTS_LOOKED_AT", 0),
             (gang_trials, "FEWEST_LOOKS", request.param),
             (date_slices, "GANG_HOSTS_LOOKED_AT", 0),
+            (date_slices, "TRIAL_HOSTS_LOOKED_AT", 0),
             (gang_backfill, "MOST_LOOKS", request.param),
             (empty_fits, "HOSTS_LOOKED_AT", 0),
         ):
@@ -57,7 +58,7 @@ def test_small_slices_break_no_promise_and_stall_nobody(seed: int) -> None:
     play(Trace.random(seed))
 
 
-@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), 19, 36, 59, 95012])
+@pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), 19, 36, 59, 95012, 97123, 97244])
 @pytest.mark.usefixtures("small")
 def test_small_slices_take_promises_back_only_for_true_reasons(seed: int) -> None:
     play(Trace.troubled(seed))

@@ -7,8 +7,10 @@ Allowances count hosts and not time, so that the same calls give the same answer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable
 
+from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.backfilling.promises import DateMemory, RememberedPromises
 
 HOSTS_LOOKED_AT = 24_000
@@ -18,17 +20,23 @@ FEWEST_DATES = 8
 """So many dates are computed however many hosts there are."""
 GANG_HOSTS_LOOKED_AT, FEWEST_GANG_DATES = 1_000, 1
 """The same for gangs of several groups, totals, and shares: their dates are found by trying."""
+TRIAL_HOSTS_LOOKED_AT, FEWEST_TRIALS = 2_000, 1
+"""How many trials a search for such a date makes in one decision. The next one goes on."""
 
 
 class DateSlice:
     """The dates of one round."""
 
-    def __init__(self, memory: DateMemory, standing: Iterable[str], most: int, depth: int) -> None:
+    def __init__(
+        self, memory: DateMemory, standing: Iterable[str], most: int, depth: int, most_trials: float = math.inf
+    ) -> None:
         """``standing``: jobs whose promises can still be kept. ``most``: how many dates are computed. ``depth``: how
-        many jobs get a date at most."""
+        many jobs get a date at most. ``most_trials``: how many trials a search makes, if not all dates are computed.
+        """
         self._memory, self._most = memory, most
         self.is_bounded = self._most < depth
         """False: all dates are computed."""
+        self.most_trials = most_trials if self.is_bounded else math.inf
         self._left = self._most
         memory.rounds += 1
         self._due: frozenset[str] = frozenset()
@@ -47,7 +55,8 @@ class DateSlice:
     def of_gangs(cls, remembered: RememberedPromises, standing: Iterable[str], hosts: int, depth: int) -> DateSlice:
         """Return the slice for all others."""
         most = max(FEWEST_GANG_DATES, GANG_HOSTS_LOOKED_AT // max(hosts, 1))
-        dates = cls(remembered.gang_dates, standing, most, depth)
+        trials = max(FEWEST_TRIALS, TRIAL_HOSTS_LOOKED_AT // max(hosts, 1))
+        dates = cls(remembered.gang_dates, standing, most, depth, trials)
         # Each takes long, so rounds renew dates and give new ones by turns.
         if dates.is_bounded and dates._due and remembered.gang_dates.rounds % 2:
             dates._left = 0
@@ -76,16 +85,28 @@ class DateSlice:
         self.has_refused |= self.is_used_up
         return not self.is_used_up
 
+    def begun(self, job_id: str) -> Unfinished | None:
+        """Return how far earlier rounds came in the search for the job's date. None: they did not begin."""
+        return self._memory.unfinished.get(job_id)
+
+    def goes_on(self, job_id: str, had_promise: bool, search: Unfinished) -> None:
+        """Note that the search for a date was not finished. The next round goes on with it."""
+        self._memory.unfinished[job_id] = search
+        self._left -= not had_promise
+        self.has_refused |= not had_promise
+
     def computed(self, job_id: str, had_promise: bool, found: bool) -> None:
         """Note that a date was computed."""
+        self._memory.unfinished.pop(job_id, None)
         self._memory.dated[job_id] = self._memory.rounds
         self._left -= not had_promise
         if self.is_bounded and not found:
             self._memory.tried.add(job_id)
 
-    def end(self, promised: Container[str]) -> None:
-        """Note that the round is over. ``promised``: the jobs that have a promise now."""
+    def end(self, promised: Container[str], waiting: Container[str]) -> None:
+        """Note that the round is over. ``promised``: the jobs that have a promise now. ``waiting``: all that wait."""
         memory = self._memory
         memory.dated = {job_id: at for job_id, at in memory.dated.items() if job_id in promised}
+        memory.unfinished = {job_id: search for job_id, search in memory.unfinished.items() if job_id in waiting}
         if not self.has_refused:
             memory.tried.clear()

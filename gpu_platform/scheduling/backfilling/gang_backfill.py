@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,16 @@ from gpu_platform.scheduling.placing.splitting import slices_of
 
 TRIAL_LOOKS, MOST_LOOKS = 16, 64
 """What a trial costs, by looks at the number of GPUs that are free; and after so many looks the steps grow."""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """How far a search for a date came before it stopped, so that it did not take long."""
+
+    not_before: float
+    """The gang cannot start before this time."""
+    fits_alone: bool
+    """If nothing were reserved for others, it could start then."""
 
 
 class _Count:
@@ -89,12 +100,19 @@ class GangBackfill:
         self._candidates, self._backfill = candidates, backfill
 
     def plan_start(
-        self, row: PlacementRequest, now: float, others: Sequence[PlannedReservation] = (), is_promised: bool = True
-    ) -> PlannedReservation | None:
+        self,
+        row: PlacementRequest,
+        now: float,
+        others: Sequence[PlannedReservation] = (),
+        is_promised: bool = True,
+        *,
+        begun: Unfinished | None = None,
+        most_trials: float = math.inf,
+    ) -> PlannedReservation | Unfinished | None:
         """Return the earliest start of the whole gang by time limits. None: it depends on jobs without one.
 
         Where the reservations of others leave it no place at many ends in a row, not every end is tried. Then it may
-        not be the earliest.
+        not be the earliest. After ``most_trials`` trials the search stops. ``begun``: how far it came before.
         """
         ending: dict[float, list[RunningRow]] = {}
         for job in self._running_jobs:
@@ -104,15 +122,20 @@ class GangBackfill:
         ends = sorted({now, *ending, *booked})
 
         count = _Count(row, self._backfill.ends(), self._candidates)
-        bound = count.never_too_late(now)
+        bound = max(count.never_too_late(now), -math.inf if begun is None else begun.not_before)
         if bound == math.inf:
             return None
         with Statement(self._snapshot) as attempt:
             passed = bisect_left(ends, bound)
             for end in ends[:passed]:
                 self._end(ending.get(end, ()), attempt)
-            passed, looks, step = self._pass_ends_in_vain(row, ends, ending, attempt, passed), 0, 1
+            trials, fits_alone = 0, begun is not None and begun.fits_alone
+            if not fits_alone:
+                passed, trials, fits_alone = self._pass_ends_in_vain(row, ends, ending, attempt, passed, most_trials)
+            looks, step = 0, 1
             while passed < len(ends):
+                if trials >= most_trials:
+                    return Unfinished(ends[passed], fits_alone)
                 until = min(passed + step, len(ends))
                 for end in ends[passed:until]:
                     self._end(ending.get(end, ()), attempt)
@@ -120,6 +143,7 @@ class GangBackfill:
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
                 meanwhile = [other for other in others if other.start < end and start < other.end]
                 is_ruled_out = count.too_few(start, meanwhile)
+                trials += not is_ruled_out
                 placement = None if is_ruled_out else self._try(row, attempt, meanwhile)
                 if placement is not None:
                     break
@@ -137,15 +161,18 @@ class GangBackfill:
         ending: dict[float, list[RunningRow]],
         attempt: Statement,
         passed: int,
-    ) -> int:
-        """Let jobs end in ``attempt`` as long as the gang does not fit beside no reservation. Return how many of the
-        ``ends`` passed. ``passed``: how many have passed already.
+        most_trials: float,
+    ) -> tuple[int, int, bool]:
+        """Let jobs end in ``attempt`` as long as the gang does not fit beside no reservation, or until ``most_trials``.
+        Return how many of the ``ends`` passed, the number of trials, and whether it fits at the next end. ``passed``:
+        how many have passed already.
 
         What fits early also fits after more jobs have ended. Each trial costs as much as the jobs that end in it, and
         mostly few must end: so the steps grow from the first end on, and then halve.
         """
-        step, grows = 1, True
-        while step and passed < len(ends):
+        step, grows, trials = 1, True, 0
+        while step and passed < len(ends) and trials < most_trials:
+            trials += 1
             before, until = attempt.checkpoint(), min(passed + step, len(ends))
             for end in ends[passed:until]:
                 self._end(ending.get(end, ()), attempt)
@@ -155,7 +182,7 @@ class GangBackfill:
                 attempt.rollback(before)
                 grows = False
             step = 2 * step if grows else step // 2
-        return passed
+        return passed, trials, not step
 
     @staticmethod
     def _end(jobs: Iterable[RunningRow], attempt: Statement) -> None:

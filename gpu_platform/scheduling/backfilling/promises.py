@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
+from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -32,6 +33,8 @@ class DateMemory:
     """The round in which the date of a job that has a promise was computed last."""
     tried: set[str] = field(default_factory=set)
     """Other jobs for which a date was computed in vain, lately."""
+    unfinished: dict[str, Unfinished] = field(default_factory=dict)
+    """Jobs for which the search for a date goes on in the next round -> how far it came."""
     rounds: int = 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
@@ -35,6 +35,10 @@ class RunningJobs:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def all_but(self, keys: Container[AttemptId]) -> list[RunningRow]:
+        """Return the entries of all other attempts."""
+        return [row for key, row in self._rows.items() if key not in keys]
 
     def begin(self, row: RunningRow) -> None:
         """Add a job. It replaces an earlier entry for the same attempt."""

@@ -216,39 +216,22 @@ def eligible_victims(
     """Return which jobs may be stopped for a job of ``priority``: preemptible jobs past their guaranteed run time.
 
     Without ``excess``: those of lower priority. With ``excess`` (namespace -> GPUs beyond its guarantee) only jobs
-    that run on borrowed GPUs. These are the newest jobs of a namespace that fit into its excess, so that no guarantee
-    is broken. One more job counts as borrowed if only some of its GPUs are: otherwise its namespace could keep more
-    than its guarantee for ever.
+    that run on borrowed GPUs: see :func:`_borrowers`.
 
-    ``reclaims``: the job is within its own guarantee. Then it may stop borrowed jobs of any priority; they count as
-    lower than all others. It may also stop jobs of lower priority that are not borrowed.
+    ``reclaims``: the job is within its own guarantee. Then it may stop borrowers of any priority; they count as lower
+    than all others. It may also stop jobs of lower priority that do not borrow.
 
     Otherwise jobs within a guarantee are safe from it: they would be served first again, and nothing would be won. In
     its own ``namespace`` only priority decides.
     """
+    running = list(running)
+    old_enough = [job for job in running if job.preemptible and now - job.started_at >= min_run_s]
     if excess is None and not reclaims:
         # No quotas, so it does not matter which job is the newest.
-        old_enough = (job for job in running if job.preemptible and now - job.started_at >= min_run_s)
         return [job for job in old_enough if job.priority < priority]
-    left = dict(excess or {})
-    newest = sorted(running, key=lambda job: (-job.started_at, job.job_id))
-    old_enough = [job for job in newest if job.preemptible and now - job.started_at >= min_run_s]
-    borrowed, rest = [], []
-    for job in old_enough:
-        if not job.gpu_uuids:
-            rest.append(job)  # a guarantee counts GPUs, so a job without GPUs borrows nothing
-        elif len(job.gpu_uuids) <= left.get(job.namespace, 0):
-            left[job.namespace] -= len(job.gpu_uuids)
-            borrowed.append((job, _BORROWED))
-        else:
-            rest.append(job)
-    owned = []
-    for job in rest:
-        if job.gpu_uuids and left.get(job.namespace, 0) > 0:
-            left[job.namespace] -= len(job.gpu_uuids)
-            borrowed.append((job, _BORROWED_IN_PART))
-        else:
-            owned.append(job)
+    borrowed = _borrowers(running, old_enough, excess or {})
+    borrowing = {(job.job_id, job.attempt) for job, _ in borrowed}
+    owned = [job for job in old_enough if (job.job_id, job.attempt) not in borrowing]
     if reclaims:
         found = [replace(job, priority=min(job.priority, rank)) for job, rank in borrowed]
     else:
@@ -256,3 +239,38 @@ def eligible_victims(
     return found + [
         job for job in owned if job.priority < priority and (reclaims or excess is None or job.namespace == namespace)
     ]
+
+
+def _borrowers(
+    running: Sequence[RunningRow], old_enough: Sequence[RunningRow], excess: dict[str, int]
+) -> list[tuple[RunningRow, int]]:
+    """Return the jobs out of ``old_enough`` that run on borrowed GPUs, newest first, with a priority below all others.
+
+    A guarantee belongs to jobs that cannot be stopped, and then to the oldest ones that fit into it. So a job that
+    starts takes it from nobody. Otherwise two jobs could stop each other without an end. The last borrower may borrow
+    only some of its GPUs: otherwise its namespace could keep more than its guarantee for ever.
+    """
+    stoppable = {(job.job_id, job.attempt) for job in old_enough}
+    borrowed: list[tuple[RunningRow, int]] = []
+    for namespace, more in excess.items():
+        # A guarantee counts GPUs, so a job without GPUs borrows nothing.
+        there = [job for job in running if job.namespace == namespace and job.gpu_uuids] if more else []
+        there.sort(key=lambda job: ((job.job_id, job.attempt) in stoppable, job.started_at, job.job_id))
+        room, outside = sum(len(job.gpu_uuids) for job in there) - more, list[RunningRow]()
+        for job in there:
+            if (job.job_id, job.attempt) not in stoppable or len(job.gpu_uuids) <= room:
+                room -= len(job.gpu_uuids)
+            else:
+                outside.append(job)
+        parts = []
+        for job in reversed(outside):
+            if len(job.gpu_uuids) <= more:
+                more -= len(job.gpu_uuids)
+                borrowed.append((job, _BORROWED))
+            else:
+                parts.append(job)
+        for job in parts:
+            if more > 0:
+                more -= len(job.gpu_uuids)
+                borrowed.append((job, _BORROWED_IN_PART))
+    return borrowed

@@ -101,9 +101,10 @@ class PreemptionPlanner:
 
     def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
         """Return the jobs that stay, and the jobs that were ordered to stop."""
-        running = [row for row in self._state.running_jobs if (row.job_id, row.attempt) not in self._proposals]
-        being_preempted = [row for row in running if (row.job_id, row.attempt) in self._being_preempted]
-        return [row for row in running if (row.job_id, row.attempt) not in self._being_preempted], being_preempted
+        running, proposed = self._state.running_jobs, set(self._proposals.keys())
+        stopping = sorted(self._being_preempted - proposed)
+        being_preempted = [row for key in stopping if (row := running.get(key)) is not None]
+        return running.all_but(self._being_preempted | proposed), being_preempted
 
     def _ordered(self, decided: list[Preemption]) -> list[Preemption]:
         self._being_preempted |= {key for preemption in decided for key in preemption.victims}

@@ -8,8 +8,9 @@ is stopped, because the cluster may have changed meanwhile.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -190,7 +191,7 @@ class VictimPlanner:
         yield len(moment.staying) // (JOBS_WITH_QUOTAS if moment.excess else JOBS_TO_CHOOSE_FROM)
         if not eligible:
             return None
-        allowed, row = self._allowance(row), self._undisturbing(row, moment.found)
+        allowed, row = self._allowance(row, moment), self._undisturbing(row, moment.found)
         search = choose_victims(
             row, state.snapshot, state.framework, eligible, now, stopping, self._trial_cluster, allowed
         )
@@ -211,7 +212,7 @@ class VictimPlanner:
             if ended.among is None or len(left) < len(victims):
                 self._search = self._again(ended, moment, frozenset(keys_of(left)))
                 return None
-            allowed, victims = self._allowance(row), left
+            allowed, victims = self._allowance(row, moment), left
             if not self._waits(ended.row) or (allowed is not None and not allowed((*stopping, *victims))):
                 return None
             if (allowed is None or allowed(stopping)) and self._place_without(row, stopping) is not None:
@@ -244,7 +245,25 @@ class VictimPlanner:
             own = row.namespace if reclaims else None
             borrowed = {name: more for name, more in moment.excess.items() if name != own}
         min_run_s = self._state.policy.min_run_s
-        return eligible_victims(row.priority, moment.staying, min_run_s, at, borrowed, reclaims, row.namespace)
+        found = eligible_victims(row.priority, moment.staying, min_run_s, at, borrowed, reclaims, row.namespace)
+        owned = self._owned(row, moment)
+        own = [victim for victim in found if victim.namespace == row.namespace]
+        if owned and not quotas_allow(self._state, row, own, owned):
+            return [victim for victim in found if (victim.job_id, victim.attempt) not in owned]
+        return found
+
+    def _owned(self, row: PlacementRequest, moment: _Moment) -> frozenset[AttemptId]:
+        """Return the jobs of the namespace of ``row`` that are within its guarantee. Empty if ``row`` is, too.
+
+        If ``row`` borrowed after it stopped one of them, that one would reclaim GPUs of another borrower, and that one
+        might stop ``row``, and so on without an end.
+        """
+        quotas = self._state.quotas
+        if not quotas.lends or quotas.is_guaranteed(row.namespace, row.gpu_count):
+            return frozenset()
+        own = [job for job in moment.staying if job.namespace == row.namespace]
+        borrowers = eligible_victims(sys.maxsize, own, 0.0, moment.now, moment.excess)
+        return frozenset(keys_of(own)) - frozenset(keys_of(borrowers))
 
     def _undisturbing(self, row: PlacementRequest, found: SchedulingRound) -> PlacementRequest:
         """Return the request without what preemption for the job must leave alone: claims of others, and promises to
@@ -260,8 +279,9 @@ class VictimPlanner:
                 others.append(reservation)
         return around(row, others, self._state.snapshot)
 
-    def _allowance(self, row: PlacementRequest) -> Callable[[Iterable[RunningRow]], bool] | None:
-        return None if self._state.quotas.idle else partial(quotas_allow, self._state, row)
+    def _allowance(self, row: PlacementRequest, moment: _Moment) -> Callable[[Iterable[RunningRow]], bool] | None:
+        quotas = self._state.quotas
+        return None if quotas.idle else partial(quotas_allow, self._state, row, owned=self._owned(row, moment))
 
     # -- who is next -----------------------------------------------------------------------------
 
@@ -271,7 +291,7 @@ class VictimPlanner:
         looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
         moments, first = [now, *sorted(looks)], None
         for row in self._preemptors(moment):
-            eligible, allowed = partial(self._eligible, row, moment), self._allowance(row)
+            eligible, allowed = partial(self._eligible, row, moment), self._allowance(row, moment)
             at = yield from earliest_preemption(
                 row, state.snapshot, state.framework, eligible, moments, self._trial_cluster, allowed
             )
@@ -281,16 +301,21 @@ class VictimPlanner:
         return None if first is None or first[1] <= now else first  # if it is now, this decision handles it
 
 
-def quotas_allow(state: SchedulerState, row: PlacementRequest, ended: Iterable[RunningRow]) -> bool:
+def quotas_allow(
+    state: SchedulerState, row: PlacementRequest, ended: Iterable[RunningRow], owned: Container[AttemptId] = ()
+) -> bool:
     """Tell whether the quotas would allow ``row`` once these jobs have ended. Those that have ended already do not
-    count twice.
+    count twice. If one of ``owned`` is among them, ``row`` must be within its guarantee then.
     """
-    freed = Counter[tuple[str, str]]()
+    freed, takes_owned = Counter[tuple[str, str]](), False
     for job in ended:
+        takes_owned |= (job.job_id, job.attempt) in owned
         if state.running_jobs.get((job.job_id, job.attempt)) is not None:
             freed[job.namespace, job.user] += len(job.gpu_uuids)
     free = int(np.bitwise_count(state.snapshot.available()).sum()) + freed.total()
     with state.quotas.assuming([(namespace, user, -gpus) for (namespace, user), gpus in freed.items()]):
+        if takes_owned and not state.quotas.is_guaranteed(row.namespace, row.gpu_count):
+            return False
         return state.quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
 

@@ -186,6 +186,28 @@ def test_priority_preempts_inside_a_namespace_without_a_guarantee() -> None:
     assert list(play.running) == ["high"]
 
 
+def owner_at_work(asked: int) -> VirtualTime:
+    """A job within the guarantee of ``prod`` runs. An important one of ``prod`` asks for so many GPUs."""
+    rules = quotas("hybrid", Namespace(name="prod", guaranteed_gpus=6), Namespace(name="lab"), reserved_ratio=0.0)
+    machines = cluster().hosts(1)
+    policy = Policy(quotas=rules, preemption=True, min_run_s=0.0)
+    play = VirtualTime(machines, machines.scheduler(policy), lambda row: 1e6)
+    play.submit(job(6, name="owner").of("prod").row)
+    play.now = 10.0
+    play.submit(job(asked, name="important").of("prod").priority(5).row)
+    return play
+
+
+def test_who_would_borrow_stops_nobody_within_the_guarantee_of_its_namespace() -> None:
+    """Otherwise "owner" would reclaim GPUs of a borrower of another namespace, that one would stop "important", and so
+    on without an end."""
+    assert victims(owner_at_work(8)) == []
+
+
+def test_who_stays_within_the_guarantee_stops_less_important_jobs_of_its_namespace() -> None:
+    assert victims(owner_at_work(4)) == ["owner"]
+
+
 def test_who_waits_for_a_job_to_have_run_long_enough_is_told_when_that_is() -> None:
     play = hybrid_lab(priority=10, min_run_s=60.0)
     assert victims(play) == []
