@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.resources import Strategy
+from gpu_platform.domain.jobs.spec import MAX_RETRY_WAIT_S
 from gpu_platform.domain.jobs.work_kind import WorkKind
 
 
@@ -85,6 +86,10 @@ class JobDefaults(_Section):
     """Attempts after a failure of the user's program. None: the platform's own default."""
     max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Attempts after GPU faults and lost hosts."""
+    retry_wait_s: Annotated[float, Field(ge=1, le=MAX_RETRY_WAIT_S)] | None = None
+    """Wait before the first attempt after a failure of the user's program. Each further wait is twice as long."""
+    retry_longest_wait_s: Annotated[float, Field(ge=1, le=MAX_RETRY_WAIT_S)] | None = None
+    """The longest of these waits."""
     checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
     """The interval at which programs are asked for a checkpoint."""
     checkpoint_keep: Annotated[int, Field(ge=1)] | None = None

@@ -79,7 +79,7 @@ verified meanwhile is not avoided any more."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 300.0
 """A program that fails at once is tried again after the first wait. Each further wait is twice as long, up to the
-longest."""
+longest. A job or the cluster may say other values."""
 
 LONG_RUN = timedelta(minutes=10)
 """If an attempt ran this long before its program failed, the waits between retries start from the first again."""

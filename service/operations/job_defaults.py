@@ -39,6 +39,9 @@ def with_defaults(spec: JobSpec, settings: Settings, highest_priority: int) -> J
     for name in ("max_retries", "max_hardware_retries"):
         if name not in said and (value := getattr(defaults, name)) is not None:
             update[name] = value
+    for name in ("retry_wait_s", "retry_longest_wait_s"):
+        if getattr(spec, name) is None and (value := getattr(defaults, name)) is not None:
+            update[name] = value
     policy = spec.checkpoint
     more = {
         field: value

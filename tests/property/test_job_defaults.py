@@ -37,6 +37,7 @@ COMMON = some(
     kind=KINDS,
     priority=PRIORITIES,
     max_retries=st.integers(0, 3),
+    retry_wait_s=st.integers(1, 3).map(float),
     checkpoint=some(every_s=st.integers(1, 5), keep=st.integers(1, 5)),
     fencing=st.sampled_from(["lease", "strict", "relaxed"]),
 )
@@ -66,6 +67,7 @@ DEFAULTS = st.builds(
         interactive=of_kind(InteractiveDefaults),
     ),
     max_retries=st.integers(0, 3) | st.none(),
+    retry_wait_s=st.integers(1, 3).map(float) | st.none(),
     checkpoint_every_s=st.integers(1, 5) | st.none(),
 )
 

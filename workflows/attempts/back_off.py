@@ -26,13 +26,14 @@ def is_user_failure(ending: Ending) -> bool:
 
 
 def wait_before_retry(attempt: Attempt, progress: JobProgress, now: datetime, random: Random) -> float:
-    """Seconds to wait: 1, 2, 4, … up to five minutes, less up to a quarter at random. Counts the failure in
-    ``progress``."""
-    since = attempt.running_since
+    """Seconds to wait: first ``retry_wait_s``, then each time twice as long up to ``retry_longest_wait_s``; less up to
+    a quarter at random. Counts the failure in ``progress``."""
+    spec, since = attempt.spec, attempt.running_since
     if since is not None and now - since >= policies.LONG_RUN:
         progress.quick_failures = 0
     progress.quick_failures += 1
     # A larger exponent would only overflow: the wait has its limit long before.
     doubled = min(progress.quick_failures - 1, 20)
-    longest = min(policies.RETRY_LONGEST_S, policies.RETRY_FIRST_S * 2.0**doubled)
-    return longest * (1.0 - 0.25 * random.random())
+    first = spec.retry_wait_s or policies.RETRY_FIRST_S
+    longest = max(spec.retry_longest_wait_s or policies.RETRY_LONGEST_S, first)
+    return min(longest, first * 2.0**doubled) * (1.0 - 0.25 * random.random())

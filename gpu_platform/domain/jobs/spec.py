@@ -13,6 +13,7 @@ from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secre
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
+MAX_RETRY_WAIT_S = 24 * 3600
 MAX_GANG_BYTES = 1536 * 1024
 """The limit for command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at
 most)."""
@@ -140,6 +141,25 @@ class JobSpec(BaseModel):
     max_hardware_retries: Annotated[
         int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions do not count")
     ] = 16
+    retry_wait_s: Annotated[
+        float | None,
+        Field(
+            ge=1,
+            le=MAX_RETRY_WAIT_S,
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="Wait before the first attempt after a failure of the user's program, less up to a quarter at "
+            "random; each further wait is twice as long; None: the cluster's default, or 1 s",
+        ),
+    ] = None
+    retry_longest_wait_s: Annotated[
+        float | None,
+        Field(
+            ge=1,
+            le=MAX_RETRY_WAIT_S,
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="The longest of these waits, never shorter than the first; None: the cluster's default, or 300",
+        ),
+    ] = None
     grace_s: Annotated[float, Field(ge=0, le=3600, description="Time between SIGTERM and SIGKILL")] = 10.0
     require_isolation: Annotated[
         bool,

@@ -175,4 +175,7 @@ def _options_line(spec: JobSpec) -> list[str]:
     wanted = spec.checkpoint
     options += [f"a checkpoint every {duration(wanted.every_s)}"] if wanted.every_s else []
     options += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
+    options += [f"retries wait {duration(spec.retry_wait_s)} at first"] if spec.retry_wait_s else []
+    longest = spec.retry_longest_wait_s
+    options += [f"retries wait at most {duration(longest)}"] if longest else []
     return options

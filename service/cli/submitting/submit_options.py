@@ -231,6 +231,19 @@ class FaultOptions:
     """What happens after a fault or a preemption: retries, spare hosts and checkpoints."""
 
     max_retries: Annotated[int | None, typer.Option(help="Attempts after a failure of the program.")] = None
+    retry_wait: Annotated[
+        float | None,
+        typer.Option(
+            parser=parsing.duration_s,
+            metavar="TIME",
+            help="Wait before the first retry after a failure of the program; each further wait is twice as long. "
+            "Default: 1s.",
+        ),
+    ] = None
+    retry_longest_wait: Annotated[
+        float | None,
+        typer.Option(parser=parsing.duration_s, metavar="TIME", help="The longest of these waits. Default: 5m."),
+    ] = None
     spares: Annotated[int | None, typer.Option(help="More hosts, held as spares for a fault.")] = None
     keep: Annotated[
         int | None,
@@ -282,6 +295,8 @@ class FaultOptions:
         )
         return given(
             max_retries=self.max_retries,
+            retry_wait_s=self.retry_wait,
+            retry_longest_wait_s=self.retry_longest_wait,
             spare_hosts=self.spares,
             keep_reservation_s=self.keep,
             fencing=self.fencing,

@@ -21,8 +21,8 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SPEC = JobSpec(command=["false"], max_retries=100, gpus=ResourceRequest(gpus_per_host=1))
 
 
-def attempt(ran_s: float | None = None) -> Attempt:
-    made = Attempt(SPEC, AttemptKey(job_id="j", attempt=1), Stop())
+def attempt(ran_s: float | None = None, spec: JobSpec = SPEC) -> Attempt:
+    made = Attempt(spec, AttemptKey(job_id="j", attempt=1), Stop())
     made.running_since = None if ran_s is None else NOW - timedelta(seconds=ran_s)
     return made
 
@@ -33,6 +33,21 @@ def test_each_wait_is_twice_as_long_up_to_five_minutes() -> None:
     for wait, longest in zip(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, *[300] * 51], strict=True):
         assert 0.75 * longest <= wait <= longest
     assert len(set(waits)) == len(waits), "jobs that failed together must not come back together"
+
+
+@pytest.mark.parametrize(
+    ("first", "longest", "waits"),
+    [(30.0, 100.0, [30, 60, 100, 100]), (600.0, 300.0, [600, 600]), (1.0, 1.0, [1, 1, 1])],
+)
+def test_a_job_may_say_how_long_it_waits(first: float, longest: float, waits: list[int]) -> None:
+    spec = SPEC.model_copy(update={"retry_wait_s": first, "retry_longest_wait_s": longest})
+    progress, random = JobProgress(), Random(1)
+    for most in waits:
+        assert 0.75 * most <= wait_before_retry(attempt(1.0, spec), progress, NOW, random) <= most
+
+
+def test_earlier_releases_can_read_a_job_that_does_not_say_how_long_it_waits() -> None:
+    assert not [name for name in SPEC.model_dump() if name.startswith("retry_")]
 
 
 def test_after_a_long_run_the_waits_begin_anew() -> None:
