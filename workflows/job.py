@@ -15,6 +15,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
+from workflows import policies
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
@@ -171,6 +172,7 @@ class JobWorkflow:
             return ended
         if self._timeline.state is JobState.PENDING and (ended := await self._admit()) is not None:
             return ended
+        await self._wait_for_begin()
         while True:
             ending = await self._one_attempt()
             if ending.workflow_is_older:
@@ -195,6 +197,15 @@ class JobWorkflow:
             raise job_failed(admission.failure)
         self._timeline.enter(JobState.QUEUED, "admitted")
         return None
+
+    async def _wait_for_begin(self) -> None:
+        """Wait for the time before which the user does not want the job to start."""
+        begin = self._spec.begin_at
+        if begin is None or self._progress.attempt or begin <= workflow.now():
+            return
+        self._timeline.note(f"begins at {begin:%Y-%m-%d %H:%M:%S %Z}")
+        while not self._stop.wanted and (left := begin - workflow.now()) > timedelta(0):
+            await until(lambda: self._stop.wanted, min(left, policies.LONGEST_TIMER))
 
     async def _result(self, ending: Ending) -> JobResult:
         await wait_for_last_stops(self._stopping)

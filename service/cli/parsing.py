@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
 
 import typer
 
@@ -60,6 +61,26 @@ def duration_s(text: str) -> float:
             f"{text!r} is not a time: write 30s, 500ms, 90m, 1h30m, 01:30:00 or 1-12:00:00 (days-hours:minutes:seconds)"
         )
     return sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_S, strict=True) if part)
+
+
+def moment(text: str) -> datetime:
+    """Read a time: ``2026-12-01T08:00``, ``2026-12-01 08:00Z``, ``2026-12-01`` (midnight), ``16:30`` (the next one), or
+    ``+2h`` (from now). Without a zone: local time."""
+    text = str(text).strip()
+    now = datetime.now(UTC)
+    try:
+        if match := re.fullmatch(r"(?:now)?\+\s*(.+)", text):
+            return now + timedelta(seconds=duration_s(match.group(1)))
+        if re.fullmatch(r"\d{1,2}:\d{2}(?::\d{2})?", text, re.ASCII):
+            there = time.fromisoformat(text.rjust(5 if text.count(":") == 1 else 8, "0"))
+            today = datetime.combine(now.astimezone().date(), there).astimezone()
+            tomorrow = datetime.combine(now.astimezone().date() + timedelta(days=1), there).astimezone()
+            return today if today > now else tomorrow
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, typer.BadParameter) as error:
+        raise typer.BadParameter(
+            f"{text!r} is not a time: write 2026-12-01T08:00, 2026-12-01T08:00Z, 16:30 or +2h"
+        ) from error
 
 
 def priority(text: str) -> int | str:

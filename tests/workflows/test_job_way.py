@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
@@ -25,6 +26,7 @@ from service.cli.show.show_job import retry_text
 from tests.builders import ONE_GPU
 from tests.harness import Platform
 from tests.waiting import eventually
+from workflows.job import JobWorkflow
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 
@@ -96,6 +98,22 @@ async def test_a_users_failure_is_retried_as_often_as_asked_and_no_more(platform
     assert "; all 2 retries are used" in job.failure.message
     with pytest.raises(WorkflowFailureError):
         await platform.workflow(job_id).result()
+    await platform.nothing_leaked()
+
+
+async def test_a_job_begins_when_it_was_asked_to(platform: Platform) -> None:
+    begin = datetime.now(UTC) + timedelta(seconds=4)
+    job_id = await platform.submit(shell("true", begin_at=begin))
+    cancelled = await platform.submit(shell("true", begin_at=begin + timedelta(days=2000)))
+    waiting = await eventually(lambda: (job := platform.job(job_id)).state is JobState.QUEUED and job, "admitted")
+    assert waiting.queued_at == waiting.retry_at == begin, "its place in the queue counts from then on"
+    assert queue.queued_without_row(platform.store, begin) == [], "nobody has to ask for it"
+    await platform.workflow(cancelled).signal(JobWorkflow.cancel, Interrupt(actor="anna", reason="not needed"))
+    await platform.ends(cancelled, JobState.CANCELLED)
+    await platform.ends(job_id, JobState.COMPLETED)
+    placed = [event.at for event in read_events(platform.store, 0, job_id=job_id) if event.kind == "job.placed"]
+    assert len(placed) == 1
+    assert placed[0] >= begin
     await platform.nothing_leaked()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
@@ -115,6 +115,14 @@ class JobSpec(BaseModel):
             exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="Kind of work: the cluster's defaults of this kind fill in strategy and priority where the job "
             "does not say them",
+        ),
+    ] = None
+    begin_at: Annotated[
+        AwareDatetime | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="The job waits for GPUs from then on, not before; a time in the past: at once",
+            examples=["2026-12-01T08:00:00Z"],
         ),
     ] = None
     time_limit_s: Annotated[

@@ -125,7 +125,10 @@ def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Jo
     spec = JobSpec.model_validate_json(row.spec)
     check_quotas(session, spec)
     check_possible(store, session, spec)
-    return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
+    later = spec.begin_at is not None and spec.begin_at > now
+    # It comes into the queue at its time. Until then nobody misses it there.
+    columns = {"retry_at": spec.begin_at, "queued_at": spec.begin_at} if later else None
+    return job_of(change_job(session, row, JobState.QUEUED, now, "control", columns))
 
 
 @reading
@@ -278,7 +281,7 @@ def change_job(
     if state is not current:
         values |= {"state": state.value, "state_at": now}
         if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):
-            values["queued_at"] = now
+            values.setdefault("queued_at", now)
         elif state is JobState.RUNNING:
             values["started_at"] = now
         elif state.is_terminal:

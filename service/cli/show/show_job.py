@@ -55,7 +55,9 @@ def _facts(job: Job) -> _Facts:
         yield "kind", kind
     yield "command", one_line(" ".join(spec.command))
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
-    if (retry := retry_text(job)) is not None:
+    if (begins := begin_text(job)) is not None:
+        yield "begins", begins
+    elif (retry := retry_text(job)) is not None:
         yield "retries", retry
     if job.run_time is not None:
         yield "runs", _usually(job.run_time)
@@ -121,6 +123,15 @@ def _ending_facts(job: Job) -> _Facts:
         yield "warning", safe(warning, "yellow")
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
+
+
+def begin_text(job: Job, now: datetime | None = None) -> str | None:
+    """``2026-12-01 08:00:00 UTC (in 3 h), as was asked for``; None: its time has come, or it never had to wait."""
+    begin, now = job.spec.begin_at, now or datetime.now(UTC)
+    if begin is None or begin <= now or job.state.is_terminal:
+        return None
+    left = duration((begin - now).total_seconds())
+    return f"{begin.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC (in {left}), as was asked for"
 
 
 def retry_text(job: Job, now: datetime | None = None) -> str | None:

@@ -100,6 +100,10 @@ def score_table(scores: ScoreTable) -> Table:
 def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     """The answer of a dry run: where and when the job would start, or why not."""
     parts: list[RenderableType] = [answer.message]
+    if spec.begin_at is not None and spec.begin_at > datetime.now(UTC):
+        parts.append(
+            f"this is what would happen now; it begins at {spec.begin_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
     if answer.placement is not None:
         slices = answer.placement.slices
         spares = spare_slices(spec, slices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -187,8 +188,16 @@ def _use(item: str, kind: str) -> Fields:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """When the platform warns or ends the job, and how much power its GPUs may draw."""
+    """When the job begins, when the platform warns or ends it, and how much power its GPUs may draw."""
 
+    begin: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=parsing.moment,
+            metavar="TIME",
+            help="Wait for GPUs from then on: 2026-12-01T08:00 (local, or with a zone), 16:30, +2h.",
+        ),
+    ] = None
     time: Annotated[
         int | None,
         typer.Option(parser=parsing.limit_s, metavar="TIME", help="Limit per attempt: 2h, 90m, 01:30:00, 1-12:00:00."),
@@ -217,6 +226,7 @@ class LimitOptions:
     def fields(self) -> Fields:
         """Fields of a job."""
         return given(
+            begin_at=None if self.begin is None else self.begin.isoformat(),
             time_limit_s=self.time,
             warn_before_s=self.warn_before,
             warn_signal=self.warn_signal,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
 
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.cli import parsing
 from service.cli.parsing import bandwidth_gb_s, duration_s, environment, gang_shape, limit_s, memory_mib, whole_s
 
 
@@ -167,3 +171,49 @@ def test_environment() -> None:
         environment(["E"], {})
     with pytest.raises(typer.BadParameter, match="NAME=VALUE"):
         environment(["=x"], {})
+
+
+NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def noon_in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It is 12:00 UTC, and 13:00 local time."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return NOON.astimezone(tz)
+
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Europe/Berlin")
+        patched.setattr(parsing, "datetime", Clock)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+2h", "2026-11-24T14:00Z"),
+        ("now+90m", "2026-11-24T13:30Z"),
+        ("16:30", "2026-11-24T15:30Z"),
+        ("9:05", "2026-11-25T08:05Z"),
+        ("12:30:15", "2026-11-25T11:30:15Z"),
+        ("2026-12-01", "2026-11-30T23:00Z"),
+        ("2026-12-01T08:00", "2026-12-01T07:00Z"),
+        ("2026-12-01 08:00Z", "2026-12-01T08:00Z"),
+        ("2026-12-01T08:00-05:00", "2026-12-01T13:00Z"),
+    ],
+)
+@pytest.mark.usefixtures("noon_in_berlin")
+def test_moments(text: str, expected: str) -> None:
+    assert parsing.moment(text) == datetime.fromisoformat(expected)
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "25:00", "+soon", "+", "2026-13-01", "12", "+99999999d"])
+@pytest.mark.usefixtures("noon_in_berlin")
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a time: write"):
+        parsing.moment(text)
