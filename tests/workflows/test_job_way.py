@@ -22,7 +22,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import queue
-from service.cli.show.show_job import retry_text
+from service.cli.show.tables import retry_text
 from tests.builders import ONE_GPU
 from tests.harness import Platform
 from tests.waiting import eventually

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -55,9 +54,9 @@ def _facts(job: Job) -> _Facts:
         yield "kind", kind
     yield "command", one_line(" ".join(spec.command))
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
-    if (begins := begin_text(job)) is not None:
+    if (begins := tables.begin_text(job)) is not None:
         yield "begins", begins
-    elif (retry := retry_text(job)) is not None:
+    elif (retry := tables.retry_text(job)) is not None:
         yield "retries", retry
     if job.run_time is not None:
         yield "runs", _usually(job.run_time)
@@ -123,27 +122,6 @@ def _ending_facts(job: Job) -> _Facts:
         yield "warning", safe(warning, "yellow")
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
-
-
-def begin_text(job: Job, now: datetime | None = None) -> str | None:
-    """``2026-12-01 08:00:00 UTC (in 3 h), as was asked for``; None: its time has come, or it never had to wait."""
-    begin, now = job.spec.begin_at, now or datetime.now(UTC)
-    if begin is None or begin <= now or job.state.is_terminal:
-        return None
-    left = duration((begin - now).total_seconds())
-    return f"{begin.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC (in {left}), as was asked for"
-
-
-def retry_text(job: Job, now: datetime | None = None) -> str | None:
-    """``retry 3 of 5 in 8 s, after exit code 1``; None: no retry is due later."""
-    left_s = 0.0 if job.retry_at is None else (job.retry_at - (now or datetime.now(UTC))).total_seconds()
-    if left_s <= 0:
-        return None
-    why = ""
-    if job.failure is not None:
-        code = job.failure.exit_code
-        why = f", after {job.failure.message if code is None else f'exit code {code}'}"
-    return f"retry {job.user_retries} of {job.spec.max_retries} in {duration(math.ceil(left_s))}{why}"
 
 
 def request_lines(spec: JobSpec) -> list[str]:

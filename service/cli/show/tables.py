@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +58,7 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
             _gang(job.spec),
             str(job.attempt or "-"),
             duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
-            _where_or_why(job),
+            _where_or_why(job, now),
         )
     return table
 
@@ -229,9 +230,13 @@ def _gang(spec: JobSpec) -> str:
     return f"{shape.hosts}x{shape.gpus_per_host}" if plain and shape.hosts > 1 else str(spec.gpu_count)
 
 
-def _where_or_why(job: Job) -> str:
+def _where_or_why(job: Job, now: datetime | None) -> str:
     if job.reason is not None:
         return job.reason.message
+    if (begins := begin_text(job, now)) is not None:
+        return f"begins {begins}"
+    if (retry := retry_text(job, now)) is not None:
+        return retry
     if job.failure is not None and job.state is JobState.FAILED:
         return job.failure.message
     if job.stopped_by is not None and job.state is JobState.CANCELLED:
@@ -239,6 +244,27 @@ def _where_or_why(job: Job) -> str:
     if job.placement is not None and job.state.holds_gpus:
         return ", ".join(f"{one.host}[{format_indices(one.gpu_indices)}]" for one in job.placement.slices)
     return ""
+
+
+def begin_text(job: Job, now: datetime | None = None) -> str | None:
+    """``2026-12-01 08:00:00 UTC (in 3 h), as was asked for``; None: its time has come, or it never had to wait."""
+    begin, now = job.spec.begin_at, now or datetime.now(UTC)
+    if begin is None or begin <= now or job.state.is_terminal:
+        return None
+    left = duration((begin - now).total_seconds())
+    return f"{begin.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC (in {left}), as was asked for"
+
+
+def retry_text(job: Job, now: datetime | None = None) -> str | None:
+    """``retry 3 of 5 in 8 s, after exit code 1``; None: no retry is due later."""
+    left_s = 0.0 if job.retry_at is None else (job.retry_at - (now or datetime.now(UTC))).total_seconds()
+    if left_s <= 0:
+        return None
+    why = ""
+    if job.failure is not None:
+        code = job.failure.exit_code
+        why = f", after {job.failure.message if code is None else f'exit code {code}'}"
+    return f"retry {job.user_retries} of {job.spec.max_retries} in {duration(math.ceil(left_s))}{why}"
 
 
 def is_unavailable(gpu: Gpu) -> bool:

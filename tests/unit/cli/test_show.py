@@ -170,8 +170,9 @@ def test_a_job_says_when_it_begins() -> None:
     begin = datetime(2026, 12, 1, 8, tzinfo=UTC)
     spec = JobSpec(command=["true"], begin_at=begin)
     waiting = Job(id="j", spec=spec, state=JobState.QUEUED, created_at=NOW)
-    told = show_job.begin_text(waiting, now=begin - timedelta(hours=3))
+    told = tables.begin_text(waiting, now=begin - timedelta(hours=3))
     assert told == "2026-12-01 08:00:00 UTC (in 3h00m), as was asked for"
-    assert show_job.begin_text(waiting, now=begin) is None
+    assert told in shown(tables.jobs_table([waiting], now=begin - timedelta(hours=3)))
+    assert tables.begin_text(waiting, now=begin) is None
     ended = waiting.model_copy(update={"state": JobState.CANCELLED})
-    assert show_job.begin_text(ended, now=begin - timedelta(hours=3)) is None
+    assert tables.begin_text(ended, now=begin - timedelta(hours=3)) is None
