@@ -114,7 +114,7 @@ class Job(BaseModel):
     created_at: datetime
     queued_at: datetime | None = None
     retry_at: datetime | None = None
-    """QUEUED after a failure of its program: it asks for GPUs again at this time."""
+    """QUEUED, but it asks for GPUs only at this time: its program failed, or it begins later."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     checkpoint_at: datetime | None = None

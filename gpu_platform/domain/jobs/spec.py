@@ -14,6 +14,7 @@ from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
 MAX_RETRY_WAIT_S = 24 * 3600
+"""The longest wait between two attempts that a job may ask for."""
 MAX_GANG_BYTES = 1536 * 1024
 """The limit for command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at
 most)."""

@@ -105,7 +105,7 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[P
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
     """Jobs that have been QUEUED since before ``older_than`` but are not in the queue: nobody will place them.
 
-    A job that waits for its next try (``retry_at``) is left out.
+    A job that waits for its next try, or for the time at which it begins (both ``retry_at``), is left out.
     """
     waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
     due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
