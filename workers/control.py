@@ -11,6 +11,7 @@ from temporalio.worker import Worker
 
 from activities.admission import AdmissionActivities
 from activities.cleanup import CleanupActivities
+from activities.dependencies import DependencyActivities
 from activities.host_report import HostReportActivities
 from activities.interrupts import InterruptActivities
 from activities.job_workflows import TemporalJobWorkflows
@@ -69,6 +70,7 @@ def control_worker(
         workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow, HostReportWorkflow],
         activities=[
             admission.admit_job,
+            DependencyActivities(store).look_at_dependencies,
             InterruptActivities(store, asks=signs_orders).may_cancel,
             TakeoverActivities(store).take_over,
             placement.place_gang,

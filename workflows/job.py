@@ -19,7 +19,7 @@ from workflows import policies
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
-from workflows.attempts.endings import Ending, after_failure, interruption, not_healed
+from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, unmet
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
 from workflows.attempts.launching import launch_hosts, prepare_hosts, with_gang
@@ -33,11 +33,13 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities
+    from activities.dependencies import DependencyActivities
     from activities.interrupts import InterruptActivities
     from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
     from activities.search_attributes import HOSTS, STATE
     from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, HostPlan, Prepared
+    from gpu_platform.domain.jobs.dependency import Standing
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.jobs.placement import Placement
     from gpu_platform.domain.states import JobState
@@ -151,7 +153,8 @@ class JobWorkflow:
 
     @workflow.signal
     def place_again(self) -> None:
-        """Signal: the job's queue row was lost (a control worker died between taking the task and writing it)."""
+        """Signal: the job's queue row was lost (a control worker died between taking the task and writing it), or the
+        jobs for which it waits have ended."""
         self._attempt.place_again = True
 
     @workflow.query
@@ -171,6 +174,8 @@ class JobWorkflow:
         if self._takes_over and (ended := await self._take_over()) is not None:
             return ended
         if self._timeline.state is JobState.PENDING and (ended := await self._admit()) is not None:
+            return ended
+        if (ended := await self._wait_for_other_jobs()) is not None:
             return ended
         await self._wait_for_begin()
         while True:
@@ -198,10 +203,33 @@ class JobWorkflow:
         self._timeline.enter(JobState.QUEUED, "admitted")
         return None
 
+    async def _wait_for_other_jobs(self) -> JobResult | None:
+        """Wait for the jobs after which it is to run. Returns the job's result if it can never start.
+
+        The leader signals ``place_again`` when one of them has ended. It costs nothing until then.
+        """
+        told = ""
+        while self._spec.after and not self._stop.wanted:
+            self._attempt.place_again = False
+            found = await database_step(
+                DependencyActivities.look_at_dependencies, self._id, summary="Have the jobs before it ended?"
+            )
+            if found.standing is Standing.MET:
+                break
+            if found.standing is Standing.UNMET and not found.is_held:
+                ending = unmet(found.message)
+                await self._close(self._attempt, ending)
+                return await (self._take_over() if ending.workflow_is_older else self._result(ending))
+            if found.message != told:
+                self._timeline.note(("held: " if found.is_held else "") + found.message)
+                told = found.message
+            await until(lambda: self._stop.wanted or self._attempt.place_again, None)
+        return None
+
     async def _wait_for_begin(self) -> None:
         """Wait for the time before which the user does not want the job to start."""
         begin = self._spec.begin_at
-        if begin is None or self._progress.attempt or begin <= workflow.now():
+        if begin is None or begin <= workflow.now():
             return
         self._timeline.note(f"begins at {begin:%Y-%m-%d %H:%M:%S %Z}")
         while not self._stop.wanted and (left := begin - workflow.now()) > timedelta(0):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -77,6 +77,7 @@ class _FeedDelta:
     running: list[AttemptKey] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
     completed: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
     fewer_hosts: bool = False
 
     def record(self, event: Event) -> None:
@@ -94,6 +95,8 @@ class _FeedDelta:
             self.ended.add(event.job_id)
             if kind == "job.completed":
                 self.completed.add(event.job_id)
+        elif kind == "job.cancelled" and event.job_id:
+            self.cancelled.add(event.job_id)
         elif event.job_id and event.attempt is not None:
             key = AttemptKey(job_id=event.job_id, attempt=event.attempt)
             if kind.startswith("gang."):
@@ -115,7 +118,8 @@ _WHY = {
 
 
 class DecisionLoop:
-    """Owns the scheduler core. ``answer`` and ``send_preemption`` are called from its thread and must not block.
+    """Owns the scheduler core. ``answer``, ``send_preemption`` and ``note_ended`` (jobs that ended) are called from its
+    thread and must not block.
 
     ``may_place``: False while GPUs that look free may be in use. ``policy_is_new``: the leader before decided by
     another policy.
@@ -130,6 +134,7 @@ class DecisionLoop:
         poll_s: float,
         answer: Callable[[PlacementRequest, Placement], None],
         send_preemption: Callable[[PreemptionOrder], None],
+        note_ended: Callable[[Set[str]], None] = lambda job_ids: None,
         may_place: Callable[[], bool] = lambda: True,
         policy_is_new: bool = False,
     ) -> None:
@@ -138,6 +143,7 @@ class DecisionLoop:
         self._epoch = epoch
         self._poll_s = poll_s
         self._answer = answer
+        self._note_ended = note_ended
         self._may_place = may_place
         self._preemption_orders = PreemptionOrders(store, send_preemption)
         self._telemetry = HostTelemetry(store)
@@ -296,11 +302,7 @@ class DecisionLoop:
         self._follow_holders(delta)
         if delta.queue:
             self._requeue(delta.queue)
-        if delta.ended:
-            self._run_times.learn(delta.ended)
-        if delta.completed and self._policy.uses_history:
-            for run in run_times.completed_runs(self._store, delta.completed):
-                self._learn(run)
+        self._follow_ends(delta)
         return delta.matters
 
     def _follow_holders(self, delta: _FeedDelta) -> None:
@@ -321,6 +323,16 @@ class DecisionLoop:
                 self._core.started(row)
         for key in delta.released:
             self._core.ended(key.job_id, key.attempt)
+
+    def _follow_ends(self, delta: _FeedDelta) -> None:
+        """Learn from jobs that have ended, and tell who waits for them."""
+        if delta.ended or delta.cancelled:
+            self._note_ended(delta.ended | delta.cancelled)
+        if delta.ended:
+            self._run_times.learn(delta.ended)
+        if delta.completed and self._policy.uses_history:
+            for run in run_times.completed_runs(self._store, delta.completed):
+                self._learn(run)
 
     def _has_limit(self, key: AttemptKey) -> bool:
         row = self._core.running_jobs.get((key.job_id, key.attempt))

@@ -1,7 +1,7 @@
 """The leader's work besides deciding: what no single workflow can see.
 
-It finds jobs that only Temporal knows, hosts whose lease ended, jobs that wait without a queue row, and runs the
-``reconciler``. Each piece of work is safe to repeat, and a new leader starts with all of it.
+It finds jobs that only Temporal knows, hosts whose lease ended, jobs that wait without a queue row or for jobs that
+have ended, and runs the ``reconciler``. Each piece of work is safe to repeat, and a new leader starts with all of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clock import utc_now
 from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.audit_retention import AuditRetention
+from activities.leader.dependency_watch import DependencyWatch
 from activities.leader.domain_losses import DomainWatch
 from activities.leader.job_restorer import DatabaseDoubt, JobRestorer
 from activities.leader.leases import LeaseWatch
@@ -63,6 +64,7 @@ class Housekeeping:
         self._age_clock = AgeClock()
         self.restorer = JobRestorer(store, client, doubt=doubt)
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
+        self.dependencies = DependencyWatch(store, TemporalJobWorkflows(client))
         self._back_off = back_off
         self._audit = audit
 
@@ -85,6 +87,7 @@ class Housekeeping:
                     await self._signal_lost_hosts_again()
                     await asyncio.to_thread(self._release_quarantined)
                     await self._ask_again()
+                    await self.dependencies.wake()
                     await self._reconciler.sweep()
                 if loop.time() >= next_prune:
                     next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -89,6 +89,9 @@ class LeaderActivities:
         def send_preemption(order: PreemptionOrder) -> None:
             loop.call_soon_threadsafe(lambda: send(self._send_preemption(order)))
 
+        def note_ended(job_ids: Set[str]) -> None:
+            loop.call_soon_threadsafe(lambda: send(beside.dependencies.wake_after(job_ids)))
+
         stopped = threading.Event()
         beside = Housekeeping(
             self._store,
@@ -106,6 +109,7 @@ class LeaderActivities:
             poll_s=self._settings.poll_ms / 1000,
             answer=answer,
             send_preemption=send_preemption,
+            note_ended=note_ended,
             may_place=beside.restorer.may_place,
             policy_is_new=policy_before != json.loads(json.dumps(self._policy.written)),
         )

@@ -79,6 +79,8 @@ class DryRun(BaseModel):
     """Jobs that would be preempted for it. It starts as soon as they have ended."""
     preempts_at: float | None = None
     """When they would be preempted, Unix seconds, because they have a guaranteed run time. None: at once."""
+    waits_for: str | None = None
+    """For which jobs it would wait first. Then the rest is what would happen if they had ended now."""
     warnings: list[str] = []
     """What the user should know before submitting it."""
 

@@ -1,7 +1,8 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
-What goes, once it is older than the retention: idempotency keys and reservations (with their allocations) of jobs that
-have ended, and the identities of faults. What stays: jobs, usage, and events: triggers refuse a DELETE of them.
+What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
+of jobs that have ended and for which no job waits, and the identities of faults. What stays: jobs, usage, and events:
+triggers refuse a DELETE of them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store.database import change, writing
-from gpu_platform.store.models import allocation, checkpoint, fault, idempotency, job, job_token, reservation
+from gpu_platform.store.jobs.dependencies import HAS_WAITERS
+from gpu_platform.store.models import (
+    allocation,
+    checkpoint,
+    dependency,
+    fault,
+    idempotency,
+    job,
+    job_token,
+    reservation,
+)
 
 BATCH = 500
-_ENDED = job.c.state.in_(sorted(TERMINAL_JOB_STATES))
+_ENDED = job.c.state.in_(sorted(TERMINAL_JOB_STATES)) & ~HAS_WAITERS
 
 
 @writing
@@ -36,6 +47,9 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     of_ended = select(idempotency.c.key).join(job, job.c.id == idempotency.c.job_id)
     keys = session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH)).all()
     gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))
+    waited = select(dependency.c.job_id).join(job, job.c.id == dependency.c.job_id)
+    waiters = session.scalars(waited.where(_ENDED, job.c.finished_at < before).distinct().limit(BATCH)).all()
+    gone[dependency.name] = _forget(session, dependency, dependency.c.job_id.in_(waiters))
     faults = session.scalars(select(fault.c.fault_id).where(fault.c.at < before).limit(BATCH)).all()
     gone[fault.name] = _forget(session, fault, fault.c.fault_id.in_(faults))
     return {name: rows for name, rows in gone.items() if rows}

@@ -10,7 +10,7 @@ from gpu_platform.domain.errors import Forbidden, InvalidRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import owners
+from gpu_platform.store.jobs import dependencies, owners
 from gpu_platform.store.leadership import leader
 from service.access.gate import Access
 from service.access.naming import why_not_named
@@ -34,6 +34,7 @@ def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) 
         )
     check_namespace(store, access, namespace)
     _check_resume(store, access, spec)
+    _check_dependencies(store, access, spec)
     user = _user(settings, store, access, spec.model_copy(update={"namespace": namespace}))
     return spec.model_copy(update={"namespace": namespace, "user": user})
 
@@ -89,6 +90,17 @@ def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
         raise access.refused(
             InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}"), Verdict.UNSEEN
         )
+
+
+def _check_dependencies(store: Store, access: Access, spec: JobSpec) -> None:
+    """A job that one may not see is not there to wait for."""
+    found = owners.owners_of(store, [one.job_id for one in spec.after]) if spec.after else {}
+    for one in spec.after:
+        owner = found.get(one.job_id)
+        if owner is None:
+            raise dependencies.no_such_job(one.job_id)
+        if not access.sees(owner.namespace):
+            raise access.refused(dependencies.no_such_job(one.job_id), Verdict.UNSEEN)
 
 
 def _own_namespace(principal: Principal) -> str:

@@ -83,6 +83,14 @@ def moment(text: str) -> datetime:
         ) from error
 
 
+def names(text: str) -> list[str]:
+    """Read names with commas between them: ``j-1,j-2``."""
+    found = [name.strip() for name in str(text).split(",")]
+    if not all(found):
+        raise typer.BadParameter(f"{text!r} is not a list of names: write one, or several with commas between them")
+    return found
+
+
 def priority(text: str) -> int | str:
     """Read a priority: a number, or the name of a level."""
     text = str(text).strip()

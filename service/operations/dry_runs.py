@@ -34,7 +34,7 @@ from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import hosts
-from gpu_platform.store.jobs import admission, jobs, promises
+from gpu_platform.store.jobs import admission, dependencies, jobs, promises
 from gpu_platform.store.leadership import leader
 from service.context import now
 from service.operations import checkpoints, secrets
@@ -87,8 +87,10 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         with store.read() as session:
             admission.check_quotas(session, spec)
             admission.check_possible(store, session, spec, admission_refusal(store))
+            first = dependencies.check(session, spec)
     except PlatformError as refusal:
         return DryRun(accepted=False, message=refusal.message)
+    waits_for = None if first is None else first.message
     cluster = snapshot(store)
     probe = replace(_as_if_submitted(spec, cluster.at), run_time=shared_run_times(store).expect(traits_of(spec)))
 
@@ -104,7 +106,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
     found, ahead = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), submit)
     if found.placement is not None:
         message = f"would start now: {found.placement.why}"
-        return DryRun(accepted=True, message=message, placement=found.placement)
+        return DryRun(accepted=True, message=message, placement=found.placement, waits_for=waits_for)
     assert found.reason is not None, "what has no place has a reason"
     return DryRun(
         accepted=True,
@@ -112,6 +114,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         reason=found.reason.model_copy(update={"position": ahead + 1, "first_job": None}),
         preempts=list(found.preempts),
         preempts_at=found.preempts_at,
+        waits_for=waits_for,
     )
 
 

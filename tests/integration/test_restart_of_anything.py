@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
+from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -127,6 +128,45 @@ async def test_sigkill_of_everything_at_once(cluster: LocalCluster, client: Asyn
     for child in cluster.children:
         kill(child)
     await all_end_once(client, jobs, tmp_path / "jobs", nodes_died=True)
+
+
+@pytest.mark.parametrize("when", ["while the first runs", "when it has ended"])
+async def test_jobs_that_wait_for_each_other_outlive_everything(
+    cluster: LocalCluster, client: AsyncClient, tmp_path: Path, when: str
+) -> None:
+    """No process is there when the first job ends, or none that has told the second one of it."""
+    order, go = tmp_path / "order", tmp_path / "go"
+
+    def named(name: str, *after: str, kind: str = "ok", then: str = "true") -> JobSpec:
+        script = f"echo {name} >> {order}; while [ ! -e {go} ]; do sleep 0.05; done; {then}"
+        waits = tuple(Dependency(job_id=one, kind=DependencyKind(kind)) for one in after)
+        return JobSpec(name=name, command=["/bin/sh", "-c", script], gpus=ResourceRequest(gpus_per_host=1), after=waits)
+
+    first = await client.submit(named("first"))
+    fails = await client.submit(named("fails", then="exit 3"))
+    await eventually(lambda: order.exists() and len(order.read_text().split()) == 2, "both to run")
+    second = await client.submit(named("second", first.id))
+    third = await client.submit(named("third", second.id))
+    never = await client.submit(named("never", fails.id))
+    after_never = await client.submit(named("after-never", never.id, kind="fail"))
+    if when == "when it has ended":
+        go.touch()
+    for child in cluster.children:
+        kill(child)
+    go.touch()
+    for job, state in [
+        (first, JobState.COMPLETED),
+        (second, JobState.COMPLETED),
+        (third, JobState.COMPLETED),
+        (fails, JobState.FAILED),
+        (never, JobState.CANCELLED),
+        (after_never, JobState.COMPLETED),
+    ]:
+        ended = await client.wait(job.id, timeout_s=90)
+        assert ended.state is state, (job.spec.name, ended.failure, ended.stopped_by)
+    ran = order.read_text().split()
+    assert sorted(ran) == ["after-never", "fails", "first", "second", "third"], "each ran once, or never"
+    assert ran.index("first") < ran.index("second") < ran.index("third")
 
 
 async def test_a_standby_scheduler_takes_over_in_ten_seconds(cluster: LocalCluster, client: AsyncClient) -> None:

@@ -373,6 +373,7 @@ async def test_what_a_handler_refuses_is_in_the_log(sqlite_store: Store) -> None
         ("POST", "/v1/jobs", {**job, "user": "olga"}, 403, "forbidden"),
         ("POST", "/v1/jobs", {**job, "priority": 1000}, 403, "forbidden"),
         ("POST", "/v1/jobs", {**job, "checkpoint": points}, 422, "unseen"),
+        ("POST", "/v1/jobs", {**job, "after": [{"job_id": points["resume_from"]}]}, 404, "unseen"),
         ("POST", "/v1/tokens", {"roles": {"*": "admin"}}, 403, "forbidden"),
         ("DELETE", f"/v1/tokens/{olgas.id}", {}, 404, "unseen"),
     ]

@@ -18,16 +18,8 @@ from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import restoring
 from tests.harness import Platform
+from tests.older_database import replace_database
 from tests.waiting import eventually
-
-
-def lose(store: Store, backup: Path) -> None:
-    """What is in ``backup`` replaces the database, under everybody's feet."""
-    live = sqlite3.connect(store.url.database or "")
-    old = sqlite3.connect(backup)
-    old.backup(live)
-    for connection in (old, live):
-        connection.close()
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["lost", "older"])
@@ -45,7 +37,7 @@ async def test_waiting_and_running_jobs_are_restored(
         before = await platform.reaches(running, JobState.RUNNING)
         waiting = await platform.submit(JobSpec(command=["true"]))
         await platform.reaches(waiting, JobState.QUEUED)
-        lose(platform.store, backup)
+        replace_database(platform.store, backup)
         await platform.nodes["a"].report()
         assert hosts.list_hosts(platform.store, datetime.now(UTC))[0].state is HostState.LOST, (
             "nobody else gets its GPUs"

@@ -108,6 +108,12 @@ def time_limit_reached(spec: JobSpec) -> Ending:
     return _failed(time_limit_failure(spec), grace_s=spec.grace_s).model_copy(update={"save_first": True})
 
 
+def unmet(why: str) -> Ending:
+    """How a job ends that is to run after a job that ended otherwise."""
+    by = StoppedBy(verb="cancel", actor="dependency", reason=why)
+    return _stopped(JobState.CANCELLED, by, grace_s=0)
+
+
 def not_healed(spec: JobSpec) -> Ending:
     """How an attempt ends whose kept reservation was not healed in time. The fault itself was charged already."""
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"

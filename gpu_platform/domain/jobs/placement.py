@@ -164,6 +164,10 @@ class WaitCode(StrEnum):
     NEVER_FITS = "never_fits"
     """It would not even fit on the empty, healthy cluster."""
     OVER_QUOTA = "over_quota"
+    DEPENDENCY = "dependency"
+    """Other jobs must end first."""
+    HELD = "held"
+    """A job that it comes after ended otherwise than it asks for, and it is held rather than cancelled."""
 
 
 class BlockingJob(BaseModel):

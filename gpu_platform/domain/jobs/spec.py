@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
+from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, IfUnmet
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -124,6 +126,24 @@ class JobSpec(BaseModel):
             exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="The job waits for GPUs from then on, not before; a time in the past: at once",
             examples=["2026-12-01T08:00:00Z"],
+        ),
+    ] = None
+    after: Annotated[
+        tuple[Dependency, ...],
+        Field(
+            max_length=MAX_DEPENDENCIES,
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Jobs that must end before this one may start, each as its kind says: ok (COMPLETED), any, or "
+            "fail (FAILED or CANCELLED)",
+            examples=[[{"job_id": "j-1jrp3k2h0x4t7za", "kind": "ok"}]],
+        ),
+    ] = ()
+    if_unmet: Annotated[
+        IfUnmet | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="When a job of `after` ended otherwise: cancel this job (the default), or hold it until "
+            "somebody cancels it",
         ),
     ] = None
     time_limit_s: Annotated[
@@ -246,6 +266,15 @@ class JobSpec(BaseModel):
                 f"warn_signal and checkpoint.signal are both {self.warn_signal}: choose two, or the program cannot "
                 "tell a request for a checkpoint from the end of its time"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _comes_after_each_job_once(self) -> Self:
+        named = Counter(dependency.job_id for dependency in self.after)
+        if twice := [job_id for job_id, times in named.items() if times > 1]:
+            raise ValueError(f"after names job {twice[0]} twice: one kind for each job")
+        if self.if_unmet is not None and not self.after:
+            raise ValueError("if_unmet needs jobs in after")
         return self
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
 from gpu_platform.store.database import Store, change, insert_new, read_record, reading, writing
 from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
 from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.promises import as_told
@@ -63,7 +64,8 @@ def submit_job(
 
     A key (or id) that was seen with the same specification, or with one that says the same, returns the job it made;
     with another one it raises :class:`IdempotencyConflict`. A new job that the quotas do not allow raises
-    :class:`OverQuota`.
+    :class:`OverQuota`. One that is to run after a job that is not there raises :class:`NotFound`, and one that could
+    never start after it :class:`InvalidRequest`.
     """
     if idempotency_key is not None:
         first = _first_with_key(session, idempotency_key, spec, {"job_id": job_id, "created_at": now})
@@ -86,6 +88,7 @@ def submit_job(
     if not insert_new(session, job, row):
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
     check_quotas(session, spec)
+    dependencies.add(session, job_id, spec, now)
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
 
@@ -96,6 +99,7 @@ def withdraw_submission(session: Session, job_id: str, *, now: datetime | None =
     if not change(session, delete(job).where(job.c.id == job_id, job.c.state == JobState.PENDING.value)):
         return False
     session.execute(delete(idempotency).where(idempotency.c.job_id == job_id))
+    dependencies.forget(session, job_id)
     append_event(session, _WITHDRAWN, "service", now or datetime.now(UTC), job_id=job_id)
     return True
 
@@ -296,9 +300,16 @@ def change_job(
         retries = state is JobState.QUEUED and current.holds_gpus
         kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
         append_event(session, kind, actor, now, job_id=row.id, attempt=row.attempt or None, data=data)
-        if current is JobState.QUEUED:
-            leave_queue(session, row.id, now)
+        _wait_no_more(session, row.id, current, state, now)
     return row
+
+
+def _wait_no_more(session: Session, job_id: str, current: JobState, state: JobState, now: datetime) -> None:
+    """The job waits neither for GPUs nor for other jobs any more."""
+    if current is JobState.QUEUED:
+        leave_queue(session, job_id, now)
+    if state.is_terminal and not current.holds_gpus:
+        dependencies.forget(session, job_id)
 
 
 def job_of(row: JobRecord | Row[Any]) -> Job:
@@ -370,6 +381,9 @@ def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
     reasons = {one: Reason.model_validate_json(texts[one]).for_job(one, place) for one, place in places.items()}
     found = [job_of(row) for row in rows]
     told = as_told(session, reasons)
+    waiting = [one.id for one in found if one.spec.after and one.state is JobState.QUEUED and one.id not in told]
+    if waiting:
+        told |= dependencies.reasons(session, waiting, datetime.now(UTC))
     for one in found:
         one.reason = told.get(one.id)
     return found

@@ -22,6 +22,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest, Rank
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs.dependencies import IS_WAITING, release
 from gpu_platform.store.leadership.leader import check_epoch
 from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
 
@@ -57,8 +58,11 @@ def enqueue(
         )
     excluded_gpus = _still_avoided(session, job_id, excluded_gpus)
     since = row.queued_at or now
+    spec = JobSpec.model_validate_json(row.spec)
+    if spec.after:
+        release(session, job_id, now)  # its workflow knows that it may go on; an older database may not
     request = replace(
-        PlacementRequest.from_spec(JobSpec.model_validate_json(row.spec), job_id, attempt, since.timestamp()),
+        PlacementRequest.from_spec(spec, job_id, attempt, since.timestamp()),
         priority=row.priority,
         namespace=row.namespace,
         user=row.user,
@@ -105,11 +109,14 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[P
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
     """Jobs that have been QUEUED since before ``older_than`` but are not in the queue: nobody will place them.
 
-    A job that waits for its next try, or for the time at which it begins (both ``retry_at``), is left out.
+    A job that waits for its next try, for the time at which it begins (both ``retry_at``), or for other jobs is left
+    out.
     """
     waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
     due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
-    query = select(job.c.id).where(job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, due, ~waits)
+    query = select(job.c.id).where(
+        job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, due, ~waits, ~IS_WAITING
+    )
     return list(session.scalars(query.order_by(job.c.id)))
 
 

@@ -17,6 +17,7 @@ from gpu_platform.store.models.hosts import FaultRecord, FlappingRecord, GpuReco
 from gpu_platform.store.models.identities import JoinTokenRecord, MachineIdentityRecord
 from gpu_platform.store.models.jobs import (
     CheckpointRecord,
+    DependencyRecord,
     IdempotencyRecord,
     JobRecord,
     PromiseRecord,
@@ -32,6 +33,7 @@ configure_mappers()  # now, because ``read_records`` makes records before any ob
 job = table_of(JobRecord)
 idempotency = table_of(IdempotencyRecord)
 queue_entry = table_of(QueueEntryRecord)
+dependency = table_of(DependencyRecord)
 waiting_reason = table_of(WaitingReasonRecord)
 promise = table_of(PromiseRecord)
 host = table_of(HostRecord)

@@ -104,6 +104,30 @@ class QueueEntryRecord(Record, table=True):
     """The arrival less the head start, Unix seconds."""
 
 
+class DependencyRecord(Record, table=True):
+    """A job that another job waits for. The rows of a job that is released stay, so that nobody takes it for one whose
+    rows an older database lost."""
+
+    __table_args__ = (
+        Index(
+            "ix_dependency_waiting",
+            "after_job",
+            sqlite_where=text("released_at IS NULL"),
+            postgresql_where=text("released_at IS NULL"),
+        ),
+    )
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    after_job: str = Field(primary_key=True, sa_type=Text)
+    """The job that must end first."""
+    kind: str = text_column()
+    recorded_at: datetime = time_column()
+    held_at: datetime | None = optional_time_column()
+    """The job waits until it is cancelled: one of its dependencies can never be met."""
+    released_at: datetime | None = optional_time_column()
+    """All dependencies of the job were met."""
+
+
 class WaitingReasonRecord(Record, table=True):
     """Why the jobs of one class wait. One row serves all of them, so that explaining 10,000 jobs is one write."""
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gpu_platform.domain.events import Event
+from gpu_platform.domain.jobs.dependency import DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest, Strategy
@@ -54,6 +55,8 @@ def _facts(job: Job) -> _Facts:
         yield "kind", kind
     yield "command", one_line(" ".join(spec.command))
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
+    if spec.after:
+        yield "after", _after(spec)
     if (begins := tables.begin_text(job)) is not None:
         yield "begins", begins
     elif (retry := tables.retry_text(job)) is not None:
@@ -74,6 +77,12 @@ def _facts(job: Job) -> _Facts:
         yield "took", duration((job.finished_at - job.created_at).total_seconds())
     if job.workflow_url:
         yield "workflow", job.workflow_url
+
+
+def _after(spec: JobSpec) -> str:
+    wanted = {DependencyKind.OK: "completed", DependencyKind.ANY: "ended", DependencyKind.FAIL: "failed"}
+    listed = ", ".join(f"{one.job_id} {wanted[one.kind]}" for one in spec.after)
+    return listed + ("; held if that can no longer be" if spec.if_unmet is IfUnmet.HOLD else "")
 
 
 def _usually(expected: RunTime) -> str:

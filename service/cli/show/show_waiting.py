@@ -104,6 +104,8 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
         parts.append(
             f"this is what would happen now; it begins at {spec.begin_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
         )
+    if answer.waits_for is not None:
+        parts.append(f"this is what would happen now; but first it {answer.waits_for}")
     if answer.placement is not None:
         slices = answer.placement.slices
         spares = spare_slices(spec, slices)

@@ -12,6 +12,7 @@ import typer
 from service.cli import session
 from service.cli.submitting.option_groups import grouped_options
 from service.cli.submitting.submit_options import (
+    DependencyOptions,
     FaultOptions,
     GpuOptions,
     LimitOptions,
@@ -43,6 +44,7 @@ def submit(
     gpus: GpuOptions,
     program: ProgramOptions,
     secrets: SecretOptions,
+    dependencies: DependencyOptions,
     limits: LimitOptions,
     faults: FaultOptions,
     options: SubmitOptions,
@@ -52,7 +54,7 @@ def submit(
     For example: gpu-platform submit --gpus 2 --gpu-memory 16GiB --time 2h -- python train.py
     """
     typed = given(command=command or None) | gpus.fields() | program.fields() | secrets.fields()
-    typed |= limits.fields() | faults.fields()
+    typed |= dependencies.fields() | limits.fields() | faults.fields()
     spec = job_spec(_with_level(typed), _with_level(_read(options.file) if options.file else {}))
     if options.dry_run:
         _print_dry_run(spec, options.json)

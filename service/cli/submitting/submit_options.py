@@ -187,6 +187,38 @@ def _use(item: str, kind: str) -> Fields:
 
 
 @dataclass(frozen=True)
+class DependencyOptions:
+    """After which other jobs this one may start."""
+
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JOB[,JOB]", help="Start only once these jobs have COMPLETED; may be repeated."),
+    ] = None
+    after_any: Annotated[
+        list[str] | None, typer.Option(metavar="JOB[,JOB]", help="Start only once these jobs have ended, however.")
+    ] = None
+    after_fail: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JOB[,JOB]", help="Start only once these jobs have FAILED or were CANCELLED."),
+    ] = None
+    if_unmet: Annotated[
+        Literal["cancel", "hold"] | None,
+        typer.Option(help="When one of these jobs ended otherwise: cancel this job (default), or hold it."),
+    ] = None
+
+    def fields(self) -> Fields:
+        """Fields of a job."""
+        asked = (("ok", self.after), ("any", self.after_any), ("fail", self.after_fail))
+        found = [
+            {"job_id": job_id, "kind": kind}
+            for kind, texts in asked
+            for text in texts or []
+            for job_id in parsing.names(text)
+        ]
+        return given(after=found or None, if_unmet=self.if_unmet)
+
+
+@dataclass(frozen=True)
 class LimitOptions:
     """When the job begins, when the platform warns or ends it, and how much power its GPUs may draw."""
 

@@ -1,0 +1,27 @@
+"""The step in which a job looks whether the jobs that it comes after have ended."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities.clock import utc_now
+from gpu_platform.domain.errors import NotFound, Unavailable
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import dependencies
+from gpu_platform.store.jobs.dependencies import DependencyLook
+
+
+class DependencyActivities:
+    """Looks whether a job may go on, and releases or holds it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @activity.defn
+    def look_at_dependencies(self, job_id: str) -> DependencyLook:
+        """Whether the job may go on. Raises :class:`Unavailable`, so that it is tried again, if the database lost the
+        job: the leader restores it."""
+        try:
+            return dependencies.look(self._store, job_id, utc_now())
+        except NotFound as error:
+            raise Unavailable(f"the database does not know job {job_id}: it waits to be restored") from error

@@ -1,0 +1,112 @@
+"""Dependencies: a job waits until other jobs have ended, each of them as the job asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
+from gpu_platform.domain.states import JobState
+
+MAX_DEPENDENCIES = 256
+_SHOWN = 3
+"""How many jobs a message names."""
+
+
+class DependencyKind(StrEnum):
+    """How the other job must end. Slurm: afterok, afterany, afternotok."""
+
+    OK = "ok"
+    """COMPLETED."""
+    ANY = "any"
+    """However it ends."""
+    FAIL = "fail"
+    """FAILED or CANCELLED."""
+
+
+class IfUnmet(StrEnum):
+    """What happens to a job once a dependency can no longer be met."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    """It waits until somebody cancels it."""
+
+
+class Dependency(BaseModel):
+    """One job that must end before this one may start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job_id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w.-]+$", examples=["j-1jrp3k2h0x4t7za"])]
+    kind: DependencyKind = DependencyKind.OK
+
+
+class Standing(StrEnum):
+    """Whether a dependency, or all of a job together, is met."""
+
+    WAITS = "waits"
+    MET = "met"
+    UNMET = "unmet"
+    """It can never be met any more."""
+
+
+@dataclass(frozen=True)
+class WatchedJob:
+    """A dependency and what is known of the other job."""
+
+    job_id: str
+    kind: DependencyKind
+    state: JobState | None
+    """None: there is no such job."""
+    is_forgotten: bool = False
+    """It has not been there for so long that it will not be restored either."""
+
+    @property
+    def standing(self) -> Standing:
+        """Whether the dependency is met."""
+        if self.state is None:
+            return Standing.UNMET if self.is_forgotten else Standing.WAITS
+        if not self.state.is_terminal:
+            return Standing.WAITS
+        completed = self.state is JobState.COMPLETED
+        met = {DependencyKind.OK: completed, DependencyKind.ANY: True, DependencyKind.FAIL: not completed}[self.kind]
+        return Standing.MET if met else Standing.UNMET
+
+    @property
+    def why_unmet(self) -> str:
+        """Why it can never be met."""
+        if self.state is None:
+            return f"job {self.job_id} is not known any more"
+        if self.kind is DependencyKind.FAIL:
+            return f"job {self.job_id} ended {self.state}, and this job was to run only if it failed"
+        return f"job {self.job_id} ended {self.state}, and this job was to run only after it had COMPLETED"
+
+    def __str__(self) -> str:
+        wanted = " to fail" if self.kind is DependencyKind.FAIL else ""
+        return f"{self.job_id} ({'not known' if self.state is None else self.state}){wanted}"
+
+
+def standing_of(jobs: Sequence[WatchedJob]) -> Standing:
+    """All must be met; one that is unmet decides at once."""
+    found = {job.standing for job in jobs}
+    return next((one for one in (Standing.UNMET, Standing.WAITS) if one in found), Standing.MET)
+
+
+def waiting_reason(jobs: Sequence[WatchedJob]) -> Reason | None:
+    """Why a job with these dependencies waits. None: they are met."""
+    unmet = [job for job in jobs if job.standing is Standing.UNMET]
+    if unmet:
+        return Reason(
+            code=WaitCode.HELD, message=f"held: {unmet[0].why_unmet}", next_step="cancel it: it can never start"
+        )
+    open_ones = [job for job in jobs if job.standing is Standing.WAITS]
+    if not open_ones:
+        return None
+    named = ", ".join(str(job) for job in open_ones[:_SHOWN])
+    more = f" and {len(open_ones) - _SHOWN} more" if len(open_ones) > _SHOWN else ""
+    plural = "s" if len(open_ones) > 1 else ""
+    return Reason(code=WaitCode.DEPENDENCY, message=f"waits for job{plural} {named}{more}")
