@@ -31,7 +31,10 @@ class HostReportActivities:
         """
         try:
             identities.check_not_revoked(self._store, f"{NODE}/{report.name}")
-            report = report.model_copy(update={"agent_url": hosts.agent_url(self._store, report.name)})
+            url = hosts.agent_url(self._store, report.name)
+            # With another address these are not the facts that the hash names: a service will ask for them.
+            facts = report.facts if url == report.agent_url else ""
+            report = report.model_copy(update={"agent_url": url, "facts": facts})
             return reports.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
         except (Forbidden, InvalidRequest, NotFound, StaleReport) as error:
             raise ApplicationError(error.message, type=error.code, non_retryable=True) from error

@@ -190,8 +190,9 @@ class NodeSettings(JailSettings, _Section):
     libraries. ``none``: nothing is set."""
     health_interval_s: Annotated[float, Field(gt=0)] = 0.1
     """How often each GPU is polled."""
-    lease_interval_s: Annotated[float, Field(gt=0)] = 2.0
-    """How often the host reports; several reports must fit into ``lease_ttl_s``."""
+    lease_interval_s: Annotated[float | None, Field(gt=0)] = None
+    """How often the host reports; several reports must fit into ``lease_ttl_s``. None: as the service says, which is a
+    fifth of the lease."""
     restart_lease_s: Annotated[float, Field(gt=0, le=3600)] = RESTART_LEASE_S
     """Length of the lease that a node worker asks for when it gets SIGTERM while ranks run. The next node worker must
     report within this time, or the ranks end."""

@@ -143,9 +143,11 @@ def _routes() -> list[BaseRoute]:
     every = APIRouter(responses=problems.RESPONSES)
     of_machines = (hosts_and_gpus, identity, remediation)
     of_people = (usage, access, audit, secrets, temporal_router)
+    # Routes are tried in their order, and most requests of a large cluster are heartbeats.
+    every.include_router(hosts_and_gpus.node_reports)
     for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, *of_people):
         every.include_router(module.router, dependencies=[limited("requests")])
-    for router in (hosts_and_gpus.node_reports, health.router, docs.router):
+    for router in (health.router, docs.router):
         every.include_router(router)
     return every.routes
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated, cast
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Header, Request
 
 from activities.payloads.converter import ring_of
@@ -21,10 +22,14 @@ from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
 from service.node_agents import NodeAgents
+from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Issuer, Revocations
 from service.operations.readiness import Readiness
 from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
+
+REPORT_THREADS = 16
+"""Threads for reports only: leases must be renewed even if other requests use all other threads."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class ServiceContext:
     node_workers: NodeAgents
     rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
     planning: PlanningQueue = field(default_factory=PlanningQueue)
+    report_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(REPORT_THREADS))
     tls: TlsContexts | None = None
     """The service's certificate. None: it speaks plain HTTP, on the loopback."""
 
@@ -51,6 +57,11 @@ class ServiceContext:
     def revoked(self) -> Revocations:
         """Machines whose certificates are not believed any more."""
         return Revocations(self.store)
+
+    @cached_property
+    def heartbeats(self) -> HeartbeatWriter:
+        """Renews the leases of hosts."""
+        return HeartbeatWriter(self.store, self.settings.lease_ttl_s, self.revoked, self.report_threads)
 
     @cached_property
     def issuer(self) -> Issuer:

@@ -15,6 +15,7 @@
     ├── ReservationConflict       a GPU of the placement was taken or left service meanwhile
     ├── StaleEpoch                a leader that was replaced tried to act
     ├── StaleReport               a host's report arrived after a newer one
+    ├── FullReportNeeded          a heartbeat names facts of its host that are not known here
     ├── WorkflowIsOlder           a workflow knows less of its job than the database
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
@@ -142,6 +143,13 @@ class StaleReport(PlatformError):
     """The report is older than one that this host sent since. Nothing was written."""
 
     code = "stale_report"
+    http_status = 409
+
+
+class FullReportNeeded(PlatformError):
+    """The service does not know the facts that a heartbeat names. The host sends a full report."""
+
+    code = "full_report_needed"
     http_status = 409
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Path, Query, Request
+from anyio import to_thread
+from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
-from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.lease import Heartbeat, HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.identity import names
 from gpu_platform.store import events
@@ -32,8 +32,6 @@ node_reports = APIRouter(prefix="/v1")
 HostName = Annotated[str, Path(description="Host name", examples=["dgx-a"])]
 GpuId = Annotated[str, Path(description="uuid, the beginning of one, or host:index", examples=["dgx-a:3"])]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
-REPORT_THREADS = CapacityLimiter(16)
-"""Threads for reports only: leases must be renewed even if other requests use all other threads."""
 
 
 @router.get("/hosts", tags=["hosts"])
@@ -115,7 +113,16 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
         answer = reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
         return answer.model_copy(update={"revoked": context.revoked.listed()})
 
-    return await to_thread.run_sync(write, limiter=REPORT_THREADS)
+    return await to_thread.run_sync(write, limiter=context.report_threads)
+
+
+@node_reports.post("/hosts/{name}/heartbeat", tags=["node workers"])
+async def renew_lease(name: HostName, beat: Heartbeat, context: ServiceContextDep, request: Request) -> Response:
+    """A node worker renews its host's lease. A 409 `full_report_needed` asks it for a report with everything."""
+    if beat.name != name:
+        raise InvalidRequest(f"the heartbeat is of host {beat.name!r}, but was sent for {name!r}")
+    answer = await context.heartbeats.renew(beat, peer_of(request.scope))
+    return Response(answer.model_dump_json(exclude_defaults=True), media_type="application/json")
 
 
 @router.get("/gpus", tags=["GPUs"])

@@ -114,7 +114,11 @@ MAY: dict[str, frozenset[str]] = {
     "POST /v1/gpus/{gpu_id}/remediation/veto": OPERATORS,
 }
 """Route -> who gets through. Nobody has started a command beside a rank, so nobody reads from one."""
-OF_NODES = {"POST /v1/hosts/{name}/report", "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets"}
+OF_NODES = {
+    "POST /v1/hosts/{name}/report",
+    "POST /v1/hosts/{name}/heartbeat",
+    "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets",
+}
 """Only for the node worker of that host: see ``test_machines`` and ``test_secrets``."""
 OF_MACHINES = {"GET /v1/identity/authorities", "POST /v1/identity/enroll", "POST /v1/identity/renew"}
 """For machines that have no certificate yet, or renew theirs: the handler checks the join token or the certificate."""

@@ -1,5 +1,8 @@
 """The host's lease: reports every few seconds, and ends the ranks when the lease ends.
 
+A report is full until a service has answered one. Then it is a heartbeat, until the facts change, or a service does not
+know them. By way of Temporal it is always full.
+
 The rules are in :class:`~gpu_platform.domain.hosts.lease_protocol.HostLease`. This module gives them the clock, the
 network and the disk: a report goes to the services in turn, and to Temporal if none of them answers; ``PeerVotes`` asks
 the other hosts; the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,7 +22,14 @@ from pydantic import ValidationError
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, Member
+from gpu_platform.domain.hosts.lease import (
+    REPORTS_PER_LEASE,
+    Heartbeat,
+    HostReport,
+    LeaseAnswer,
+    Member,
+    ReportedFacts,
+)
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
 from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
@@ -35,6 +46,8 @@ TemporalReporter = Callable[[HostReport], Awaitable[LeaseAnswer]]
 """Sends a report through Temporal. Raises what the Temporal client raises if it cannot."""
 
 LOOKS_PER_LEASE = 40
+NOT_UNDERSTOOD = (404, 405, 409)
+"""How a service answers a heartbeat whose facts it does not know, or a service of an older release any heartbeat."""
 RESTART_NOTICE_S = 4.0
 
 
@@ -57,7 +70,6 @@ class LeaseKeeper:
         TLS.
         """
         self._urls = [settings.api_url, *settings.api_urls]
-        self._interval_s = settings.node.lease_interval_s
         self._restart_lease_s = settings.node.restart_lease_s
         self._agent = agent
         self._make_report = make_report
@@ -65,6 +77,12 @@ class LeaseKeeper:
         self._temporal = temporal
         self._path = str(path)
         self._ttl_s = settings.lease_ttl_s
+        self._own_interval_s = settings.node.lease_interval_s
+        self._interval_s = self._own_interval_s or self._ttl_s / REPORTS_PER_LEASE
+        self._facts = ReportedFacts()
+        self._telemetry_in_s = 0.0
+        self._telemetry_sent_at = -math.inf
+        self._members: dict[str, Member] = {}
         self._identity = identity or NodeIdentity(settings)
         self._peers = PeerVotes(agent.host, self._identity.peer_extensions)
         self.revoked: Revoked = {}
@@ -159,15 +177,37 @@ class LeaseKeeper:
         return answer
 
     async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
-        response = await http.post(
-            f"{url}/v1/hosts/{report.name}/report",
-            content=report.model_dump_json(),
+        if not self._facts.must_be_full(report):
+            beat = self._heartbeat(report)
+            response = await self._send(http, url, "heartbeat", beat)
+            if response.status_code not in NOT_UNDERSTOOD:
+                return self._accept(url, response, beat)
+            self._facts = self._facts.refused()
+        answer = self._accept(url, await self._send(http, url, "report", report), report)
+        self._facts = self._facts.answered(report)
+        return answer
+
+    def _heartbeat(self, report: HostReport) -> Heartbeat:
+        """Without telemetry if that is not due before the next heartbeat."""
+        beat = report.heartbeat()
+        if boot_clock_s() - self._telemetry_sent_at < self._telemetry_in_s - self._interval_s / 2:
+            return beat.model_copy(update={"telemetry": None})
+        return beat
+
+    async def _send(self, http: httpx.AsyncClient, url: str, what: str, report: Heartbeat) -> httpx.Response:
+        return await http.post(
+            f"{url}/v1/hosts/{report.name}/{what}",
+            content=report.model_dump_json(exclude_defaults=True),
             headers={"content-type": "application/json", **self._identity.headers()},
         )
+
+    def _accept(self, url: str, response: httpx.Response, report: Heartbeat) -> LeaseAnswer:
         if response.status_code in (401, 403, 422):
             self._complain(url, response)
         response.raise_for_status()
         self._refused = ""
+        if report.telemetry is not None:
+            self._telemetry_sent_at = boot_clock_s()
         return LeaseAnswer.model_validate_json(response.content)
 
     def _complain(self, url: str, response: httpx.Response) -> None:
@@ -178,7 +218,9 @@ class LeaseKeeper:
 
     def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
         self._ttl_s = answer.ttl_s
-        self._peers.know(answer.members)
+        self._interval_s = self._own_interval_s or answer.report_in_s or answer.ttl_s / REPORTS_PER_LEASE
+        self._telemetry_in_s = answer.telemetry_in_s or 0.0
+        members = self._learn_members(answer)
         self.revoked = self.revoked if answer.revoked is None else answer.revoked
         self._lease = self._lease.with_times(LeaseTimes.of(answer.ttl_s)).answered(
             boot_clock_s(),
@@ -186,7 +228,7 @@ class LeaseKeeper:
             round=answer.round,
             term=answer.term,
             members_version=answer.members_version,
-            members=_names(answer.members),
+            members=members,
             renewed=answer.renewed,
             lease_s=lease_s,
         )
@@ -199,6 +241,18 @@ class LeaseKeeper:
         for key in answer.kill:
             if key not in self._killing:
                 self._killing[key] = asyncio.create_task(self._kill(key))
+
+    def _learn_members(self, answer: LeaseAnswer) -> list[str] | None:
+        """The names of all members. None: nothing has changed."""
+        if answer.members is not None:
+            self._members = {member.name: member for member in answer.members}
+        elif (change := answer.members_change) is not None:
+            self._members = {name: one for name, one in self._members.items() if name not in change.left}
+            self._members |= {member.name: member for member in change.joined}
+        else:
+            return None
+        self._peers.know(list(self._members.values()))
+        return list(self._members)
 
     async def _kill(self, key: AttemptKey) -> None:
         log.warning("attempt.stale", job=key.job_id, attempt=key.attempt)
@@ -265,7 +319,3 @@ class LeaseKeeper:
             OSError
         ) as error:  # the disk is full: ranks end with the lease that is on disk, unless it is renewed in time
             log.error("lease.not_written", path=self._path, error=str(error))
-
-
-def _names(members: list[Member] | None) -> list[str] | None:
-    return None if members is None else [member.name for member in members]

@@ -30,7 +30,7 @@ from activities.payloads.orders import CheckingOrders, OrderGuard
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFLOW, host_report_id, node_task_queue
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
@@ -137,9 +137,12 @@ def report_maker(
     session = uuid.uuid4().hex
     boot = boot_id(node_dir(settings.state_dir.resolve(), settings.node.name), simulated=inventory.simulated)
 
+    hashes: dict[str | None, str] = {}  # only the checkpoint root can change while this process lives
+
     def make_report() -> HostReport:
         attempts = agent.attempts()
-        return HostReport(
+        root = agent.checkpointing.root_id
+        report = HostReport(
             name=settings.node.name,
             session=session,
             boot_id=boot,
@@ -150,10 +153,13 @@ def report_maker(
             inventory=inventory,
             attempts=attempts,
             checkpoints=agent.checkpoints(attempts),
-            checkpoint_root=agent.checkpointing.root_id,
+            checkpoint_root=root,
             telemetry=health.telemetry(),
             degraded={**health.degraded(), **fitness.unfit(), **unusable},
         )
+        if root not in hashes:
+            hashes[root] = facts_hash(report)
+        return report.model_copy(update={"facts": hashes[root]})
 
     return make_report
 

@@ -46,10 +46,9 @@ class PeerVotes:
         self._extensions_of = extensions_of
         self._others: list[Member] = []
 
-    def know(self, members: Sequence[Member] | None) -> None:
-        """Set who the other hosts are. None: nothing has changed."""
-        if members is not None:
-            self._others = [member for member in members if member.name != self._own_name]
+    def know(self, members: Sequence[Member]) -> None:
+        """Set who the other hosts are."""
+        self._others = [member for member in members if member.name != self._own_name]
 
     async def ask(self, http: httpx.AsyncClient, patience_s: float) -> dict[str, float]:
         """Ask for votes. Returns member -> for how many seconds its vote held when it answered. Silent members are

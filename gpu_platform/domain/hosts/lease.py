@@ -1,13 +1,17 @@
-"""The report that a node worker sends every few seconds, and the answer to it.
+"""What a node worker sends every few seconds, and the answer to it.
 
-Fields of the lease protocol are explained in ``lease_protocol``.
+The first report is full. While its facts stay the same, the host sends heartbeats, which only name the facts by their
+hash. A service that does not know this hash asks for a full report: a new service, a restored database, another
+cluster. Fields of the lease protocol are explained in ``lease_protocol``.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
@@ -57,32 +61,27 @@ class SavedCheckpoint(BaseModel):
     """Its directory below the attempt's directory. Empty: the attempt's directory itself."""
 
 
-class HostReport(BaseModel):
-    """Registers a host and renews its lease. Each report has everything that the host knows. Whatever a host says, it
-    is bounded: see ``bounds``."""
+FactsHash = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{16})?$")]
+
+
+class Heartbeat(BaseModel):
+    """Renews the lease of a host whose facts the service knows already: a few bytes.
+
+    It names the facts by their hash, and says whatever else changes. So one that is lost, late or sent twice does no
+    harm: the next one says everything again. Whatever a host says, it is bounded: see ``bounds``.
+    """
 
     name: HostName
-    session: ShortText
-    """A new value at every start of the node worker."""
-    boot_id: ShortText | None = None
-    """A new value at every boot of the machine. None: the host does not know it."""
-    address: ShortText
-    """The address at which ranks of other hosts reach this one."""
-    agent_url: Annotated[str, StringConstraints(max_length=512, pattern=r"^[!-~]*$")]
-    """The URL at which the service fetches logs and runs commands: ``https://10.0.0.7:41234``. It must be on the host
-    that sends the report. Without TLS it has the node worker's password: ``http://service:…@127.0.0.1:41234``."""
-    leaf: ShortText | None = None
-    spine: ShortText | None = None
-    inventory: HostInventory
+    facts: FactsHash = ""
+    """The hash of the host's facts: see :func:`facts_hash`. Empty: a node worker of an older release."""
     attempts: list[ReportedAttempt] = Field(default=[], max_length=MAX_ATTEMPTS)
     """Attempts with processes on this host."""
     checkpoints: list[SavedCheckpoint] = Field(default=[], max_length=MAX_ATTEMPTS)
     """The newest checkpoint of each of ``attempts`` that has one."""
-    checkpoint_root: Text | None = None
-    """Identity of the checkpoint root. Hosts that report the same one see each other's checkpoints. None: unknown."""
-    telemetry: list[GpuTelemetry] = Field(default=[], max_length=MAX_GPUS)
     degraded: dict[Uuid, Text] = Field(default={}, max_length=MAX_GPUS)
     """GPU uuid -> why the host itself says that it must get no new work (temperature, lost device)."""
+    telemetry: list[GpuTelemetry] | None = Field(default=None, max_length=MAX_GPUS)
+    """None: it is not due. What was reported last stays."""
 
     seq: BigCount = 0
     """The number of this report since the host booted. 0: a node worker of an older release."""
@@ -97,12 +96,76 @@ class HostReport(BaseModel):
     the usual one."""
 
 
+class HostReport(Heartbeat):
+    """Registers a host and renews its lease. It has everything that the host knows: its facts, too."""
+
+    session: ShortText
+    """A new value at every start of the node worker."""
+    boot_id: ShortText | None = None
+    """A new value at every boot of the machine. None: the host does not know it."""
+    address: ShortText
+    """The address at which ranks of other hosts reach this one."""
+    agent_url: Annotated[str, StringConstraints(max_length=512, pattern=r"^[!-~]*$")]
+    """The URL at which the service fetches logs and runs commands: ``https://10.0.0.7:41234``. It must be on the host
+    that sends the report. Without TLS it has the node worker's password: ``http://service:…@127.0.0.1:41234``."""
+    leaf: ShortText | None = None
+    spine: ShortText | None = None
+    inventory: HostInventory
+    checkpoint_root: Text | None = None
+    """Identity of the checkpoint root. Hosts that report the same one see each other's checkpoints. None: unknown."""
+
+    def heartbeat(self) -> Heartbeat:
+        """The same without the facts."""
+        return Heartbeat.model_construct(**{name: getattr(self, name) for name in Heartbeat.model_fields})
+
+
+_FACTS = frozenset(HostReport.model_fields) - frozenset(Heartbeat.model_fields) | {"name"}
+
+
+def facts_hash(report: HostReport) -> str:
+    """16 hexadecimal digits that name the facts of a host: everything in its report that is not in its heartbeats.
+
+    The host computes it, and the service only compares: so hosts and services of different releases understand each
+    other.
+    """
+    facts = report.model_dump(mode="json", include=set(_FACTS))
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class ReportedFacts:
+    """What a host knows of what the control plane knows of its facts."""
+
+    known: FactsHash = ""
+    """The hash in the newest full report that was answered, if nobody has asked for another one since."""
+
+    def must_be_full(self, report: HostReport) -> bool:
+        """True if the next report must be a full one: a heartbeat would not be understood."""
+        return not report.facts or report.facts != self.known
+
+    def answered(self, report: HostReport) -> ReportedFacts:
+        """After a full report was answered."""
+        return ReportedFacts(report.facts)
+
+    def refused(self) -> ReportedFacts:
+        """After a heartbeat was not understood: the service knows other facts, or none."""
+        return ReportedFacts()
+
+
 class Member(BaseModel):
     """A host that is not LOST."""
 
     name: str
     url: str
     """The URL at which its node worker answers other hosts."""
+
+
+class MembersChange(BaseModel):
+    """The difference between two lists of members. A thousand hosts do not get the whole list when one joins."""
+
+    joined: list[Member] = []
+    """Also members whose URL is another one now."""
+    left: list[str] = []
 
 
 class VerdictHeld(BaseModel):
@@ -146,9 +209,27 @@ class LeaseAnswer(BaseModel):
     """The host's term. It grows each time that the host is declared LOST."""
     members_version: int = 0
     members: list[Member] | None = None
-    """The list of members. None: the host knows it already."""
+    """The list of members. None: the host knows it already, or gets ``members_change``."""
+    members_change: MembersChange | None = None
+    """What makes the list of the heartbeat's version into that of this version. None: nothing, or ``members``."""
+    report_in_s: float | None = None
+    """When the next heartbeat is due. A node worker with a rhythm of its own in its settings keeps to that."""
+    telemetry_in_s: float | None = None
+    """When the next telemetry is due."""
     revoked: dict[str, float] | None = None
     """Machine -> when it was revoked, Unix seconds: certificates from before are not believed. None: nothing new."""
+
+
+REPORTS_PER_LEASE = 5
+"""More seldom, and one lost report could cost the lease, or the leader would not hear the host: see ``LeaseTimes``."""
+TELEMETRY_PER_S = 100
+"""So many hosts may report telemetry in a second; in a larger cluster each does so less often."""
+
+
+def rhythm(ttl_s: float, members: int) -> dict[str, Any]:
+    """The fields of an answer that say when the next heartbeat and the next telemetry are due."""
+    report_in_s = ttl_s / REPORTS_PER_LEASE
+    return {"report_in_s": report_in_s, "telemetry_in_s": max(report_in_s, members / TELEMETRY_PER_S)}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
-"""A host's report: it registers the host or renews its lease, and is answered with what the host must do."""
+"""A host's report: it registers the host or renews its lease, and is answered with what the host must do.
+
+A heartbeat does the same for a host whose facts are known. Those that change nothing are written many at a time: see
+``heartbeats.py``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,8 +15,8 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import StaleReport
-from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.errors import FullReportNeeded, StaleReport
+from gpu_platform.domain.hosts.lease import GpuTelemetry, Heartbeat, HostReport, LeaseAnswer, rhythm
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
 from gpu_platform.domain.states import HostState, check_transition
 from gpu_platform.store.database import insert_new, read_record, writing_unsynced
@@ -47,8 +51,37 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         judged = judge(session, report.round, report.attempts, now)
         return _answer(session, report, row, ttl_s, judged.kill, renewed=True)
     row = row or _lock_known(session, report.name)
-    if report.seq and report.seq <= row.report_seq and report.boot_id == row.boot_id:
-        raise StaleReport(f"host {report.name} has sent report {row.report_seq} since {report.seq}")
+    _check_newer(row.report_seq, report, same_boot=report.boot_id == row.boot_id)
+    return _renew(session, row, report, lambda: _changed_columns(session, row, report, now), ttl_s, now)
+
+
+@writing_unsynced
+def renew_lease(session: Session, beat: Heartbeat, *, ttl_s: float, now: datetime) -> LeaseAnswer:
+    """As :func:`report_host`, for a host whose facts do not change.
+
+    Raises :class:`FullReportNeeded` if these are not the facts that the host reported last, and :class:`StaleReport`.
+    """
+    row = read_record(session, HostRecord, LOCK_HOST, {"host_name": beat.name})
+    if row is None or not beat.facts or row.facts_hash != beat.facts:
+        raise FullReportNeeded(f"host {beat.name} must send a full report: its facts are not known here")
+    _check_newer(row.report_seq, beat, same_boot=True)  # the boot is one of the facts
+    return _renew(session, row, beat, dict, ttl_s, now)
+
+
+def _check_newer(known_seq: int, beat: Heartbeat, *, same_boot: bool) -> None:
+    if beat.seq and beat.seq <= known_seq and same_boot:
+        raise StaleReport(f"host {beat.name} has sent report {known_seq} since {beat.seq}")
+
+
+def _renew(
+    session: Session,
+    row: HostRecord,
+    report: Heartbeat,
+    change_facts: Callable[[], dict[str, Any]],
+    ttl_s: float,
+    now: datetime,
+) -> LeaseAnswer:
+    """``row`` is locked. ``change_facts`` returns the columns of facts that have changed."""
     stale = _stale(session, report)
     judged = judge(session, report.round, stale, now)
     values = _lease(report, ttl_s, now)
@@ -59,7 +92,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     # A host that is back has a whole lease to bring the round: else the leader declares it LOST again at once.
     if not renewed and not is_back:
         del values["lease_until"], values["lease_s"]
-    values.update(_changed_columns(session, row, report, now))
+    values.update(change_facts())
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
     if judged.keep_out and row.state != HostState.LOST:
         check_transition(f"host {report.name}", HostState(row.state), HostState.LOST)
@@ -72,7 +105,8 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     session.execute(UPDATE_HOST.values(values), {"host_name": report.name})
     if values["checkpoints"] != row.checkpoints:
-        remember_checkpoints(session, report, row.checkpoints)
+        root = values.get("checkpoint_root", row.checkpoint_root)
+        remember_checkpoints(session, report, root, row.checkpoints)
     if "state" in values or "agent_url" in values:
         membership.refresh(session)
     if values.get("state") == HostState.DRAINING:
@@ -97,8 +131,11 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
         "inventory": report.inventory.model_dump_json(),
         "cpus": report.inventory.cpus or 0,
         "ram_mib": report.inventory.ram_mib or 0,
+        "facts_hash": report.facts,
+        "checkpoint_root": report.checkpoint_root,
         "term": first_term(now),
         **_identity(report),
+        "telemetry": "[]",
         **_lease(report, ttl_s, now),
     }
     if report.attempts:
@@ -118,9 +155,9 @@ def _changed_columns(session: Session, row: HostRecord, report: HostReport, now:
     identity = _identity(report)
     fresh = {"leaf": report.leaf, "spine": report.spine, "inventory": inventory, **identity}
     changed = {name: value for name, value in fresh.items() if getattr(row, name) != value}
+    values = changed | {"facts_hash": report.facts, "checkpoint_root": report.checkpoint_root}
     if not changed:
-        return {}
-    values: dict[str, Any] = dict(changed)
+        return values
     if "inventory" in changed:
         values["inventory_version"] = row.inventory_version + 1
         values["cpus"] = max(report.inventory.cpus or 0, row.cpus_used)
@@ -144,7 +181,7 @@ def _identity(report: HostReport) -> dict[str, Any]:
     }
 
 
-def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
+def _lease(report: Heartbeat, ttl_s: float, now: datetime) -> dict[str, Any]:
     return {
         "lease_until": now + timedelta(seconds=report.lease_s or ttl_s),
         "lease_s": report.lease_s,
@@ -153,14 +190,23 @@ def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
         "voted": report.voted,
         "members_known": report.members_version,
         "degraded": json.dumps(report.degraded, sort_keys=True),
-        "telemetry": json.dumps([item.model_dump(exclude_none=True) for item in report.telemetry]),
-        "checkpoints": json.dumps([item.model_dump() for item in report.checkpoints]),
-        "checkpoint_root": report.checkpoint_root,
+        "checkpoints": checkpoints_text(report),
+        **({} if report.telemetry is None else {"telemetry": telemetry_text(report.telemetry)}),
     }
 
 
+def telemetry_text(telemetry: Sequence[GpuTelemetry]) -> str:
+    """The JSON of ``HostRecord.telemetry``."""
+    return json.dumps([item.model_dump(exclude_none=True) for item in telemetry])
+
+
+def checkpoints_text(report: Heartbeat) -> str:
+    """The JSON of ``HostRecord.checkpoints``."""
+    return json.dumps([item.model_dump() for item in report.checkpoints])
+
+
 def _answer(
-    session: Session, report: HostReport, row: HostRecord, ttl_s: float, kill: Sequence[AttemptKey], *, renewed: bool
+    session: Session, report: Heartbeat, row: HostRecord, ttl_s: float, kill: Sequence[AttemptKey], *, renewed: bool
 ) -> LeaseAnswer:
     """Whatever list of members the host gets is written down first: it may act on it as soon as it has it."""
     version = membership.current_version(session)
@@ -175,15 +221,16 @@ def _answer(
         round=session.scalar(_ROUND) or 0,
         term=row.term,
         members_version=version,
+        **rhythm(ttl_s, membership.count(session)),
         members=None if report.members_version == version else membership.read_members(session, version),
     )
 
 
-def _node(report: HostReport) -> str:
+def _node(report: Heartbeat) -> str:
     return f"node/{report.name}"
 
 
-def _stale(session: Session, report: HostReport) -> list[AttemptKey]:
+def _stale(session: Session, report: Heartbeat) -> list[AttemptKey]:
     if not report.attempts:
         return []
     held = {(row.job_id, row.attempt) for row in session.execute(_HELD_AT_HOST, {"host_name": report.name})}

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.hosts.lease import HostReport, SavedCheckpoint
+from gpu_platform.domain.hosts.lease import Heartbeat, SavedCheckpoint
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import read_records, reading, writing
@@ -41,10 +41,11 @@ def saved_at(session: Session, hosts: Collection[str] | None = None) -> dict[Att
     return saved
 
 
-def remember_checkpoints(session: Session, report: HostReport, before: str) -> None:
+def remember_checkpoints(session: Session, report: Heartbeat, root: str | None, before: str) -> None:
     """Inside a transaction that locked the host's row: keep the checkpoints that are new in the report.
 
-    ``before``: the host's checkpoints so far, as JSON. A host forgets attempts that have ended, the store does not.
+    ``root``: the host's checkpoint root. ``before``: its checkpoints so far, as JSON. A host forgets attempts that have
+    ended, the store does not.
     """
     known = parse_checkpoints(before)
     for one in report.checkpoints:
@@ -53,7 +54,7 @@ def remember_checkpoints(session: Session, report: HostReport, before: str) -> N
         place = (checkpoint.c.job_id == one.key.job_id, checkpoint.c.attempt == one.key.attempt)
         session.execute(delete(checkpoint).where(*place, checkpoint.c.host == report.name))
         row = {"job_id": one.key.job_id, "attempt": one.key.attempt, "host": report.name}
-        row |= {"root": report.checkpoint_root, "name": one.name, "written_at": one.written_at}
+        row |= {"root": root, "name": one.name, "written_at": one.written_at}
         session.execute(insert(checkpoint).values(row))
 
 

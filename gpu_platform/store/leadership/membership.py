@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable
 from urllib.parse import urlsplit, urlunsplit
 
-from sqlalchemy import case, delete, func, insert, select, text
+from sqlalchemy import ColumnElement, case, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.hosts.lease import Member
+from gpu_platform.domain.hosts.lease import Member, MembersChange
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.models import host, membership
 
@@ -45,10 +45,26 @@ def current_version(session: Session) -> int:
     return session.scalar(_VERSION) or 0
 
 
+def count(session: Session) -> int:
+    """How many hosts are not LOST."""
+    return session.scalar(_COUNT) or 0
+
+
 def read_members(session: Session, version: int) -> list[Member]:
     """The hosts of the list with this number, with the addresses of their node workers; empty if it is gone."""
     members = session.scalar(select(membership.c.members).where(membership.c.version == version))
     return [Member(name=name, url=url) for name, url in json.loads(members or "[]")]
+
+
+def change_between(session: Session, known: int, version: int) -> MembersChange | None:
+    """What makes list ``known`` into list ``version``. None: one of them is gone, or the whole list is as short."""
+    texts = {row.version: row.members for row in session.execute(select(membership).where(_one_of(known, version)))}
+    if len(texts) < 2:
+        return None
+    before, after = (dict(json.loads(texts[one])) for one in (known, version))
+    joined = [Member(name=name, url=url) for name, url in after.items() if before.get(name) != url]
+    left = sorted(before.keys() - after.keys())
+    return None if len(joined) + len(left) >= len(after) else MembersChange(joined=joined, left=left)
 
 
 def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]]:
@@ -59,6 +75,10 @@ def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]
     return {row.version: frozenset(name for name, _ in json.loads(row.members)) for row in rows}
 
 
+def _one_of(*versions: int) -> ColumnElement[bool]:
+    return membership.c.version.in_(versions)
+
+
 def _address(agent_url: str) -> str:
     """Without the password, which is for the service alone."""
     parts = urlsplit(agent_url)
@@ -66,6 +86,7 @@ def _address(agent_url: str) -> str:
 
 
 _LIVING = select(host.c.name, host.c.agent_url).where(host.c.state != HostState.LOST.value).order_by(host.c.name)
+_COUNT = select(func.count()).select_from(host).where(host.c.state != HostState.LOST.value)
 _NEWEST = select(membership).order_by(membership.c.version.desc()).limit(1)
 _VERSION = select(func.max(membership.c.version))
 _MAX = _VERSION.scalar_subquery()

@@ -74,6 +74,9 @@ class HostRecord(Record, table=True):
     """JSON list of the attempts' newest, as last reported; here for the same reason."""
     checkpoint_root: str | None = optional_text_column()
     """Hosts with the same one see each other's checkpoints."""
+    facts_hash: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """Names what its last full report said that heartbeats do not repeat: ``facts_hash`` in
+    ``gpu_platform/domain/hosts/lease.py``. Empty: its next heartbeat is answered by asking for a full report."""
     inventory: str = text_column()
     cpus: int = count_column()
     """As the host reported, but never less than jobs hold. ``ram_mib`` works in the same way."""

@@ -1,0 +1,160 @@
+"""Heartbeats of many hosts in one transaction.
+
+A heartbeat is *quiet* when its host is as the database knows it: nothing happens but that the lease is renewed. In a
+healthy cluster nearly all are. The others are written one by one (``reports.renew_lease``), so that what goes wrong
+with one host stays with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer, Member, MembersChange, rhythm
+from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
+from gpu_platform.domain.states import HostState
+from gpu_platform.store.database import writing_unsynced
+from gpu_platform.store.hosts.reports import checkpoints_text, telemetry_text
+from gpu_platform.store.leadership import membership
+from gpu_platform.store.models import allocation, host, leader
+from gpu_platform.store.restoring.restoring import judge
+
+
+@writing_unsynced
+def renew_quiet(
+    session: Session, beats: Sequence[Heartbeat], *, ttl_s: float, now: datetime
+) -> list[LeaseAnswer | None]:
+    """Renew the leases of all hosts whose heartbeat is quiet. None: this heartbeat is not, and nothing was written."""
+    rows: dict[str, Any] = {
+        row.name: row for row in session.execute(_LOCKED, {"names": sorted({beat.name for beat in beats})})
+    }
+    twice = {name for name, times in Counter(beat.name for beat in beats).items() if times > 1}
+    current = session.scalar(_ROUND) or 0
+    if max(beat.round for beat in beats) > current:  # proves that this database is an older one
+        judge(session, max(beat.round for beat in beats), (), now)
+    held = _held(session, beats)
+    times = LeaseTimes.of(ttl_s)
+    quiet = [
+        beat
+        for beat in beats
+        if beat.name not in twice
+        and (row := rows.get(beat.name)) is not None
+        and _is_quiet(beat, row)
+        and renews(times, beat.round, current)
+        and held.issuperset((beat.name, key.job_id, key.attempt) for key in beat.attempts)
+    ]
+    version = membership.current_version(session)
+    for with_telemetry in (False, True):
+        written = [
+            _columns(beat, version, ttl_s, now) for beat in quiet if (beat.telemetry is not None) is with_telemetry
+        ]
+        if written:
+            session.execute(_RENEW_WITH_TELEMETRY if with_telemetry else _RENEW, written)
+    lists = _Lists(session, version, ttl_s)
+    answers = {beat.name: _answer(beat, rows[beat.name], current, lists, ttl_s) for beat in quiet}
+    return [None if beat.name in twice else answers.get(beat.name) for beat in beats]
+
+
+def _is_quiet(beat: Heartbeat, row: Any) -> bool:
+    return (
+        bool(beat.facts)
+        and row.facts_hash == beat.facts
+        and beat.seq > row.report_seq
+        and row.state != HostState.LOST
+        and not beat.degraded
+        and row.degraded == "{}"
+        and row.checkpoints == checkpoints_text(beat)
+    )
+
+
+def _held(session: Session, beats: Sequence[Heartbeat]) -> set[tuple[str, str, int]]:
+    """Host, job and attempt, for what the database gives GPUs on the hosts that run something."""
+    busy = sorted({beat.name for beat in beats if beat.attempts})
+    return {(row.host, row.job_id, row.attempt) for row in session.execute(_HELD, {"names": busy})} if busy else set()
+
+
+def _columns(beat: Heartbeat, version: int, ttl_s: float, now: datetime) -> dict[str, Any]:
+    telemetry = {} if beat.telemetry is None else {"new_telemetry": telemetry_text(beat.telemetry)}
+    return telemetry | {
+        "host_name": beat.name,
+        "new_lease_until": now + timedelta(seconds=beat.lease_s or ttl_s),
+        "new_lease_s": beat.lease_s,
+        "new_report_seq": beat.seq,
+        "new_round": beat.round,
+        "new_voted": beat.voted,
+        "new_members_known": beat.members_version,
+        # Written down before the host gets the list: it may act on it as soon as it has it.
+        "new_members_sent": version,
+    }
+
+
+class _Lists:
+    """The list of members of this version, for hosts that know an older one."""
+
+    def __init__(self, session: Session, version: int, ttl_s: float) -> None:
+        self._session = session
+        self.version = version
+        self._whole: list[Member] | None = None
+        self._changes: dict[int, MembersChange | None] = {}
+        self.rhythm = rhythm(ttl_s, membership.count(session))
+
+    def since(self, known: int) -> dict[str, Any]:
+        """The fields of the answer to a host that knows the list ``known``."""
+        if known == self.version:
+            return {}
+        if known not in self._changes:
+            self._changes[known] = membership.change_between(self._session, known, self.version)
+        if (change := self._changes[known]) is not None:
+            return {"members_change": change}
+        if self._whole is None:
+            self._whole = membership.read_members(self._session, self.version)
+        return {"members": self._whole}
+
+
+def _answer(beat: Heartbeat, row: Any, current: int, lists: _Lists, ttl_s: float) -> LeaseAnswer:
+    return LeaseAnswer(
+        ttl_s=ttl_s,
+        online_ms=None if row.online_at is None else int(row.online_at.timestamp() * 1000),
+        draining=row.cordoned,
+        round=current,
+        term=row.term,
+        members_version=lists.version,
+        **lists.rhythm,
+        **lists.since(beat.members_version),
+    )
+
+
+# ---- the statements, compiled once ----
+
+_NAMES = bindparam("names", expanding=True)
+_LOCKED = (
+    select(
+        host.c.name,
+        host.c.state,
+        host.c.cordoned,
+        host.c.facts_hash,
+        host.c.report_seq,
+        host.c.degraded,
+        host.c.checkpoints,
+        host.c.online_at,
+        host.c.term,
+    )
+    .where(host.c.name.in_(_NAMES))
+    .order_by(host.c.name)
+    # Whoever waits for one host must not make all others wait: a locked one is written alone.
+    .with_for_update(key_share=True, skip_locked=True)
+)
+_HELD = (
+    select(allocation.c.host, allocation.c.job_id, allocation.c.attempt)
+    .where(allocation.c.host.in_(_NAMES), allocation.c.released_at.is_(None), allocation.c.lost_at.is_(None))
+    .distinct()
+)
+_ROUND = select(leader.c.round)
+_WRITTEN = ("lease_until", "lease_s", "report_seq", "round", "voted", "members_known", "members_sent")
+_RENEW = update(host).where(host.c.name == bindparam("host_name")).values({n: bindparam(f"new_{n}") for n in _WRITTEN})
+_RENEW_WITH_TELEMETRY = _RENEW.values(telemetry=bindparam("new_telemetry"))
