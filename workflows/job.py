@@ -15,7 +15,6 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from workflows import policies
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
@@ -27,7 +26,7 @@ from workflows.attempts.placing import place_and_reserve
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
-from workflows.steps import until
+from workflows.steps import sleep_until, until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
@@ -39,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.search_attributes import HOSTS, STATE
     from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, HostPlan, Prepared
+    from gpu_platform.domain.jobs.deadline import latest_start
     from gpu_platform.domain.jobs.dependency import Standing
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.jobs.placement import Placement
@@ -89,6 +89,7 @@ class JobWorkflow:
         # Temporal's own cancellation (the UI's button) means the same as our signal. The work itself is
         # shielded, so that it can never be torn out of a step.
         work = asyncio.create_task(self._work())
+        deadline = asyncio.create_task(self._watch_deadline()) if self._spec.deadline_at is not None else None
         cancelled_in_temporal = False
         while True:
             try:
@@ -102,6 +103,8 @@ class JobWorkflow:
                     continue
                 cancelled_in_temporal = True
                 self._stop.cancel = self._stop.cancel or Interrupt(actor="temporal", reason="cancelled in Temporal")
+        if deadline is not None:
+            deadline.cancel()
         if cancelled_in_temporal and result.state is JobState.CANCELLED:
             raise asyncio.CancelledError
         return result
@@ -187,7 +190,7 @@ class JobWorkflow:
             if ending.state.is_terminal:
                 return await self._result(ending)
             if ending.retry_in_s is not None:
-                await until(lambda: self._stop.wanted, timedelta(seconds=ending.retry_in_s))
+                await until(lambda: self._stop.before_start, timedelta(seconds=ending.retry_in_s))
             if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._handover is None:
                 await wait_for_last_stops(self._stopping)
                 workflow.continue_as_new(JobInput(job_id=self._id, spec=self._spec, progress=self._progress))
@@ -209,7 +212,7 @@ class JobWorkflow:
         The leader signals ``place_again`` when one of them has ended. It costs nothing until then.
         """
         told = ""
-        while self._spec.after and not self._stop.wanted:
+        while self._spec.after and not self._stop.before_start:
             self._attempt.place_again = False
             found = await database_step(
                 DependencyActivities.look_at_dependencies, self._id, summary="Have the jobs before it ended?"
@@ -223,7 +226,7 @@ class JobWorkflow:
             if found.message != told:
                 self._timeline.note(("held: " if found.is_held else "") + found.message)
                 told = found.message
-            await until(lambda: self._stop.wanted or self._attempt.place_again, None)
+            await until(lambda: self._stop.before_start or self._attempt.place_again, None)
         return None
 
     async def _wait_for_begin(self) -> None:
@@ -232,8 +235,17 @@ class JobWorkflow:
         if begin is None or begin <= workflow.now():
             return
         self._timeline.note(f"begins at {begin:%Y-%m-%d %H:%M:%S %Z}")
-        while not self._stop.wanted and (left := begin - workflow.now()) > timedelta(0):
-            await until(lambda: self._stop.wanted, min(left, policies.LONGEST_TIMER))
+        await sleep_until(begin, lambda: self._stop.before_start)
+
+    async def _watch_deadline(self) -> None:
+        """Note when the job has become too late to start, and when its deadline has passed. Steps look at that."""
+        start, deadline = latest_start(self._spec), self._spec.deadline_at
+        assert start is not None
+        assert deadline is not None
+        await sleep_until(start)
+        self._stop.too_late = True
+        await sleep_until(deadline)
+        self._stop.deadline_passed = True
 
     async def _result(self, ending: Ending) -> JobResult:
         await wait_for_last_stops(self._stopping)

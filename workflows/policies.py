@@ -84,9 +84,6 @@ longest. A job or the cluster may say other values."""
 LONG_RUN = timedelta(minutes=10)
 """If an attempt ran this long before its program failed, the waits between retries start from the first again."""
 
-LONGEST_TIMER = timedelta(days=365)
-"""Temporal cannot count much longer times in one timer."""
-
 PARKED_POLL = timedelta(seconds=0.5)
 """How soon a parked gang looks for the first time whether its GPUs work again."""
 

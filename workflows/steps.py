@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from temporalio import workflow
@@ -20,6 +20,10 @@ LONGEST_SUMMARY = 180
 def cut_summary(text: str) -> str:
     """``text`` as the summary of a step: host names and lists of hosts may be long."""
     return text if len(text) <= LONGEST_SUMMARY else text[: LONGEST_SUMMARY - 1] + "…"
+
+
+LONGEST_TIMER = timedelta(days=365)
+"""Temporal cannot count much longer times in one timer."""
 
 
 @overload
@@ -55,3 +59,9 @@ async def until(condition: Callable[[], bool], limit: timedelta | None) -> bool:
     except builtins.TimeoutError:
         return False
     return True
+
+
+async def sleep_until(at: datetime, interrupted: Callable[[], bool] = lambda: False) -> None:
+    """Wait for a time, by the workflow's clock, or until ``interrupted``."""
+    while not interrupted() and (left := at - workflow.now()) > timedelta(0):
+        await until(interrupted, min(left, LONGEST_TIMER))

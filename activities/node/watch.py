@@ -62,9 +62,10 @@ class RankWatcher:
         first = exits.first_failure
         assert first is not None
         fault = self._recent_fault(request.key)
-        overdue = self._agent.overdue_message(request.key)
+        overdue = self._agent.overdue(request.key)
         if overdue is not None:
-            failure = Failure(kind=blame(FailureCause.TIME_LIMIT), message=overdue, host=request.host, rank=first.rank)
+            cause, message = overdue
+            failure = Failure(kind=blame(cause), message=message, host=request.host, rank=first.rank)
         elif fault is not None:
             failure = fault.as_failure(rank=first.rank, exit_code=first.exit_code)
         elif first.vanished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from datetime import UTC, datetime
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
@@ -44,6 +45,11 @@ def duration(seconds: float) -> str:
     if seconds < 86400:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02}m"
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02}h"
+
+
+def moment(at: datetime) -> str:
+    """A time as all people of a cluster read it: ``2026-12-01 08:00:00 UTC``."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _shown(character: str) -> str:

@@ -171,9 +171,9 @@ class HostAgent:
         """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""
         return self.local.stopped_because(key, at_ms)
 
-    def overdue_message(self, key: AttemptKey) -> str | None:
-        """Why this host ended the attempt for its time limit. None: it did not."""
-        return self.local.overdue_message(key)
+    def overdue(self, key: AttemptKey) -> tuple[FailureCause, str] | None:
+        """Why this host ended the attempt for its time limit or deadline. None: it did not."""
+        return self.local.overdue(key)
 
     def running_ranks(self, key: AttemptKey) -> int:
         """How many ranks of the attempt have started here and have not ended."""

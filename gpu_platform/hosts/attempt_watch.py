@@ -69,9 +69,9 @@ class AttemptWatch:
         """Sample the attempts and enforce their time limits, until cancelled."""
         sample_at_s = 0.0
         while True:
-            for key in await asyncio.to_thread(self.check_clocks):
+            for key, end in (await asyncio.to_thread(self.check_clocks)).items():
                 if key not in self._ending:
-                    self._ending[key] = asyncio.create_task(self._end(agent, key))
+                    self._ending[key] = asyncio.create_task(self._end(agent, key, end))
             if time.monotonic() >= sample_at_s:
                 sample_at_s = time.monotonic() + self._node.accounting_interval_s
                 await asyncio.to_thread(self.sample)
@@ -94,9 +94,9 @@ class AttemptWatch:
         alive = [attempt.key for attempt in live]
         self._watchdogs = {key: dog for key, dog in self._watchdogs.items() if key in alive}
 
-    def check_clocks(self) -> list[AttemptKey]:
+    def check_clocks(self) -> dict[AttemptKey, limits.RankEnd]:
         """Send the warnings that are due. Returns the attempts that have run too long."""
-        overdue: list[AttemptKey] = []
+        overdue: dict[AttemptKey, limits.RankEnd] = {}
         live = self._accountant.live()
         if self._checkpoints is not None:
             by_key = {attempt.key: attempt for attempt in live}
@@ -105,22 +105,24 @@ class AttemptWatch:
                     self._send(by_key[key], "no_checkpoint", message, FaultAction.WATCH)
         for attempt in live:
             wanted = attempt.plan.limits
-            if wanted.time_limit_s is None or not (seconds := limits.ran_s(attempt.ranks)):
+            if wanted.is_endless or not (seconds := limits.ran_s(attempt.ranks)):
                 continue
-            if limits.warning_due(wanted, attempt.directory, seconds):
-                self._warn_of_the_end(attempt, seconds)
-            if limits.is_overdue(wanted, seconds, self._node.time_limit_slack_s):
-                overdue.append(attempt.key)
+            end = limits.end_of(wanted, seconds)
+            assert end is not None, "it has a limit"
+            if limits.warning_due(wanted, attempt.directory, end):
+                self._warn_of_the_end(attempt, end)
+            if end.left_s <= -self._node.time_limit_slack_s:
+                overdue[attempt.key] = end
         return overdue
 
-    async def _end(self, agent: AttemptStopper, key: AttemptKey) -> Stopped:
+    async def _end(self, agent: AttemptStopper, key: AttemptKey, end: limits.RankEnd) -> Stopped:
         [attempt] = [attempt for attempt in self._accountant.live() if attempt.key == key]
-        message = limits.note_overdue(attempt.plan.limits, attempt.directory)
+        limits.note_overdue(end, attempt.directory)
         log.warning("attempt.overdue", job=key.job_id, attempt=key.attempt)
         grace_s = attempt.plan.limits.grace_s
         try:
             return await agent.stop(
-                StopRequest(key=key, host=attempt.plan.host, grace_s=grace_s, reason=message, save_first=True)
+                StopRequest(key=key, host=attempt.plan.host, grace_s=grace_s, reason=end.message, save_first=True)
             )
         finally:
             self._ending.pop(key, None)
@@ -173,13 +175,11 @@ class AttemptWatch:
             action = FaultAction.WATCH
         self._send(attempt, kind.value, message, action)
 
-    def _warn_of_the_end(self, attempt: LiveAttempt, seconds: float) -> None:
+    def _warn_of_the_end(self, attempt: LiveAttempt, end: limits.RankEnd) -> None:
         wanted = attempt.plan.limits
         warned = limits.warn(wanted, attempt.directory, attempt_processes(self._home, attempt.key, attempt.ranks))
-        assert wanted.time_limit_s is not None
-        left_s = max(0, wanted.time_limit_s - round(seconds))
         message = (
-            f"the time limit of {wanted.time_limit_s} s ends in {left_s} s; SIG{wanted.warn_signal} went to "
+            f"{end.what} ends in {max(0, round(end.left_s))} s; SIG{wanted.warn_signal} went to "
             f"{_several(warned, 'process', 'processes')} with a handler for it on {attempt.plan.host}"
         )
         self._send(attempt, "time_warning", message, FaultAction.WATCH)

@@ -12,7 +12,8 @@ from pathlib import Path
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.accounting.limits import overdue_message
+from gpu_platform.domain.jobs.blame import FailureCause
+from gpu_platform.hosts.accounting.limits import overdue
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed
 from gpu_platform.hosts.system import paths, records
@@ -104,9 +105,9 @@ class LocalAttempts:
         record = records.read_record(str(self.directory(key) / records.CLOSED))
         return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
 
-    def overdue_message(self, key: AttemptKey) -> str | None:
-        """Why this host ended the attempt for its time limit. None: it did not."""
-        return overdue_message(self.directory(key))
+    def overdue(self, key: AttemptKey) -> tuple[FailureCause, str] | None:
+        """Why this host ended the attempt for its time limit or deadline. None: it did not."""
+        return overdue(self.directory(key))
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
         """GPU uuids that the attempt got here. Empty if the attempt is unknown."""

@@ -20,6 +20,7 @@ from activities.leader.job_speeds import learned_speeds
 from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
+from gpu_platform.domain.jobs.deadline import deadline_refusal
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
@@ -84,6 +85,8 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
     try:
         checkpoints.check_resume(store, spec)
         secrets.check_secrets(store, spec)
+        if (refusal := deadline_refusal(spec, now())) is not None:
+            return DryRun(accepted=False, message=refusal)
         with store.read() as session:
             admission.check_quotas(session, spec)
             admission.check_possible(store, session, spec, admission_refusal(store))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan, RankLimits, RankSpec
+from gpu_platform.domain.jobs.blame import FailureCause
+from gpu_platform.domain.texts import moment
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.attempt_watch import AttemptWatch
@@ -167,8 +170,29 @@ async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_
     assert exits.first_failure is not None
     assert exits.first_failure.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     await eventually(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
-    message = looked.host.agent.overdue_message(plan.key)
-    assert message == "ran longer than its limit of 2 s; ask for more with --time"
+    message = "ran longer than its limit of 2 s; ask for more with --time"
+    assert looked.host.agent.overdue(plan.key) == (FailureCause.TIME_LIMIT, message)
+
+
+@pytest.mark.parametrize("time_limit_s", [None, 600])
+async def test_the_host_ends_what_runs_at_its_deadline(looked: Looked, time_limit_s: int | None) -> None:
+    script = "sleep 600 & trap 'echo warned' USR1; echo ready; while :; do sleep 0.05; done"
+    deadline = datetime.now(UTC) + timedelta(seconds=2)
+    limits = RankLimits(time_limit_s=time_limit_s, deadline_at=deadline.timestamp(), warn_before_s=1, grace_s=0.2)
+    plan = looked.host.plan("sh", "-c", script, limits=limits)
+    looked.host.launch(plan)
+    watching = asyncio.create_task(looked.watch.run(looked.host.agent))
+    exits = await looked.host.watch(plan)
+    watching.cancel()
+    assert exits.first_failure is not None
+    assert exits.first_failure.ended_at_ms / 1000 >= deadline.timestamp()
+    log = looked.host.log(plan).splitlines()
+    assert log.count("warned") == 1
+    [told] = [line for line in log if line.startswith("gpu-platform")]
+    assert f"the time until the deadline {moment(deadline)} ends in 1 s; SIGUSR1 went to 1 process" in told
+    await eventually(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
+    message = f"it had not ended by its deadline {moment(deadline)}"
+    assert looked.host.agent.overdue(plan.key) == (FailureCause.DEADLINE, message)
 
 
 async def test_usage_is_measured_and_survives_restarts_and_goes_with_the_stop(looked: Looked) -> None:

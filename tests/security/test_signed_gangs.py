@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from activities.payloads.orders import Asked
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import confirmations
-from tests.store_cluster import Cluster, inventory, key
+from tests.store_cluster import NOW, Cluster, inventory, key
 from workers.order_checks import OrderChecks
 from workflows.attempts.host_plans import plan_hosts
 
@@ -76,3 +77,21 @@ def test_a_host_that_moved_is_not_believed_to_be_where_it_was(sqlite_store: Stor
     cluster = cluster_of(sqlite_store)
     cluster.report("b", 1, address=THIEF, inventory=inventory("b", 1), seq=2)
     assert refusal(sqlite_store)
+
+
+@pytest.mark.parametrize(("later_s", "signed"), [(0, True), (1, False), (None, False)])
+def test_the_deadline_of_a_job_is_in_the_order_and_nobody_moves_it(
+    sqlite_store: Store, later_s: int | None, signed: bool
+) -> None:
+    deadline = NOW + timedelta(hours=1)
+    cluster = Cluster(sqlite_store).host("a", 1)
+    cluster.queued("j-1", deadline_at=deadline)
+    cluster.reserve("j-1", {"a": [0]})
+    place = confirmations.held_place(sqlite_store, key("j-1"))
+    assert place is not None
+    [plan] = plan_hosts(place.spec, key("j-1"), place.placement, place.terms)
+    moved = None if later_s is None else deadline.timestamp() + later_s
+    plan = plan.model_copy(update={"limits": plan.limits.model_copy(update={"deadline_at": moved})})
+    argument = LaunchRequest(plan=plan).model_dump_json().encode()
+    found = OrderChecks(sqlite_store).refusal(Asked("launch_ranks", "a", "j-1", "JobWorkflow", argument))
+    assert found == (None if signed else "the plan differs from the job in limits")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.texts import moment
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs.usage import usage_of_job
@@ -71,6 +74,78 @@ async def test_the_host_ends_what_is_overdue_and_the_job_fails_for_its_time_limi
     assert job.failure is not None
     assert job.failure.kind is FailureKind.TIME_LIMIT
     assert job.attempt == 1
+    await platform.nothing_leaked()
+
+
+def in_seconds(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+async def test_a_job_is_stopped_at_its_deadline_with_its_grace(platform: Platform) -> None:
+    deadline = in_seconds(3)
+    script = "trap 'echo saved; exit 1' TERM; while :; do sleep 0.05; done"
+    job_id = await platform.submit(shell(script, deadline_at=deadline, grace_s=5, max_retries=3))
+    await platform.reaches(job_id, JobState.RUNNING)
+    job = await platform.ends(job_id, JobState.FAILED)
+    assert job.failure is not None
+    assert (job.failure.kind, job.attempt) == (FailureKind.DEADLINE, 1)
+    assert job.failure.message == f"it had not ended by its deadline {moment(deadline)}"
+    assert (ended := job.finished_at) is not None
+    assert deadline <= ended < deadline + timedelta(seconds=5)
+    assert job.placement is not None
+    key = AttemptKey(job_id=job_id, attempt=1)
+    assert "saved" in platform.nodes[job.placement.hosts[0]].agent.read_log(key, 0).data.decode()
+    await platform.nothing_leaked()
+
+
+async def test_the_host_knows_the_deadline_and_ends_the_job_itself(platform: Platform) -> None:
+    """As when the control plane is away: the plan has the deadline of the job, and here an earlier one."""
+    deadline = in_seconds(3600)
+    job_id = await platform.submit(shell("sleep 600", deadline_at=deadline))
+    running = await platform.reaches(job_id, JobState.RUNNING)
+    assert running.placement is not None
+    [attempt] = platform.nodes[running.placement.hosts[0]].attempts._accountant.live()
+    limits = attempt.plan.limits
+    assert limits.deadline_at == deadline.timestamp()
+    soon = limits.model_copy(update={"deadline_at": in_seconds(0).timestamp()})
+    attempt.plan = attempt.plan.model_copy(update={"limits": soon})
+    job = await platform.ends(job_id, JobState.FAILED)
+    assert job.failure is not None
+    assert job.failure.kind is FailureKind.DEADLINE
+    await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize("limit_s", [None, 3600])
+async def test_a_job_that_has_not_started_in_time_ends(platform: Platform, limit_s: int | None) -> None:
+    """With a time limit it ends as soon as it could not run for so long any more, without one at the deadline."""
+    everything = {"gpus": {"hosts": 2, "gpus_per_host": 8}}
+    blocker = await platform.submit(shell("sleep 600", **everything))
+    await platform.reaches(blocker, JobState.RUNNING)
+    deadline = in_seconds(3 + (limit_s or 0))
+    fields = {"deadline_at": deadline, "time_limit_s": limit_s, **everything}
+    job_id = await platform.submit(shell("true", **fields))
+    after_blocker = await platform.submit(shell("true", after=[{"job_id": blocker}], **fields))
+    later = await platform.submit(shell("true", **fields | {"deadline_at": in_seconds(7200)}))
+    await platform.reaches(job_id, JobState.QUEUED)
+    for one in (job_id, after_blocker):
+        job = await platform.ends(one, JobState.FAILED)
+        assert job.failure is not None
+        assert job.failure.kind is FailureKind.DEADLINE
+        assert f"it had not started in time to end by its deadline {moment(deadline)}" in job.failure.message
+        assert (ended := job.finished_at) is not None
+        assert timedelta(0) <= ended - (deadline - timedelta(seconds=limit_s or 0)) < timedelta(seconds=5)
+    assert platform.job(later).state is JobState.QUEUED
+    await platform.signal(blocker, "kill")
+    await platform.ends(later, JobState.COMPLETED)
+    await platform.nothing_leaked()
+
+
+async def test_a_retry_that_could_not_end_in_time_does_not_start(platform: Platform) -> None:
+    fields = {"time_limit_s": 600, "max_retries": 3, "retry_wait_s": 60}
+    job_id = await platform.submit(shell("exit 3", deadline_at=in_seconds(604), **fields))
+    job = await platform.ends(job_id, JobState.FAILED)
+    assert job.failure is not None
+    assert (job.failure.kind, job.user_retries) == (FailureKind.DEADLINE, 1)
     await platform.nothing_leaked()
 
 

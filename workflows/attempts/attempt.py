@@ -22,15 +22,23 @@ from gpu_platform.domain.jobs.usage import RankUsage
 
 @dataclass
 class Stop:
-    """What users asked for. It belongs to the job, so the attempt that runs now is the last one."""
+    """What ends the job: users, or its deadline. So the attempt that runs now is the last one."""
 
     cancel: Interrupt | None = None
     kill: Interrupt | None = None
+    deadline_passed: bool = False
+    too_late: bool = False
+    """What starts now could not end by the deadline. What runs goes on."""
 
     @property
     def wanted(self) -> bool:
-        """True if a user asked to cancel or kill the job."""
-        return self.cancel is not None or self.kill is not None
+        """True if a user asked to cancel or kill the job, or its deadline has passed."""
+        return self.cancel is not None or self.kill is not None or self.deadline_passed
+
+    @property
+    def before_start(self) -> bool:
+        """True if a job that holds nothing ends now."""
+        return self.wanted or self.too_late
 
 
 @dataclass
@@ -64,7 +72,8 @@ class Attempt:
 
     def interrupted(self) -> bool:
         """True if something stops the attempt from outside: a user, the scheduler, a fault or a lost host."""
-        return bool(self.stop.wanted or self.preempt or self.stopping_fault() or self.lost_ranks())
+        stopped = self.stop.before_start if self.placement is None else self.stop.wanted
+        return bool(stopped or self.preempt or self.stopping_fault() or self.lost_ranks())
 
     def stopping_fault(self) -> GpuFault | None:
         """The fault that stops the attempt. A fault on a GPU of a spare stops no attempt."""

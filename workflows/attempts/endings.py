@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
+from gpu_platform.domain.jobs.deadline import not_ended_message, too_late_message
 from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -47,6 +48,8 @@ def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
     if stop is not None:
         by = StoppedBy(verb="kill" if kill else "cancel", actor=stop.actor, reason=stop.reason)
         return _stopped(JobState.CANCELLED, by, grace_s=0 if kill else spec.grace_s)
+    if attempt.stop.deadline_passed or (attempt.stop.too_late and attempt.placement is None):
+        return _deadline(attempt)
     fault = attempt.stopping_fault()
     if fault is not None:
         return after_failure(fault.report.as_failure(), spec, progress)
@@ -80,7 +83,7 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
         progress.refused_starts += 1
         note = f"{failure.message}; not charged"
         return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s, retry_in_s=wait_s)
-    if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
+    if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT, FailureKind.DEADLINE):
         return _failed(failure, grace_s)
     if failure.kind is FailureKind.USER:
         if progress.user_retries >= spec.max_retries:
@@ -119,6 +122,15 @@ def not_healed(spec: JobSpec) -> Ending:
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
     failure = Failure(kind=blame(FailureCause.NOT_HEALED), message=waited)
     return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: the gang is placed again", must_replace=True)
+
+
+def _deadline(attempt: Attempt) -> Ending:
+    """How an attempt ends at its deadline, or before it if it could not end by then. Its ranks have all their grace."""
+    spec = attempt.spec
+    assert spec.deadline_at is not None
+    message = not_ended_message(spec.deadline_at) if attempt.placement is not None else too_late_message(spec)
+    failure = Failure(kind=blame(FailureCause.DEADLINE), message=message)
+    return _failed(failure, grace_s=spec.grace_s).model_copy(update={"save_first": True, "note": message})
 
 
 def _stopped(state: JobState, by: StoppedBy, grace_s: float) -> Ending:

@@ -78,6 +78,7 @@ def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
     request[None] = spec.gpus
     return RankLimits(
         time_limit_s=spec.time_limit_s,
+        deadline_at=None if spec.deadline_at is None else spec.deadline_at.timestamp(),
         warn_before_s=spec.warn_before_s,
         warn_signal=spec.warn_signal,
         hang_limit_s=spec.hang_limit_s,

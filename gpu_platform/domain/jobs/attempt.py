@@ -52,6 +52,8 @@ class RankLimits(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     time_limit_s: int | None = None
+    deadline_at: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """The ranks end by then, Unix seconds, whatever the time limit is."""
     warn_before_s: int = 0
     warn_signal: str = "USR1"
     hang_limit_s: int | None = None
@@ -63,6 +65,11 @@ class RankLimits(BaseModel):
     """CPUs of this host for all ranks together. 0: those next to the GPUs."""
     ram_mib: int = 0
     """Memory of this host for all ranks together. 0: as the node's settings say."""
+
+    @property
+    def is_endless(self) -> bool:
+        """True if the ranks may run for ever."""
+        return self.time_limit_s is None and self.deadline_at is None
 
 
 class HostPlan(BaseModel):

@@ -17,6 +17,8 @@ class FailureKind(StrEnum):
     """A GPU fault or a lost host. Charged to ``max_hardware_retries``."""
     TIME_LIMIT = "time_limit"
     """It ran longer than ``time_limit_s``. It is not retried."""
+    DEADLINE = "deadline"
+    """It had not ended by ``deadline_at``, or could no longer. It is not retried."""
     REJECTED = "rejected"
     """Admission refused it."""
 
@@ -28,6 +30,8 @@ class FailureCause(StrEnum):
     """Admission refused the job, or its workflow is not one of this platform."""
     TIME_LIMIT = "time_limit"
     """The attempt ran longer than the job allowed."""
+    DEADLINE = "deadline"
+    """The job had not ended by its deadline, or had not started in time for that."""
     PROGRAM = "program"
     """A rank ended with another code than 0, or its program cannot be executed."""
     REQUEST = "request"
@@ -62,6 +66,8 @@ def blame(cause: FailureCause) -> FailureKind:
             return FailureKind.REJECTED
         case FailureCause.TIME_LIMIT:
             return FailureKind.TIME_LIMIT
+        case FailureCause.DEADLINE:
+            return FailureKind.DEADLINE
         case FailureCause.PROGRAM | FailureCause.REQUEST | FailureCause.PROGRAM_FAULT:
             return FailureKind.USER
         case (

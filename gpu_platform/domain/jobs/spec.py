@@ -128,6 +128,15 @@ class JobSpec(BaseModel):
             examples=["2026-12-01T08:00:00Z"],
         ),
     ] = None
+    deadline_at: Annotated[
+        AwareDatetime | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="By then the job must have ended: it is stopped then, and it does not start if its time limit "
+            "is longer than what is left",
+            examples=["2026-12-01T18:00:00Z"],
+        ),
+    ] = None
     after: Annotated[
         tuple[Dependency, ...],
         Field(
@@ -259,13 +268,20 @@ class JobSpec(BaseModel):
                 )
         if not self.gpu_count and (self.power_limit_w or self.idle_limit_s):
             raise ValueError("power_limit_w and idle_limit_s are about GPUs, but none is asked for: leave them out")
-        if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):
+        warns_in_time = self.warn_before_s < (self.time_limit_s or 0)
+        if self.warn_before_s and not (warns_in_time or (self.time_limit_s is None and self.deadline_at is not None)):
             raise ValueError("warn_before_s needs a longer time_limit_s")
         if self.warn_before_s and self.checkpoint.signal == self.warn_signal:
             raise ValueError(
                 f"warn_signal and checkpoint.signal are both {self.warn_signal}: choose two, or the program cannot "
                 "tell a request for a checkpoint from the end of its time"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _begins_before_its_deadline(self) -> Self:
+        if self.deadline_at is not None and self.begin_at is not None and self.deadline_at <= self.begin_at:
+            raise ValueError("deadline_at must be later than begin_at")
         return self
 
     @model_validator(mode="after")

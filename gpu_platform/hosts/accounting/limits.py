@@ -1,17 +1,23 @@
 """Wall-clock limits as the host enforces them, so that they hold while the control plane is away.
 
 The workflow ends an attempt at its limit. The host sends the warning before it, and ends what still runs
-``time_limit_slack_s`` after it. Both count from the start of the first rank on the boot clock (seconds since
-boot), which no change of the date moves.
+``time_limit_slack_s`` after it. A time limit counts from the start of the first rank on the boot clock (seconds since
+boot), which no change of the date moves. A deadline is a date.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_platform.domain.jobs.attempt import RankLimits
+from gpu_platform.domain.jobs.blame import FailureCause
+from gpu_platform.domain.jobs.deadline import not_ended_message
+from gpu_platform.domain.texts import moment
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, send_signal
@@ -27,11 +33,43 @@ def ran_s(ranks: list[RankProcess]) -> float:
     return records.boot_clock_s() - min(started) / _TICKS_PER_S if started else 0.0
 
 
-def warning_due(limits: RankLimits, attempt_dir: Path, seconds: float) -> bool:
-    """True if the warning before the time limit must be sent now and was not sent yet."""
-    if limits.time_limit_s is None or not limits.warn_before_s:
-        return False
-    return seconds >= limits.time_limit_s - limits.warn_before_s and not (attempt_dir / _WARNED).exists()
+class RankEnd(NamedTuple):
+    """When ranks must end."""
+
+    left_s: float
+    """Seconds until then; negative: it has passed."""
+    limit_s: float
+    """How long they may run in all."""
+    cause: FailureCause
+    """DEADLINE or TIME_LIMIT."""
+    what: str
+    """The limit in words."""
+    message: str
+    """Why the ranks are ended then."""
+
+
+def end_of(limits: RankLimits, seconds: float, now: float | None = None) -> RankEnd | None:
+    """When ranks that have run for ``seconds`` must end: at their time limit or at the deadline, whichever is first.
+
+    None: they have no limit. ``now``: Unix seconds.
+    """
+    ends: list[RankEnd] = []
+    if limits.time_limit_s is not None:
+        what = f"the time limit of {limits.time_limit_s} s"
+        message = f"ran longer than its limit of {limits.time_limit_s} s; ask for more with --time"
+        left_s = limits.time_limit_s - seconds
+        ends.append(RankEnd(left_s, limits.time_limit_s, FailureCause.TIME_LIMIT, what, message))
+    if limits.deadline_at is not None:
+        deadline = datetime.fromtimestamp(limits.deadline_at, UTC)
+        left_s = limits.deadline_at - (time.time() if now is None else now)
+        what = f"the time until the deadline {moment(deadline)}"
+        ends.append(RankEnd(left_s, seconds + left_s, FailureCause.DEADLINE, what, not_ended_message(deadline)))
+    return min(ends, default=None)
+
+
+def warning_due(limits: RankLimits, attempt_dir: Path, end: RankEnd) -> bool:
+    """True if the warning before the end must be sent now and was not sent yet."""
+    return 0 < limits.warn_before_s >= end.left_s and not (attempt_dir / _WARNED).exists()
 
 
 def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
@@ -45,22 +83,17 @@ def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
     return warned
 
 
-def is_overdue(limits: RankLimits, seconds: float, slack_s: float) -> bool:
-    """True if the attempt has run longer than its time limit plus ``slack_s``."""
-    return limits.time_limit_s is not None and seconds >= limits.time_limit_s + slack_s
+def note_overdue(end: RankEnd, attempt_dir: Path) -> None:
+    """Record that this limit is the reason. Call it before the attempt is ended."""
+    record = {"message": end.message, "cause": end.cause.value}
+    records.write_record(str(attempt_dir / _OVERDUE), record, durable=True)
 
 
-def note_overdue(limits: RankLimits, attempt_dir: Path) -> str:
-    """Record that the time limit is the reason. Call it before the attempt is ended. Returns the message."""
-    message = f"ran longer than its limit of {limits.time_limit_s} s; ask for more with --time"
-    records.write_record(str(attempt_dir / _OVERDUE), {"message": message}, durable=True)
-    return message
-
-
-def overdue_message(attempt_dir: Path) -> str | None:
-    """Why the host ended the attempt, if the reason was its time limit."""
+def overdue(attempt_dir: Path) -> tuple[FailureCause, str] | None:
+    """Why the host ended the attempt, if the reason was its time limit or its deadline."""
     record = records.read_record(str(attempt_dir / _OVERDUE))
-    return None if record is None else record["message"]
+    # Only an older release left the cause out.
+    return None if record is None else (FailureCause(record.get("cause", FailureCause.TIME_LIMIT)), record["message"])
 
 
 def handles(pid: int, number: int) -> bool:

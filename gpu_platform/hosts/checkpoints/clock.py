@@ -1,4 +1,5 @@
-"""Asks for checkpoints at certain times: at an interval, before the time limit, and when the host is drained."""
+"""Asks for checkpoints at certain times: at an interval, before the time limit or the deadline, and when the host is
+drained."""
 
 from __future__ import annotations
 
@@ -70,15 +71,16 @@ class CheckpointClock:
     def _look_at(self, attempt: LiveAttempt) -> None:
         plan = attempt.plan
         every_s = self._requests.every_s(plan) if plan.node_rank == 0 else None  # one host asks the gang
-        limit_s = plan.limits.time_limit_s
-        if (every_s is None and limit_s is None and not self._draining) or not (ran_s := limits.ran_s(attempt.ranks)):
+        endless = plan.limits.is_endless
+        if (every_s is None and endless and not self._draining) or not (ran_s := limits.ran_s(attempt.ranks)):
             return
+        end = limits.end_of(plan.limits, ran_s)
         now_s = time.monotonic()
         schedule = self._schedules.setdefault(attempt.key, _Schedule(now_s - ran_s))
         if not self._draining:
             schedule.reasons.discard(DRAIN)
         for reason, due in (
-            (TIME_LIMIT, limit_s is not None and ran_s >= limit_s - _lead_s(limit_s, plan.limits.grace_s)),
+            (TIME_LIMIT, end is not None and end.left_s <= _lead_s(end.limit_s, plan.limits.grace_s)),
             (DRAIN, self._draining),
         ):
             if due and reason not in schedule.reasons:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.jobs.deadline import deadline_refusal
 from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -64,8 +65,8 @@ def submit_job(
 
     A key (or id) that was seen with the same specification, or with one that says the same, returns the job it made;
     with another one it raises :class:`IdempotencyConflict`. A new job that the quotas do not allow raises
-    :class:`OverQuota`. One that is to run after a job that is not there raises :class:`NotFound`, and one that could
-    never start after it :class:`InvalidRequest`.
+    :class:`OverQuota`, one that comes after a job that is not there :class:`NotFound`, and one that could never start
+    after it, or never end by its deadline, :class:`InvalidRequest`.
     """
     if idempotency_key is not None:
         first = _first_with_key(session, idempotency_key, spec, {"job_id": job_id, "created_at": now})
@@ -88,6 +89,8 @@ def submit_job(
     if not insert_new(session, job, row):
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
     check_quotas(session, spec)
+    if (refusal := deadline_refusal(spec, now)) is not None:
+        raise InvalidRequest(refusal)
     dependencies.add(session, job_id, spec, now)
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True

@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest, Strateg
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.texts import counted, duration, one_line
+from gpu_platform.domain.texts import counted, duration, moment, one_line
 from service.cli.show import show_waiting, tables
 from service.cli.terminal import safe
 
@@ -61,6 +61,8 @@ def _facts(job: Job) -> _Facts:
         yield "begins", begins
     elif (retry := tables.retry_text(job)) is not None:
         yield "retries", retry
+    if spec.deadline_at is not None:
+        yield "deadline", _deadline(job, spec.deadline_at)
     if job.run_time is not None:
         yield "runs", _usually(job.run_time)
     yield from _waiting_facts(job)
@@ -77,6 +79,11 @@ def _facts(job: Job) -> _Facts:
         yield "took", duration((job.finished_at - job.created_at).total_seconds())
     if job.workflow_url:
         yield "workflow", job.workflow_url
+
+
+def _deadline(job: Job, at: datetime) -> str:
+    left_s = (at - datetime.now(UTC)).total_seconds()
+    return moment(at) + (f" (in {duration(left_s)})" if left_s > 0 and not job.state.is_terminal else "")
 
 
 def _after(spec: JobSpec) -> str:

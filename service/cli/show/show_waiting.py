@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, HostS
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.texts import counted, duration
+from gpu_platform.domain.texts import counted, duration, moment
 from service.cli.show.tables import clock, format_indices, plain_table
 
 
@@ -101,9 +101,7 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     """The answer of a dry run: where and when the job would start, or why not."""
     parts: list[RenderableType] = [answer.message]
     if spec.begin_at is not None and spec.begin_at > datetime.now(UTC):
-        parts.append(
-            f"this is what would happen now; it begins at {spec.begin_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        )
+        parts.append(f"this is what would happen now; it begins at {moment(spec.begin_at)}")
     if answer.waits_for is not None:
         parts.append(f"this is what would happen now; but first it {answer.waits_for}")
     if answer.placement is not None:

@@ -18,7 +18,7 @@ from gpu_platform.domain.hosts.gpu import Gpu, Host
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.domain.texts import counted, duration, one_line, printable
+from gpu_platform.domain.texts import counted, duration, moment, one_line, printable
 
 _COLORS = {
     JobState.RUNNING: "green",
@@ -252,7 +252,7 @@ def begin_text(job: Job, now: datetime | None = None) -> str | None:
     if begin is None or begin <= now or job.state.is_terminal:
         return None
     left = duration((begin - now).total_seconds())
-    return f"{begin.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC (in {left}), as was asked for"
+    return f"{moment(begin)} (in {left}), as was asked for"
 
 
 def retry_text(job: Job, now: datetime | None = None) -> str | None:

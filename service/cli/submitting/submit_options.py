@@ -230,6 +230,14 @@ class LimitOptions:
             help="Wait for GPUs from then on: 2026-12-01T08:00 (local, or with a zone), 16:30, +2h.",
         ),
     ] = None
+    deadline: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=parsing.moment,
+            metavar="TIME",
+            help="It must have ended by then, or it is stopped; as --begin. It does not start if --time does not fit.",
+        ),
+    ] = None
     time: Annotated[
         int | None,
         typer.Option(parser=parsing.limit_s, metavar="TIME", help="Limit per attempt: 2h, 90m, 01:30:00, 1-12:00:00."),
@@ -237,7 +245,9 @@ class LimitOptions:
     warn_before: Annotated[
         int | None,
         typer.Option(
-            parser=parsing.whole_s, metavar="TIME", help="Send --warn-signal this long before the limit of --time."
+            parser=parsing.whole_s,
+            metavar="TIME",
+            help="Send --warn-signal this long before the limit of --time, or --deadline.",
         ),
     ] = None
     warn_signal: Annotated[
@@ -259,6 +269,7 @@ class LimitOptions:
         """Fields of a job."""
         return given(
             begin_at=None if self.begin is None else self.begin.isoformat(),
+            deadline_at=None if self.deadline is None else self.deadline.isoformat(),
             time_limit_s=self.time,
             warn_before_s=self.warn_before,
             warn_signal=self.warn_signal,
