@@ -5,20 +5,23 @@ Answers are made from the response models of the real application: a new field i
 
 from __future__ import annotations
 
+import itertools
+import re
 import types
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 import httpx
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, TypeAdapter, ValidationError
 from starlette.routing import Match
 
 HOSTILE = "x[/oops]\x1b]52;c;ZXZpbA==\x07\r\x9b31m\u202e:skull:\u2028[red]"
 """Markup, a write to the clipboard, a carriage return, CSI as one byte, a bidirectional override, a line separator."""
 _AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+_seconds = itertools.count()
 
 
 def routes_of(app: FastAPI) -> list[APIRoute]:
@@ -51,7 +54,8 @@ def answer_of(model: Any) -> Any:
         try:
             checked = adapter.validate_python(value)
         except ValidationError as error:
-            _soften(value, error.errors()[0]["loc"])
+            first = error.errors()[0]
+            _soften(value, first["loc"], first["msg"])
         else:
             answer = adapter.dump_python(checked, mode="json")
             if isinstance(answer, dict) and "next_cursor" in answer:
@@ -79,7 +83,9 @@ def _filled(kind: Any) -> Any:
             return {name: _filled(field.annotation) for name, field in kind.model_fields.items()}
         if issubclass(kind, Enum):
             return next(iter(kind)).value
-        known: dict[type, Any] = {str: HOSTILE, bool: True, int: 1, float: 1.0, datetime: _AT}
+        if kind in (datetime, AwareDatetime):
+            return _AT + timedelta(seconds=next(_seconds))  # a later field is a later time: a job begins, then ends
+        known: dict[type, Any] = {str: HOSTILE, bool: True, int: 1, float: 1.0}
         return known.get(kind, HOSTILE)
     return HOSTILE
 
@@ -87,8 +93,9 @@ def _filled(kind: Any) -> Any:
 _MILDER = {HOSTILE: "x", "x": "8.0", "8.0": 1, 1: 0, 0: None}
 
 
-def _soften(value: Any, location: tuple[Any, ...]) -> None:
-    """Take something less hostile at ``location``. An object that is refused as a whole loses one field at a time."""
+def _soften(value: Any, location: tuple[Any, ...], message: str) -> None:
+    """Take something less hostile at ``location``. An object that is refused as a whole loses one field at a time,
+    those that the message names before others."""
     for step in location[:-1]:
         if not isinstance(value, dict | list) or (isinstance(value, dict) and step not in value):
             break  # the rest of the location names a member of a union or a validator
@@ -98,7 +105,9 @@ def _soften(value: Any, location: tuple[Any, ...]) -> None:
     if isinstance(here, str | int) and here in _MILDER:
         value[last] = _MILDER[here]
     elif isinstance(here, dict) and here:
-        here.pop(next((name for name in reversed(here) if not isinstance(here[name], str)), next(iter(here))))
+        named = [name for name in reversed(here) if re.search(rf"\b{re.escape(name)}\b", message)]
+        others = [name for name in reversed(here) if not isinstance(here[name], str)]
+        here.pop([*named, *others, *here][0])
     elif isinstance(value, dict) and last in value:
         value.pop(last, None)
     elif isinstance(value, dict):
