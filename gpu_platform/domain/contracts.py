@@ -25,6 +25,8 @@ SCHEDULER_TASK_QUEUE = "scheduler"
 
 JOB_WORKFLOW = "JobWorkflow"
 """The workflow of a job. Its workflow id is the job's id."""
+ARRAY_WORKFLOW = "ArrayWorkflow"
+"""The workflow of an array. Its workflow id is the array's id."""
 CLEANUP_WORKFLOW = "CleanupWorkflow"
 REMEDIATION_WORKFLOW = "RemediationWorkflow"
 HOST_REPORT_WORKFLOW = "HostReportWorkflow"
@@ -34,6 +36,22 @@ SCHEDULER_WORKFLOW_ID = "scheduler"
 def node_task_queue(host: str) -> str:
     """The task queue of the node worker of ``host``."""
     return f"node-{host}"
+
+
+def element_id(array_id: str, index: int) -> str:
+    """The id of the job that is this element of the array."""
+    return f"{array_id}.{index}"
+
+
+def array_of(job_id: str) -> str | None:
+    """The array that has this job as an element. None: the job is no element."""
+    array_id, dot, index = job_id.rpartition(".")
+    return array_id if dot and is_array_id(array_id) and index.isdecimal() else None
+
+
+def is_array_id(text: str) -> bool:
+    """True for the id of an array, false for that of a job."""
+    return text.startswith("a-") and "." not in text
 
 
 def cleanup_id(key: AttemptKey) -> str:

@@ -19,6 +19,7 @@ from gpu_platform.store.models.jobs import (
     CheckpointRecord,
     DependencyRecord,
     IdempotencyRecord,
+    JobArrayRecord,
     JobRecord,
     PromiseRecord,
     QueueEntryRecord,
@@ -31,6 +32,7 @@ from gpu_platform.store.models.secrets import JobTokenRecord, SecretRecord
 configure_mappers()  # now, because ``read_records`` makes records before any object is loaded
 
 job = table_of(JobRecord)
+job_array = table_of(JobArrayRecord)
 idempotency = table_of(IdempotencyRecord)
 queue_entry = table_of(QueueEntryRecord)
 dependency = table_of(DependencyRecord)

@@ -30,6 +30,13 @@ class JobRecord(Record, table=True):
             sqlite_where=text("kind IS NOT NULL"),
             postgresql_where=text("kind IS NOT NULL"),
         ),
+        Index(
+            "ix_job_array",
+            "array_id",
+            "array_index",
+            sqlite_where=text("array_id IS NOT NULL"),
+            postgresql_where=text("array_id IS NOT NULL"),
+        ),
     )
 
     id: str = Field(primary_key=True, sa_type=Text)
@@ -60,6 +67,32 @@ class JobRecord(Record, table=True):
     spec: str = text_column()
     placement: str | None = optional_text_column()
     failure: str | None = optional_text_column()
+    stopped_by: str | None = optional_text_column()
+    array_id: str | None = optional_text_column()
+    """The array of which it is an element. NULL: none."""
+    array_index: int | None = None
+
+
+class JobArrayRecord(Record, table=True):
+    """An array: what its elements share, and how many of them have rows of their own in ``job`` already."""
+
+    __table_args__ = (Index("ix_job_array_created_at_id", "created_at", "id"),)
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    state: str = text_column()
+    namespace: str = text_column()
+    user: str = text_column()
+    name: str = text_column()
+    spec: str = text_column()
+    """JSON of the :class:`JobSpec` that the elements share."""
+    array: str = text_column()
+    """JSON of the :class:`ArraySpec`."""
+    size: int
+    position: int = 0
+    """So many elements, in the order of their indices, have a row in ``job``, or were cancelled before they got one."""
+    created_at: datetime = time_column()
+    state_at: datetime = time_column()
+    finished_at: datetime | None = optional_time_column()
     stopped_by: str | None = optional_text_column()
 
 
