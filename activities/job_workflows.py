@@ -14,8 +14,9 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.job_signals import signal_job
 from activities.job_start import JobStarter
-from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, AttemptKey, cleanup_id
+from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, AttemptKey, array_of, cleanup_id
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.restoring.orphans import HeldAttempt
@@ -92,13 +93,15 @@ class TemporalJobWorkflows:
         self._starter = JobStarter()
 
     async def look(self, job_id: str) -> WorkflowView:
-        """See :meth:`JobWorkflowsView.look`. A workflow that continued as new counts as open."""
+        """See :meth:`JobWorkflowsView.look`. A workflow that continued as new counts as open. An element of an array
+        that has no workflow of its own is driven by its array's."""
         try:
             described = await self._client.get_workflow_handle(job_id).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return WorkflowView(WorkflowLife.UNKNOWN)
+            array_id = array_of(job_id)
+            return WorkflowView(WorkflowLife.UNKNOWN) if array_id is None else await self.look(array_id)
         status = described.status
         # A workflow that continued as new is closed, and its successor is open: the next look sees the successor.
         goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
@@ -128,7 +131,7 @@ class TemporalJobWorkflows:
     async def ask_again(self, job_id: str) -> None:
         """See :meth:`JobWorkflowsView.ask_again`. Does nothing if there is no workflow."""
         try:
-            await self._client.get_workflow_handle(job_id).signal("place_again")
+            await signal_job(self._client, job_id, "place_again")
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
@@ -136,7 +139,7 @@ class TemporalJobWorkflows:
     async def kill(self, job_id: str, request: Interrupt) -> None:
         """See :meth:`JobWorkflowsView.kill`."""
         try:
-            await self._client.get_workflow_handle(job_id).signal("kill", request)
+            await signal_job(self._client, job_id, "kill", request)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

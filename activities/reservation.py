@@ -26,6 +26,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, handover, releasing, reserving
+from gpu_platform.store.reservations.batches import EndedAttempt
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
 
@@ -213,29 +214,33 @@ class ReservationActivities:
             releasing.release_gang(self._store, request.key, now=utc_now(), faulty_gpus=request.faulty_gpus)
 
     def _end(self, request: EndAttempt) -> None:
-        progress = request.progress
-        states = [JobState.STARTING, JobState.RUNNING] if request.ran_unmarked else []
-        states.append(request.state)
-        if request.state is JobState.PREEMPTED:
-            states.append(JobState.QUEUED)
-        attempts.end_attempt(
-            self._store,
-            request.key,
-            states,
-            now=utc_now(),
-            actor=request.actor,
-            result=attempts.AttemptResult(
-                update=JobUpdate(
-                    failure=request.failure,
-                    exit_code=request.exit_code,
-                    user_retries=progress.user_retries,
-                    hardware_retries=progress.hardware_retries,
-                    preemptions=progress.preemptions,
-                ),
-                faulty_gpus=request.faulty_gpus,
-                usage=request.usage,
-                retry_in_s=request.retry_in_s,
-                stopped_by=request.stopped_by,
-                placed=request.placed,
+        end = attempt_end(request)
+        attempts.end_attempt(self._store, end.key, end.states, now=utc_now(), actor=end.actor, result=end.result)
+
+
+def attempt_end(request: EndAttempt) -> EndedAttempt:
+    """The end of an attempt as the store writes it: through which states its job goes."""
+    progress = request.progress
+    states = [JobState.STARTING, JobState.RUNNING] if request.ran_unmarked else []
+    states.append(request.state)
+    if request.state is JobState.PREEMPTED:
+        states.append(JobState.QUEUED)
+    return EndedAttempt(
+        key=request.key,
+        states=states,
+        actor=request.actor,
+        result=attempts.AttemptResult(
+            update=JobUpdate(
+                failure=request.failure,
+                exit_code=request.exit_code,
+                user_retries=progress.user_retries,
+                hardware_retries=progress.hardware_retries,
+                preemptions=progress.preemptions,
             ),
-        )
+            faulty_gpus=request.faulty_gpus,
+            usage=request.usage,
+            retry_in_s=request.retry_in_s,
+            stopped_by=request.stopped_by,
+            placed=request.placed,
+        ),
+    )

@@ -11,6 +11,7 @@ from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.job_signals import signal_job
 from activities.job_start import JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
@@ -81,7 +82,7 @@ class JobWorkflows:
             return
         async with self._reaching() as client:
             try:
-                await client.get_workflow_handle(job_id).signal(signal, interrupt, rpc_timeout=RPC_TIMEOUT)
+                await signal_job(client, job_id, signal, interrupt, rpc_timeout=RPC_TIMEOUT)
             except RPCError as error:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise WorkflowGone from error

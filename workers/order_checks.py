@@ -14,14 +14,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from activities.node.repair import RebootRequest
 from activities.payloads.orders import Asked
-from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, JOB_WORKFLOW, AttemptKey, cleanup_id, remediation_id
+from gpu_platform.domain.contracts import (
+    ARRAY_WORKFLOW,
+    CLEANUP_WORKFLOW,
+    JOB_WORKFLOW,
+    AttemptKey,
+    array_of,
+    cleanup_id,
+    remediation_id,
+)
 from gpu_platform.domain.hosts.remediation import RepairStep
+from gpu_platform.domain.jobs.array_steps import ElementsLaunch, ElementsWatch
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, StopRequest, WatchRequest
+from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import interrupts
 from gpu_platform.store.reservations import confirmations
-from workflows.attempts.host_plans import plan_hosts
 
 
 class OrderChecks:
@@ -33,6 +42,12 @@ class OrderChecks:
             "prepare_host": lambda asked: self._start(asked, HostPlan.model_validate_json(asked.argument)),
             "launch_ranks": lambda asked: self._launch(asked, LaunchRequest.model_validate_json(asked.argument)),
             "watch_ranks": lambda asked: self._watch(asked, WatchRequest.model_validate_json(asked.argument)),
+            "launch_elements": lambda asked: self._launch_elements(
+                asked, ElementsLaunch.model_validate_json(asked.argument)
+            ),
+            "watch_elements": lambda asked: self._watch_elements(
+                asked, ElementsWatch.model_validate_json(asked.argument)
+            ),
             "stop_ranks": lambda asked: self._stop(asked, StopRequest.model_validate_json(asked.argument)),
             "reset_gpu": self._reset,
             "check_gpu": self._check_gpu,
@@ -61,6 +76,14 @@ class OrderChecks:
     def _start(self, asked: Asked, plan: HostPlan) -> str | None:
         return _differs(asked, plan, self._plans(plan.key))
 
+    def _launch_elements(self, asked: Asked, request: ElementsLaunch) -> str | None:
+        refusals = (_differs(asked, plan, self._plans(plan.key)) for plan in request.plans)
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
+    def _watch_elements(self, asked: Asked, request: ElementsWatch) -> str | None:
+        refusals = (self._watch(asked, watch) for watch in request.watches)
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
     def _plans(self, key: AttemptKey) -> list[HostPlan]:
         """The plans that the attempt must have. Empty: it holds nothing."""
         place = confirmations.held_place(self._store, key)
@@ -85,8 +108,8 @@ class OrderChecks:
         return None
 
     def _watch(self, asked: Asked, request: WatchRequest) -> str | None:
-        if asked.workflow_id != request.key.job_id or asked.workflow_type != JOB_WORKFLOW:
-            return f"workflow {asked.workflow_id} is not that of job {request.key.job_id}"
+        if (refusal := _drives_not(asked, request.key.job_id)) is not None:
+            return refusal
         if request.host != asked.host or not request.ranks:
             return "it watches no rank of this host"
         return None
@@ -97,8 +120,8 @@ class OrderChecks:
             return f"it is for host {request.host}"
         if asked.workflow_type == CLEANUP_WORKFLOW and asked.workflow_id == cleanup_id(key):
             return None  # its first step found that no workflow drives the attempt
-        if asked.workflow_id != key.job_id or asked.workflow_type != JOB_WORKFLOW:
-            return f"workflow {asked.workflow_id} is not that of job {key.job_id}"
+        if (refusal := _drives_not(asked, key.job_id)) is not None:
+            return refusal
         job = confirmations.job_stands(self._store, key.job_id)
         if job is None or job.state.is_terminal or job.attempt != key.attempt:
             return None  # the attempt is over, or the database lost the job
@@ -143,8 +166,8 @@ class OrderChecks:
 
 def _differs(asked: Asked, plan: HostPlan, plans: list[HostPlan]) -> str | None:
     """Why the plan is not one of the right ones."""
-    if asked.workflow_id != plan.key.job_id:
-        return f"workflow {asked.workflow_id} is not that of job {plan.key.job_id}"
+    if (refusal := _drives_not(asked, plan.key.job_id)) is not None:
+        return refusal
     if not plans:
         return f"attempt {plan.key} holds nothing"
     right = next((one for one in plans if one.host == asked.host), None)
@@ -154,6 +177,14 @@ def _differs(asked: Asked, plan: HostPlan, plans: list[HostPlan]) -> str | None:
         wrong = [name for name in HostPlan.model_fields if getattr(plan, name) != getattr(right, name)]
         return f"the plan differs from the job in {', '.join(wrong)}"
     return None
+
+
+def _drives_not(asked: Asked, job_id: str) -> str | None:
+    """Why the workflow does not drive the job. None: it is the job's own, or that of its array."""
+    drivers = {(job_id, JOB_WORKFLOW), (array_of(job_id), ARRAY_WORKFLOW)}
+    if (asked.workflow_id, asked.workflow_type) in drivers:
+        return None
+    return f"workflow {asked.workflow_id} is not that of job {job_id}"
 
 
 def _uuid(asked: Asked) -> str:

@@ -17,7 +17,7 @@ from temporalio.exceptions import FailureError
 
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
-from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
+from workflows.attempts.compensations import end_of, stop_hosts, wait_for_last_stops
 from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, unmet
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.admission import AdmissionActivities
     from activities.dependencies import DependencyActivities
     from activities.interrupts import InterruptActivities
-    from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
+    from activities.reservation import ReservationActivities, StartedFrom
     from activities.search_attributes import HOSTS, STATE
     from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, HostPlan, Prepared
@@ -42,8 +42,8 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.jobs.dependency import Standing
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.jobs.placement import Placement
+    from gpu_platform.domain.placing.host_plans import plan_hosts
     from gpu_platform.domain.states import JobState
-    from workflows.attempts.host_plans import plan_hosts
     from workflows.steps import database_step
 
 
@@ -75,6 +75,7 @@ class JobWorkflow:
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
         self._takes_over = input.takes_over
+        self._waits_until = input.waits_until
         self._timeline = JobTimeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
         self._attempt = Attempt(self._spec, self._key, self._stop)
@@ -181,6 +182,8 @@ class JobWorkflow:
         if (ended := await self._wait_for_other_jobs()) is not None:
             return ended
         await self._wait_for_begin()
+        if self._waits_until is not None:
+            await sleep_until(self._waits_until, lambda: self._stop.before_start)
         while True:
             ending = await self._one_attempt()
             if ending.workflow_is_older:
@@ -387,20 +390,7 @@ class JobWorkflow:
                 self._timeline.enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
                 return
             self._timeline.note(f"placed again: {handed.conflict}")
-        end = EndAttempt(
-            key=attempt.key,
-            state=ending.state,
-            ran_unmarked=ending.ended_before_running,
-            actor=ending.actor,
-            failure=ending.failure,
-            exit_code=ending.exit_code,
-            progress=self._progress,
-            usage=attempt.ranks_usage(),
-            faulty_gpus=attempt.faulty_gpus(),
-            retry_in_s=ending.retry_in_s,
-            stopped_by=ending.stopped_by,
-            placed=attempt.placement is not None,
-        )
+        end = end_of(attempt, ending, self._progress)
         try:
             await database_step(
                 ReservationActivities.end_attempt, end, summary=f"Release: job becomes {ending.state.value}"

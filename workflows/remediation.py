@@ -6,7 +6,6 @@ by signal-with-start. The job is stopped by its own workflow; this one waits unt
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from datetime import timedelta
 from typing import Any
@@ -33,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.states import GpuState
     from workflows import policies
     from workflows.attempts.failures import is_of_a_removed_host
+    from workflows.job_signals import signal_job
     from workflows.repair import HostRepair, Orders
     from workflows.steps import cut_summary, database_step
 
@@ -257,11 +257,8 @@ class RemediationWorkflow:
             for key in holders:
                 if str(key) in seen - signalled:
                     signalled.add(str(key))
-                    job = workflow.get_external_workflow_handle(key.job_id)
                     # A job that ended meanwhile has released the GPU: the next look sees it.
-                    await asyncio.gather(
-                        job.signal("gpu_fault", GpuFault(attempt=key.attempt, report=report)), return_exceptions=True
-                    )
+                    await signal_job(key.job_id, "gpu_fault", GpuFault(attempt=key.attempt, report=report))
             seen.update(str(key) for key in holders)
             await workflow.sleep(pause)
             pause = min(pause * 1.5, longest)

@@ -17,6 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import policies
+from workflows.job_signals import signal_job
 from workflows.steps import cut_summary, database_step
 
 with workflow.unsafe.imports_passed_through():
@@ -210,10 +211,7 @@ class HostRepair:
     async def _preempt(self, view: RepairView) -> None:
         for key in view.held_by:
             why = Interrupt(actor="remediation", reason=f"host {self.report.host} is repaired", attempt=key.attempt)
-            try:
-                await workflow.get_external_workflow_handle(key.job_id).signal("preempt", why)
-            except ApplicationError:
-                continue  # the job has ended meanwhile
+            await signal_job(key.job_id, "preempt", why)
 
     async def _reset(self) -> End:
         await self._begin_reset()

@@ -14,6 +14,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
+from activities.job_signals import signal_job
 from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.audit_retention import AuditRetention
 from activities.leader.dependency_watch import DependencyWatch
@@ -159,12 +160,8 @@ class Housekeeping:
             await self._signal(job_id, "place_again", None)
 
     async def _signal(self, workflow_id: str, name: str, argument: HostLost | None) -> None:
-        handle = self._client.get_workflow_handle(workflow_id)
         try:
-            if argument is None:
-                await handle.signal(name)
-            else:
-                await handle.signal(name, argument)
+            await signal_job(self._client, workflow_id, name, argument)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
+from activities.job_signals import signal_job
 from activities.leader.audit_retention import AuditRetention
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.housekeeping import Housekeeping
@@ -156,7 +157,7 @@ class LeaderActivities:
         victim = order.victim
         signal = Interrupt(actor="scheduler", reason=order.reason, attempt=victim.attempt)
         try:
-            await self._client.get_workflow_handle(victim.job_id).signal("preempt", signal)
+            await signal_job(self._client, victim.job_id, "preempt", signal)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # the reconciler cleans up a workflow that is gone
                 log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))

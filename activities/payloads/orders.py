@@ -29,6 +29,7 @@ ORDER_REFUSED = "OrderRefused"
 EXPIRES_S = {
     "prepare_host": 900.0,
     "launch_ranks": 900.0,
+    "launch_elements": 900.0,
     "reset_gpu": 86_400.0,
     "reset_host": 3_600.0,
     "reboot_host": 3_600.0,

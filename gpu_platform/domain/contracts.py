@@ -49,6 +49,11 @@ def array_of(job_id: str) -> str | None:
     return array_id if dot and is_array_id(array_id) and index.isdecimal() else None
 
 
+def index_of(element: str) -> int:
+    """The index of the element with this job id."""
+    return int(element.rpartition(".")[2])
+
+
 def is_array_id(text: str) -> bool:
     """True for the id of an array, false for that of a job."""
     return text.startswith("a-") and "." not in text

@@ -1,4 +1,4 @@
-"""The states of jobs, GPUs and hosts, and the only transitions there are.
+"""The states of jobs, arrays, GPUs and hosts, and the only transitions there are.
 
 A transition that is not in these tables is an :class:`IllegalTransition`: nothing in the product writes a state without
 asking :func:`check_transition` first. Statements that change many rows at once ask when they are built, see
@@ -42,6 +42,26 @@ class JobState(StrEnum):
     def holds_gpus(self) -> bool:
         """True if an attempt of the job has a reservation."""
         return self in (JobState.ALLOCATED, JobState.STARTING, JobState.RUNNING)
+
+
+class ArrayState(StrEnum):
+    """The state of an array."""
+
+    PENDING = "PENDING"
+    """Accepted and durable; none of its elements waits yet."""
+    RUNNING = "RUNNING"
+    """Elements wait, run, or are still to come."""
+    COMPLETED = "COMPLETED"
+    """All elements have COMPLETED."""
+    FAILED = "FAILED"
+    """All elements have ended, and at least one FAILED."""
+    CANCELLED = "CANCELLED"
+    """It was stopped, or elements were; none FAILED."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """True if the array has ended."""
+        return not ARRAY_TRANSITIONS[self]
 
 
 class GpuState(StrEnum):
@@ -119,6 +139,13 @@ JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.CANCELLED: frozenset(),
 }
 
+_ARRAY_ENDS = frozenset({ArrayState.COMPLETED, ArrayState.FAILED, ArrayState.CANCELLED})
+ARRAY_TRANSITIONS: dict[ArrayState, frozenset[ArrayState]] = {
+    ArrayState.PENDING: frozenset({ArrayState.RUNNING}) | _ARRAY_ENDS,
+    ArrayState.RUNNING: _ARRAY_ENDS,
+    **dict.fromkeys(_ARRAY_ENDS, frozenset()),
+}
+
 OUT_OF_SERVICE = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
 _DRAIN = frozenset({GpuState.DRAINING, GpuState.DRAINED})
 _HEALED = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE}) | _DRAIN
@@ -143,7 +170,7 @@ HOST_TRANSITIONS: dict[HostState, frozenset[HostState]] = {
     HostState.LOST: frozenset({HostState.READY, HostState.DRAINING, HostState.DRAINED}),
 }
 
-_State = TypeVar("_State", JobState, GpuState, HostState)
+_State = TypeVar("_State", JobState, ArrayState, GpuState, HostState)
 
 
 def check_transition(subject: str, current: _State, wanted: _State) -> None:
@@ -157,6 +184,8 @@ def check_transition(subject: str, current: _State, wanted: _State) -> None:
     table: dict[_State, frozenset[_State]]
     if isinstance(current, JobState):
         table = JOB_TRANSITIONS  # type: ignore[assignment]
+    elif isinstance(current, ArrayState):
+        table = ARRAY_TRANSITIONS  # type: ignore[assignment]
     elif isinstance(current, GpuState):
         table = GPU_TRANSITIONS  # type: ignore[assignment]
     else:

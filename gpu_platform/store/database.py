@@ -16,7 +16,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
@@ -218,6 +218,12 @@ def insert_new(session: Session, table: Table, row: Mapping[str, Any]) -> bool:
     """
     statement = _INSERT_NEW[session.get_bind().dialect.name](table)
     return cast("CursorResult[Any]", session.execute(statement, row)).rowcount == 1
+
+
+def insert_all_new(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows whose keys do not exist, in one statement. All rows have the same columns."""
+    if rows:
+        session.execute(_INSERT_NEW[session.get_bind().dialect.name](table), rows)
 
 
 def upsert(session: Session, table: Table, row: Mapping[str, Any]) -> None:

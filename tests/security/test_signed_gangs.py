@@ -9,11 +9,11 @@ import pytest
 
 from activities.payloads.orders import Asked
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
+from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import confirmations
 from tests.store_cluster import NOW, Cluster, inventory, key
 from workers.order_checks import OrderChecks
-from workflows.attempts.host_plans import plan_hosts
 
 GANG = {"a": [0], "b": [0]}
 ADDRESSES = ["10.0.0.1", "10.0.0.2"]

@@ -10,8 +10,8 @@ from gpu_platform.domain.hosts.share import Share
 from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
+from gpu_platform.domain.placing.host_plans import plan_hosts
 from workflows.attempts.handover import handover_placement
-from workflows.attempts.host_plans import plan_hosts
 
 KEY = AttemptKey(job_id="j", attempt=1)
 

@@ -30,6 +30,7 @@ from temporalio.api.workflowservice.v1 import (
     StartWorkflowExecutionRequest,
 )
 
+from activities.job_signals import element_signal
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
 from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 
@@ -164,7 +165,7 @@ class Rules:
     async def _signal(self, call: Call) -> bytes:
         asked = self._read(SignalWorkflowExecutionRequest, call)
         job_id = asked.workflow_execution.workflow_id
-        if asked.signal_name != "gpu_fault":
+        if asked.signal_name not in ("gpu_fault", element_signal("gpu_fault")):
             raise Refused(f"it sends the signal {asked.signal_name!r}")
         if not await self._rights.has_job(call.host, job_id):
             # NOT_FOUND, as for a job that has ended: the node worker then goes on to the remediation.

@@ -12,6 +12,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.job_signals import signal_job
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, REMEDIATION_WORKFLOW, AttemptKey, remediation_id
 from gpu_platform.domain.hosts.remediation import RemediationInput
 from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
@@ -104,9 +105,7 @@ class FaultDispatcher:
 
     async def _signal_job(self, key: AttemptKey, fault: FaultReport) -> None:
         try:
-            await self.client.get_workflow_handle(key.job_id).signal(
-                "gpu_fault", GpuFault(attempt=key.attempt, report=fault)
-            )
+            await signal_job(self.client, key.job_id, "gpu_fault", GpuFault(attempt=key.attempt, report=fault))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

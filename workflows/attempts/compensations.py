@@ -13,8 +13,10 @@ from typing import Any
 from temporalio import workflow
 
 from activities.node.launch import LaunchActivities
+from activities.reservation import EndAttempt
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.jobs.attempt import Stopped, StopRequest
+from gpu_platform.domain.jobs.job import JobProgress
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
@@ -67,6 +69,24 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
     await asyncio.gather(*stops, return_exceptions=True)
     confirmed = [_note_usage(attempt, task) for task in stops]
     return any(confirmed) or host in attempt.lost
+
+
+def end_of(attempt: Attempt, ending: Ending, progress: JobProgress) -> EndAttempt:
+    """What the database writes about the end of the attempt."""
+    return EndAttempt(
+        key=attempt.key,
+        state=ending.state,
+        ran_unmarked=ending.ended_before_running,
+        actor=ending.actor,
+        failure=ending.failure,
+        exit_code=ending.exit_code,
+        progress=progress,
+        usage=attempt.ranks_usage(),
+        faulty_gpus=attempt.faulty_gpus(),
+        retry_in_s=ending.retry_in_s,
+        stopped_by=ending.stopped_by,
+        placed=attempt.placement is not None,
+    )
 
 
 def _start_stop(

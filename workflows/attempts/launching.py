@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from temporalio import workflow
@@ -69,7 +70,7 @@ async def _on_all(
 
     Raises :class:`HostStepFailed` if the step failed for good on a host.
     """
-    everything = asyncio.gather(*[_on_host(plan, start, start(plan)) for plan in plans])
+    everything = asyncio.gather(*[on_host(plan.host, partial(start, plan), start(plan)) for plan in plans])
     await workflow.wait_condition(lambda: everything.done() or attempt.interrupted())
     if attempt.interrupted():
         everything.cancel()
@@ -78,12 +79,11 @@ async def _on_all(
     return everything.result()
 
 
-async def _on_host(
-    plan: HostPlan, start: Callable[[HostPlan], workflow.ActivityHandle[T]], asked: workflow.ActivityHandle[T]
-) -> T:
-    """Run a step on one host. If no node worker took it in time, ask once more.
+async def on_host(host: str, start: Callable[[], workflow.ActivityHandle[T]], asked: workflow.ActivityHandle[T]) -> T:
+    """The result of a step on one host, which was ``asked``. If no node worker took it in time, ``start`` asks again.
 
-    The time also runs while Temporal or everything is down, and may end before the node worker is back.
+    The time also runs while Temporal or everything is down, and may end before the node worker is back. Raises
+    :class:`HostStepFailed` if the step failed for good.
     """
     try:
         try:
@@ -91,11 +91,11 @@ async def _on_host(
         except ActivityError as error:
             if not _was_not_taken(error) or not workflow.patched(ASK_HOST_AGAIN):
                 raise
-        return await start(plan)
+        return await start()
     except ActivityError as error:
         if is_cancelled_exception(error) or not workflow.patched(AVOID_FAILED_HOST):
             raise
-        raise HostStepFailed(plan.host) from error
+        raise HostStepFailed(host) from error
 
 
 def _was_not_taken(error: ActivityError) -> bool:

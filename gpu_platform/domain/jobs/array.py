@@ -12,11 +12,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gpu_platform.domain.contracts import element_id
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.domain.texts import check_text
 
 MAX_ELEMENTS = 100_000
@@ -111,7 +110,8 @@ class ArraySpec(BaseModel):
         rows = self.parameter_rows
         if rows is not None and self.index_set.largest >= rows:
             raise ValueError(
-                f"index {self.index_set.largest} is out of range: there are parameters for {rows} elements (0-{rows - 1})"
+                f"index {self.index_set.largest} is out of range: there are parameters for {rows} elements, "
+                f"0-{rows - 1}"
             )
         return self
 
@@ -159,9 +159,7 @@ class Array(BaseModel):
     spec: JobSpec
     """What the elements share. ``{index}`` and names of parameters in it stand for those of each element."""
     array: ArraySpec
-    state: JobState
-    """PENDING; RUNNING while elements wait or run; then COMPLETED (all elements have completed), FAILED or
-    CANCELLED."""
+    state: ArrayState
     size: int
     counts: dict[JobState, int] = {}
     """How many elements are in each state. Elements that have not entered the queue yet are PENDING."""
@@ -169,16 +167,6 @@ class Array(BaseModel):
     created_at: datetime
     finished_at: datetime | None = None
     workflow_url: str | None = None
-
-
-class ArrayInput(BaseModel):
-    """The argument of ArrayWorkflow. Indices and parameters stay in the database: they may be large."""
-
-    array_id: str
-    spec: JobSpec
-    """What the elements share, as it was submitted."""
-    takes_over: bool = False
-    """Temporal lost the array's workflow, and this one takes over."""
 
 
 def element_spec(spec: JobSpec, array: ArraySpec, array_id: str, index: int) -> JobSpec:
@@ -207,9 +195,3 @@ def _filled(text: str, texts: Mapping[str, str]) -> str:
     if "{" not in text:
         return text
     return re.sub(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", lambda found: texts.get(found[1], found[0]), text)
-
-
-def element_ids(array_id: str, array: ArraySpec, first: int, count: int) -> list[tuple[int, str]]:
-    """Index and job id of at most ``count`` elements, from place ``first`` on."""
-    places = range(first, min(first + count, array.size))
-    return [(index, element_id(array_id, index)) for index in (array.index_set[place] for place in places)]

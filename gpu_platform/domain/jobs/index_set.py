@@ -29,7 +29,8 @@ class IndexSet:
             found = _PART.fullmatch(part.strip())
             if found is None:
                 raise ValueError(
-                    f"{part.strip()[:40]!r} is not a range of indices: write 7, 0-1999, 0-100:10, or several with commas"
+                    f"{part.strip()[:40]!r} is not a range of indices: write 7, 0-1999, 0-100:10, "
+                    "or several with commas"
                 )
             first, end, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
             if first > end or step == 0:

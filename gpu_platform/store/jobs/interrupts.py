@@ -7,12 +7,14 @@ knows stops nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, array_of, index_of
+from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import event
@@ -25,17 +27,44 @@ _WHOLE_JOB = ("cancel", "kill")
 
 
 @writing
-def record_interrupt(session: Session, key: AttemptKey, verb: str, actor: str, reason: str, now: datetime) -> None:
-    """Write down that ``actor`` asks to cancel, kill or preempt the job, which is at attempt ``key``."""
+def record_interrupt(
+    session: Session,
+    key: AttemptKey,
+    verb: str,
+    actor: str,
+    reason: str,
+    now: datetime,
+    *,
+    elements: str | None = None,
+) -> None:
+    """Write down that ``actor`` asks to cancel, kill or preempt the job, which is at attempt ``key``.
+
+    The job may be an array. ``elements``: only these of its elements are meant; see :class:`IndexSet`.
+    """
     data = {"verb": verb, "reason": reason}
+    if elements is not None:
+        data["elements"] = elements
     append_event(session, INTERRUPT, actor, now, job_id=key.job_id, attempt=key.attempt or None, data=data)
 
 
 @reading
 def is_cancelled(session: Session, job_id: str) -> bool:
-    """True if somebody asked to cancel or kill the job."""
+    """True if somebody asked to cancel or kill the job, or the array that has it as an element."""
+    if any(one.get("verb") in _WHOLE_JOB for one in _asked(session, job_id)):
+        return True
+    array_id = array_of(job_id)
+    return array_id is not None and any(_means(one, job_id) for one in _asked(session, array_id))
+
+
+def _asked(session: Session, job_id: str) -> list[dict[str, str]]:
     texts = session.scalars(select(event.c.data).where(event.c.job_id == job_id, event.c.kind == INTERRUPT))
-    return any(json.loads(text).get("verb") in _WHOLE_JOB for text in texts)
+    return [json.loads(text) for text in texts]
+
+
+def _means(asked: Mapping[str, str], element: str) -> bool:
+    """True if what was asked of an array is to stop this element, alone or with others."""
+    elements = asked.get("elements")
+    return asked.get("verb") in _WHOLE_JOB and (elements is None or index_of(element) in IndexSet.parse(elements))
 
 
 @reading

@@ -70,7 +70,7 @@ def enqueue(
         excluded_hosts=frozenset(excluded_hosts),
         task_token=task_token,
     )
-    entry = _entry(request.with_class_key(), enqueued_at=since)
+    entry = entry_of(request.with_class_key(), enqueued_at=since)
     upsert(session, queue_entry, entry)
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
 
@@ -227,7 +227,7 @@ def _as_text(names: frozenset[str]) -> str:
     return json.dumps(sorted(names))
 
 
-def _entry(request: PlacementRequest, enqueued_at: datetime) -> dict[str, Any]:
+def entry_of(request: PlacementRequest, enqueued_at: datetime) -> dict[str, Any]:
     """The row of ``queue_entry`` for a request; ``_placement_request`` reads it back."""
     return {
         "job_id": request.job_id,

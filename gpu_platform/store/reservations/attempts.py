@@ -111,6 +111,19 @@ def end_attempt(
     another state keeps that state, but what the attempt held is released. Raises :class:`NotFound`,
     :class:`IllegalTransition` and :class:`WorkflowIsOlder`; then nothing was released.
     """
+    return write_end(session, key, states, now=now, actor=actor, result=result)
+
+
+def write_end(
+    session: Session,
+    key: AttemptKey,
+    states: Sequence[JobState],
+    *,
+    now: datetime,
+    actor: str,
+    result: AttemptResult = _NO_RESULT,
+) -> Job:
+    """Inside a transaction: see :func:`end_attempt`. What raises leaves changes that must be rolled back."""
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
     current = JobState(row.state)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, is_array_id
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
@@ -98,8 +98,11 @@ def is_gpu_of(session: Session, uuid: str, host: str) -> bool:
 
 @reading
 def holds_on(session: Session, job_id: str, host: str) -> bool:
-    """True if an attempt of the job holds something on the host."""
-    held = (allocation.c.job_id == job_id) & (allocation.c.host == host) & allocation.c.released_at.is_(None)
+    """True if an attempt of the job, or of an element of the array with this id, holds something on the host."""
+    of_job = allocation.c.job_id == job_id
+    if is_array_id(job_id):
+        of_job = allocation.c.job_id.startswith(f"{job_id}.", autoescape=True)
+    held = of_job & (allocation.c.host == host) & allocation.c.released_at.is_(None)
     return session.scalar(select(allocation.c.host).where(held).limit(1)) is not None
 
 

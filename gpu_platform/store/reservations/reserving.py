@@ -49,6 +49,14 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     Repeating it while the attempt holds its GPUs is a no-op. Raises :class:`ReservationConflict` (naming the GPU, or
     because the attempt was released before), :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
     """
+    return take_place(session, key, placement, now)
+
+
+# ---- the steps, inside a transaction; batches.py, handover.py and restoring.py use them too ----
+
+
+def take_place(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> Taken:
+    """Inside a transaction: see :func:`reserve_gang`."""
     row = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, row):
         if lock_held(session, key):
@@ -79,9 +87,6 @@ def announce(session: Session, key: AttemptKey, placement: Placement, now: datet
     append_event(
         session, "gang.reserved", "control", now, data={"gpus": placement.gpu_uuids, "hosts": placement.hosts}, **where
     )
-
-
-# ---- the steps, inside a transaction; handover.py and restoring.py use them too ----
 
 
 def take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:

@@ -1,0 +1,187 @@
+"""The steps of an array in the database: its begin, many of its elements at once, and its end."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel
+from temporalio import activity
+
+from activities.clock import utc_now
+from activities.reservation import EndAttempt, attempt_end
+from gpu_platform.domain.contracts import AttemptKey, index_of
+from gpu_platform.domain.jobs.array_steps import ElementPlaced, OwnWorkflow
+from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.index_set import IndexSet
+from gpu_platform.domain.jobs.job import JobProgress, StoppedBy
+from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.host_plans import plan_hosts
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import elements
+from gpu_platform.store.jobs.elements import KnownArray
+from gpu_platform.store.jobs.jobs import get_job
+from gpu_platform.store.reservations.elements import ElementStep, ElementStepDone, advance_elements
+from gpu_platform.store.reservations.reserving import Taken
+
+
+class ArrayStep(BaseModel):
+    """What has happened to elements since the last step; see :class:`ElementStep`."""
+
+    array_id: str
+    ended: list[EndAttempt] = []
+    running: list[AttemptKey] = []
+    placed: list[ElementPlaced] = []
+    again: list[AttemptKey] = []
+    first: int = 0
+    add: int = 0
+    skipped: str = ""
+    """Indices of elements that were cancelled before they were made. They are made CANCELLED."""
+    own: list[str] = []
+    """Elements with a workflow of their own of which this workflow hears nothing: have they ended?"""
+
+
+class ReservedElement(BaseModel):
+    """An element that holds its place, and what its host starts."""
+
+    key: AttemptKey
+    plan: HostPlan
+    terms: dict[str, int]
+
+
+class ArrayStepDone(BaseModel):
+    """What a step led to."""
+
+    reserved: list[ReservedElement] = []
+    conflicts: list[AttemptKey] = []
+    """Their placements could not be reserved. They wait again."""
+    waiting: list[AttemptKey] = []
+    """The first attempts of elements that are new and wait for a placement."""
+    position: int = 0
+    """So many elements have been made."""
+    skipped: int = 0
+    """How many of the new elements were made CANCELLED."""
+    left: int = 0
+    """How many elements have not been made yet."""
+    own: list[OwnWorkflow] = []
+    """Elements that go on with workflows of their own."""
+    own_ended: dict[str, JobState] = {}
+    """Those of ``ArrayStep.own`` that have ended."""
+
+
+class TakenOverArray(BaseModel):
+    """How far an array came whose workflow was lost."""
+
+    position: int
+    """So many elements have been made."""
+    own: list[OwnWorkflow]
+    """Its elements that are under way."""
+
+
+class StopArray(BaseModel):
+    """The array makes no more elements."""
+
+    array_id: str
+    by: StoppedBy
+
+
+class ArrayActivities:
+    """The steps of an array. Each may be repeated."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @activity.defn
+    def begin_array(self, array_id: str) -> bool:
+        """PENDING -> RUNNING. False: the array has ended already."""
+        return elements.begin_array(self._store, array_id, utc_now())
+
+    @activity.defn
+    def take_over_array(self, array_id: str) -> TakenOverArray:
+        """Temporal lost the array's workflow: its elements that are under way go on with workflows of their own."""
+        known = elements.known_array(self._store, array_id)
+        own = [self._own(known, job_id) for job_id in elements.open_elements(self._store, array_id)]
+        return TakenOverArray(position=elements.position_of(self._store, array_id), own=own)
+
+    @activity.defn
+    def advance_array(self, step: ArrayStep) -> ArrayStepDone:
+        """Release, reserve, make and queue elements, in one transaction."""
+        now = utc_now()
+        done = advance_elements(
+            self._store,
+            step.array_id,
+            ElementStep(
+                ended=[attempt_end(end) for end in step.ended],
+                running=step.running,
+                placed=[(one.key, one.placement) for one in step.placed],
+                again=step.again,
+                first=step.first,
+                add=step.add,
+                skipped=IndexSet.parse(step.skipped) if step.skipped else None,
+            ),
+            now,
+        )
+        return self._answer(elements.known_array(self._store, step.array_id), step, done, now)
+
+    @activity.defn
+    def stop_array(self, request: StopArray) -> None:
+        """Write down that no more elements are made."""
+        elements.stop_array(self._store, request.array_id, request.by, utc_now())
+
+    @activity.defn
+    def end_array(self, array_id: str) -> dict[JobState, int]:
+        """Write the array's end. Returns how many elements are in each state."""
+        return elements.end_array(self._store, array_id, utc_now())
+
+    def _answer(self, known: KnownArray, step: ArrayStep, done: ElementStepDone, now: datetime) -> ArrayStepDone:
+        refused = set(done.refused)
+        placements = {one.key: one.placement for one in step.placed}
+        own = [self._own(known, key.job_id) for key in done.refused]
+        own += [
+            OwnWorkflow(
+                job_id=end.key.job_id,
+                spec=_spec(known, end.key.job_id),
+                progress=end.progress,
+                waits_until=None if end.retry_in_s is None else now + timedelta(seconds=end.retry_in_s),
+            )
+            for end in step.ended
+            if not end.state.is_terminal and end.key not in refused
+        ]
+        waiting = done.made
+        if known.spec.spans_hosts:
+            own += [
+                OwnWorkflow(job_id=key.job_id, spec=_spec(known, key.job_id), progress=JobProgress())
+                for key in done.made
+            ]
+            waiting = []
+        states = elements.states_of(self._store, step.own) if step.own else {}
+        return ArrayStepDone(
+            reserved=[_reserved(known, key, placements[key], taken) for key, taken in done.taken.items()],
+            conflicts=list(done.conflicts),
+            waiting=waiting,
+            position=done.position,
+            skipped=done.skipped,
+            left=done.left,
+            own=own,
+            own_ended={job_id: state for job_id, state in states.items() if state.is_terminal},
+        )
+
+    def _own(self, known: KnownArray, job_id: str) -> OwnWorkflow:
+        job = get_job(self._store, job_id)
+        progress = JobProgress(
+            attempt=job.attempt,
+            user_retries=job.user_retries,
+            hardware_retries=job.hardware_retries,
+            preemptions=job.preemptions,
+        )
+        return OwnWorkflow(job_id=job_id, spec=_spec(known, job_id), progress=progress, takes_over=True)
+
+
+def _spec(known: KnownArray, job_id: str) -> JobSpec:
+    return known.spec_of(index_of(job_id))
+
+
+def _reserved(known: KnownArray, key: AttemptKey, placement: Placement, taken: Taken) -> ReservedElement:
+    [plan] = plan_hosts(_spec(known, key.job_id), key, placement, taken.terms)
+    return ReservedElement(key=key, plan=plan, terms=taken.terms)

@@ -1,0 +1,148 @@
+"""The messages between ArrayWorkflow, the leader, hosts and whoever interrupts an element."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel
+
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.array import OnFailure
+from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, WatchRequest
+from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
+from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
+
+
+class ArrayInput(BaseModel):
+    """The argument of ArrayWorkflow. Indices and parameters stay in the database: they may be large."""
+
+    array_id: str
+    spec: JobSpec
+    """What the elements share, as it was submitted."""
+    at_once: int | None = None
+    on_failure: OnFailure = OnFailure.CONTINUE
+    takes_over: bool = False
+    """Temporal lost the array's workflow, and this one takes over."""
+    carried: CarriedElements | None = None
+    """Set when the workflow continues as new."""
+
+
+class CarriedElements(BaseModel):
+    """What an array's workflow knows, while it continues as new."""
+
+    position: int
+    """So many elements have been made."""
+
+    waiting: list[AttemptKey] = []
+    running: list[RunningElement] = []
+    on_their_own: list[str] = []
+    """Elements with a workflow of their own."""
+    left: bool = True
+    """There are elements that have not been made yet."""
+    cancel: Interrupt | None = None
+    kill: Interrupt | None = None
+    skipped: str = ""
+    """Indices of elements that were cancelled before they were made."""
+    ended: dict[JobState, int] = {}
+    """How many elements have ended in each state."""
+
+
+class RunningElement(BaseModel):
+    """An element whose ranks were launched."""
+
+    key: AttemptKey
+    placement: Placement
+    ranks: list[int]
+    """The ranks on its host."""
+
+
+class ElementPlaced(BaseModel):
+    """The leader's answer to one element that waits."""
+
+    key: AttemptKey
+    placement: Placement
+
+
+class ElementsPlaced(BaseModel):
+    """The argument of ArrayWorkflow's signal ``placed``."""
+
+    elements: list[ElementPlaced]
+
+
+class ElementFault(BaseModel):
+    """The argument of ArrayWorkflow's signal ``element_gpu_fault``."""
+
+    job_id: str
+    fault: GpuFault
+
+
+class ElementHostLost(BaseModel):
+    """The argument of ArrayWorkflow's signal ``element_host_lost``."""
+
+    job_id: str
+    lost: HostLost
+
+
+class ElementInterrupt(BaseModel):
+    """The argument of ArrayWorkflow's signals ``element_cancel``, ``element_kill`` and ``element_preempt``."""
+
+    job_id: str
+    interrupt: Interrupt
+
+
+class ElementsInterrupt(BaseModel):
+    """The argument of ArrayWorkflow's signals ``cancel_elements`` and ``kill_elements``."""
+
+    indices: str
+    """As in :class:`~gpu_platform.domain.jobs.array.ArraySpec`. Elements that have ended are left alone."""
+    interrupt: Interrupt
+
+
+class ElementAgain(BaseModel):
+    """The argument of ArrayWorkflow's signal ``element_place_again``: the element has lost its row in the queue."""
+
+    job_id: str
+
+
+class ElementsLaunch(BaseModel):
+    """The argument of the step ``launch_elements``: elements that start on one host."""
+
+    plans: list[HostPlan]
+
+
+class ElementsWatch(BaseModel):
+    """The argument of the step ``watch_elements``: ranks of elements on one host."""
+
+    watches: list[WatchRequest]
+
+
+class ElementEnded(BaseModel):
+    """The ranks of an element have ended, or one has failed."""
+
+    key: AttemptKey
+    exits: HostExits
+    stopped: bool = False
+    """No process of it is left, and none will start."""
+
+
+class ElementLaunched(BaseModel):
+    """What became of an element that was launched. Without ``ended`` and ``failure`` its ranks run."""
+
+    key: AttemptKey
+    ended: ElementEnded | None = None
+    failure: Failure | None = None
+    """Why its ranks were not started."""
+
+
+class OwnWorkflow(BaseModel):
+    """An element that goes on with a workflow of its own, as every other job: its first attempt did not end it, or it
+    needs several hosts."""
+
+    job_id: str
+    spec: JobSpec
+    progress: JobProgress
+    waits_until: datetime | None = None
+    """Its program failed: it asks for a placement only then."""
+    takes_over: bool = False

@@ -1,0 +1,270 @@
+"""Elements of arrays: made in the order of their indices, as many at once as their array asks for, and queued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.contracts import AttemptKey, element_id
+from gpu_platform.domain.errors import NotFound, Unavailable
+from gpu_platform.domain.jobs.array import ArraySpec, element_spec
+from gpu_platform.domain.jobs.index_set import IndexSet
+from gpu_platform.domain.jobs.job import StoppedBy
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.states import ArrayState, JobState, check_transition
+from gpu_platform.store.database import Store, insert_all_new, read_record, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs import queue
+from gpu_platform.store.jobs.work_kinds import inferred_kind
+from gpu_platform.store.models import JobArrayRecord, job, job_array, queue_entry
+
+_KNOWN = "arrays"
+_KEPT_ARRAYS = 64
+
+
+@dataclass(frozen=True)
+class KnownArray:
+    """What never changes of an array."""
+
+    array_id: str
+    spec: JobSpec
+    array: ArraySpec
+
+    def spec_of(self, index: int) -> JobSpec:
+        """What the element with this index runs."""
+        return element_spec(self.spec, self.array, self.array_id, index)
+
+
+def known_array(store: Store, array_id: str) -> KnownArray:
+    """The array, read once by each process: its parameters may be large. Raises :class:`NotFound`."""
+    known: dict[str, KnownArray] = store.memo.setdefault(_KNOWN, {})
+    found = known.get(array_id)
+    if found is None:
+        row = _read_array(store, array_id)
+        found = KnownArray(array_id, JobSpec.model_validate_json(row.spec), ArraySpec.model_validate_json(row.array))
+        while len(known) >= _KEPT_ARRAYS:
+            known.pop(next(iter(known)), None)
+        known[array_id] = found
+    return found
+
+
+@dataclass(frozen=True)
+class MadeElements:
+    """Elements that got their rows."""
+
+    keys: list[AttemptKey]
+    """The first attempts of those that are QUEUED."""
+    skipped: int
+    """How many are CANCELLED from the beginning."""
+    position: int
+    """So many elements of the array have rows now."""
+    left: int
+    """How many have none yet, and will get one."""
+
+
+def make_elements(
+    session: Session, known: KnownArray, first: int, count: int, skipped: IndexSet | None, now: datetime
+) -> MadeElements:
+    """Inside a transaction: elements get their rows: ``count`` of them, from place ``first`` on. They are QUEUED, or
+    CANCELLED if their index is in ``skipped``.
+
+    Repeated, it returns the same elements. An array that was stopped makes no more. Raises :class:`NotFound`, and
+    :class:`Unavailable` if the database is an older copy that does not know the elements before ``first``.
+    """
+    row = lock_array(session, known.array_id)
+    if row.position < first:
+        raise Unavailable(f"the database is older than array {known.array_id}: it waits to be restored")
+    stopped = ArrayState(row.state).is_terminal or row.stopped_by is not None
+    until = min(first + count, row.position if stopped else row.size)
+    _make(session, known, row, until, skipped, now)
+    indices = [known.array.index_set[place] for place in range(first, until)]
+    queued = [index for index in indices if skipped is None or index not in skipped]
+    return MadeElements(
+        keys=[AttemptKey(job_id=element_id(known.array_id, index), attempt=1) for index in queued],
+        skipped=len(indices) - len(queued),
+        position=until,
+        left=0 if stopped else row.size - until,
+    )
+
+
+def _make(
+    session: Session, known: KnownArray, row: JobArrayRecord, until: int, skipped: IndexSet | None, now: datetime
+) -> None:
+    indices = [known.array.index_set[place] for place in range(row.position, until)]
+    if not indices:
+        return
+    kind = inferred_kind(session, known.spec)
+    rows = [
+        _element_row(known, index, kind, now, cancelled=skipped is not None and index in skipped) for index in indices
+    ]
+    session.execute(_MAKE, rows)
+    session.execute(_ADVANCE, {"array_": known.array_id, "to": until})
+    data = {"name": row.name, "gpus": known.spec.gpu_count}
+    for one in rows:
+        append_event(session, "job.submitted", row.user, now, job_id=one["id"], data=data)
+        if one["state"] == JobState.CANCELLED:
+            append_event(session, "job.cancelled", row.user, now, job_id=one["id"], data={"verb": "cancel"})
+
+
+def queue_elements(session: Session, known: KnownArray, keys: Sequence[AttemptKey], now: datetime) -> None:
+    """Inside a transaction: elements that are QUEUED wait for a placement. The leader answers their array's workflow.
+
+    They come one after the other, so that a job that is submitted meanwhile waits only for those before it.
+    """
+    entry = queue.entry_of(PlacementRequest.from_spec(known.spec, "", 1, 0.0).with_class_key(), enqueued_at=now)
+    rows: list[dict[str, Any]] = []
+    for number, key in enumerate(keys):
+        at = now + timedelta(microseconds=number)
+        rows.append({**entry, "job_id": key.job_id, "attempt": key.attempt, "enqueued_at": at})
+        append_event(session, "queue.added", "control", now, job_id=key.job_id, attempt=key.attempt)
+    insert_all_new(session, queue_entry, rows)
+
+
+def lock_array(session: Session, array_id: str) -> JobArrayRecord:
+    """The array's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
+    row = read_record(session, JobArrayRecord, _LOCK, {"array_": array_id})
+    if row is None:
+        raise _no_such_array(array_id)
+    return row
+
+
+@writing
+def begin_array(session: Session, array_id: str, now: datetime) -> bool:
+    """PENDING -> RUNNING; a no-op later. False: the array has ended. Raises :class:`NotFound`."""
+    row = lock_array(session, array_id)
+    state = ArrayState(row.state)
+    if state is ArrayState.PENDING:
+        _write_state(session, row, ArrayState.RUNNING, now, "control")
+    return not state.is_terminal
+
+
+@writing
+def stop_array(session: Session, array_id: str, by: StoppedBy, now: datetime) -> None:
+    """Make no more elements. Repeating it is a no-op. Raises :class:`NotFound`."""
+    row = lock_array(session, array_id)
+    if row.stopped_by is None and not ArrayState(row.state).is_terminal:
+        session.execute(_STOP, {"array_": array_id, "by": by.model_dump_json()})
+
+
+@writing
+def end_array(session: Session, array_id: str, now: datetime) -> dict[JobState, int]:
+    """All elements have ended, or will never be made: write the array's end. Returns how many elements are in each
+    state. Repeating it is a no-op. Raises :class:`NotFound`.
+
+    It is CANCELLED if it was stopped or elements were cancelled, FAILED if one has failed, else COMPLETED.
+    """
+    row = lock_array(session, array_id)
+    counts = count_elements(session, array_id)
+    if not ArrayState(row.state).is_terminal:
+        _write_state(session, row, _outcome(row, counts), now, "workflow", dict(counts))
+    return counts
+
+
+@reading
+def count_elements(session: Session, array_id: str) -> dict[JobState, int]:
+    """How many elements that have rows are in each state."""
+    return {JobState(row.state): row.jobs for row in session.execute(_COUNT, {"array_": array_id})}
+
+
+@reading
+def open_elements(session: Session, array_id: str) -> list[str]:
+    """The elements that have rows and have not ended."""
+    return list(session.scalars(_OPEN, {"array_": array_id}))
+
+
+@reading
+def position_of(session: Session, array_id: str) -> int:
+    """How many elements of the array have been made."""
+    return session.scalar(select(job_array.c.position).where(job_array.c.id == array_id)) or 0
+
+
+@reading
+def states_of(session: Session, job_ids: Sequence[str]) -> dict[str, JobState]:
+    """The states of these jobs, of those that have rows."""
+    rows = session.execute(select(job.c.id, job.c.state).where(job.c.id.in_(job_ids)))
+    return {row.id: JobState(row.state) for row in rows}
+
+
+def _outcome(row: JobArrayRecord, counts: dict[JobState, int]) -> ArrayState:
+    if counts.get(JobState.FAILED):
+        return ArrayState.FAILED
+    if row.stopped_by is not None or counts.get(JobState.CANCELLED):
+        return ArrayState.CANCELLED
+    return ArrayState.COMPLETED
+
+
+def _write_state(
+    session: Session,
+    row: JobArrayRecord,
+    state: ArrayState,
+    now: datetime,
+    actor: str,
+    counts: dict[JobState, int] | None = None,
+) -> None:
+    check_transition(f"array {row.id}", ArrayState(row.state), state)
+    ended = now if state.is_terminal else None
+    session.execute(_STATE, {"array_": row.id, "state_": state.value, "now": now, "ended": ended})
+    data = {name.value: number for name, number in (counts or {}).items()}
+    append_event(session, f"array.{state.value.lower()}", actor, now, job_id=row.id, data=data)
+
+
+@reading
+def _read_array(session: Session, array_id: str) -> JobArrayRecord:
+    row = read_record(session, JobArrayRecord, _READ, {"array_": array_id})
+    if row is None:
+        raise _no_such_array(array_id)
+    return row
+
+
+def _no_such_array(array_id: str) -> NotFound:
+    return NotFound(f"there is no array {array_id!r}", array_id=array_id)
+
+
+def _element_row(known: KnownArray, index: int, kind: str | None, now: datetime, *, cancelled: bool) -> dict[str, Any]:
+    spec = known.spec_of(index)
+    return {
+        "id": element_id(known.array_id, index),
+        "state": (JobState.CANCELLED if cancelled else JobState.QUEUED).value,
+        "attempt": 0,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "name": spec.name,
+        "priority": spec.priority,
+        "kind": spec.kind,
+        "inferred_kind": kind,
+        "created_at": now,
+        "state_at": now,
+        "queued_at": None if cancelled else now,
+        "finished_at": now if cancelled else None,
+        "spec": spec.model_dump_json(),
+        "array_id": known.array_id,
+        "array_index": index,
+    }
+
+
+# ---- the statements, compiled once ----
+
+_READ = select(job_array).where(job_array.c.id == bindparam("array_"))
+_LOCK = _READ.with_for_update()
+_OF_ARRAY = update(job_array).where(job_array.c.id == bindparam("array_"))
+_ADVANCE = _OF_ARRAY.values(position=bindparam("to"))
+_STOP = _OF_ARRAY.values(stopped_by=bindparam("by"))
+_STATE = _OF_ARRAY.values(state=bindparam("state_"), state_at=bindparam("now"), finished_at=bindparam("ended"))
+_MAKE = insert(job)
+_COUNT = (
+    select(job.c.state, func.count().label("jobs")).where(job.c.array_id == bindparam("array_")).group_by(job.c.state)
+)
+_OPEN = (
+    select(job.c.id)
+    .where(
+        job.c.array_id == bindparam("array_"),
+        job.c.state.in_([state.value for state in JobState if not state.is_terminal]),
+    )
+    .order_by(job.c.array_index)
+)
