@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import search_attributes
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, JOB_WORKFLOW
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 
@@ -21,6 +22,11 @@ TASK_TIMEOUT = timedelta(seconds=5)
 """If a control worker dies in the middle of a task, the job waits this long. Temporal's default is 10 s."""
 
 log = get_logger(__name__)
+
+
+def summary_of(spec: JobSpec) -> str:
+    """What the Temporal UI shows of a job before one opens it."""
+    return f"{spec.name}: {counted(spec.gpu_count, 'GPU')}"
 
 
 class JobStarter:
@@ -70,7 +76,7 @@ class JobStarter:
             search_attributes=search_attributes.of_submission(spec),
             start_signal=signal[0] if signal else None,
             start_signal_args=[signal[1]] if signal else [],
-            static_summary=f"{spec.name}: {counted(spec.gpu_count, 'GPU')}",
+            static_summary=summary_of(spec),
             task_timeout=TASK_TIMEOUT,
             rpc_timeout=rpc_timeout,
         )

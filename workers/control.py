@@ -10,6 +10,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.admission import AdmissionActivities
+from activities.arrays import ArrayActivities
 from activities.cleanup import CleanupActivities
 from activities.dependencies import DependencyActivities
 from activities.host_report import HostReportActivities
@@ -30,6 +31,7 @@ from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from workers.order_checks import OrderChecks
 from workers.process import connect, run_process, run_worker
+from workflows.array import ArrayWorkflow
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
 from workflows.job import JobWorkflow
@@ -59,6 +61,7 @@ def control_worker(
     admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
+    arrays = ArrayActivities(store)
     settings = settings or RemediationSettings()
     remediation = RemediationActivities(store, settings)
     repair = RepairActivities(store, settings)
@@ -67,7 +70,14 @@ def control_worker(
     return Worker(
         client,
         task_queue=CONTROL_TASK_QUEUE,
-        workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow, HostReportWorkflow],
+        workflows=[
+            JobWorkflow,
+            ArrayWorkflow,
+            RemediationWorkflow,
+            SchedulerWorkflow,
+            CleanupWorkflow,
+            HostReportWorkflow,
+        ],
         activities=[
             admission.admit_job,
             DependencyActivities(store).look_at_dependencies,
@@ -82,6 +92,11 @@ def control_worker(
             reservation.note_start,
             reservation.mark_running,
             reservation.end_attempt,
+            arrays.begin_array,
+            arrays.take_over_array,
+            arrays.advance_array,
+            arrays.stop_array,
+            arrays.end_array,
             cleanup.find_orphan,
             cleanup.end_orphan,
             reporting.report_host,

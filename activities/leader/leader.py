@@ -21,6 +21,7 @@ from activities.clock import utc_now
 from activities.job_signals import signal_job
 from activities.leader.audit_retention import AuditRetention
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.element_answers import ElementAnswers
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
 from activities.leader.preemptions import PreemptionOrder
@@ -85,7 +86,10 @@ class LeaderActivities:
             task.add_done_callback(messages.discard)
 
         def answer(row: PlacementRequest, placement: Placement) -> None:
-            loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
+            if row.task_token:
+                loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
+            else:
+                loop.call_soon_threadsafe(elements.add, row, placement)
 
         def send_preemption(order: PreemptionOrder) -> None:
             loop.call_soon_threadsafe(lambda: send(self._send_preemption(order)))
@@ -114,6 +118,7 @@ class LeaderActivities:
             may_place=beside.restorer.may_place,
             policy_is_new=policy_before != json.loads(json.dumps(self._policy.written)),
         )
+        elements = ElementAnswers(self._client, send, decisions.unanswerable)
         housekeeping = asyncio.ensure_future(beside.run())
         deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))
         deadline = loop.time() + lead_s

@@ -21,6 +21,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError
 from temporalio.worker import Interceptor, Worker
 
+from activities.node.elements import ElementActivities
 from activities.node.launch import LaunchActivities
 from activities.node.repair import HostRepairActivities
 from activities.node.reset import ResetActivities
@@ -88,6 +89,7 @@ def node_worker(
     watcher = RankWatcher(agent, faults.recent_fault)
     launching = LaunchActivities(agent, watcher)
     watching = WatchActivities(watcher, health.telemetry)
+    elements = ElementActivities(agent, launching, watcher)
     resetting = ResetActivities(agent)
     repairing = HostRepairActivities(agent, reboot)
     return Worker(
@@ -97,6 +99,8 @@ def node_worker(
             launching.prepare_host,
             launching.launch_ranks,
             launching.stop_ranks,
+            elements.launch_elements,
+            elements.watch_elements,
             watching.watch_ranks,
             resetting.reset_gpu,
             repairing.reset_host,

@@ -1,0 +1,69 @@
+"""The leader's answers to elements of arrays: one signal for all that were placed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from gpu_platform.domain.contracts import AttemptKey, array_of
+from gpu_platform.domain.jobs.array_steps import ElementPlaced, ElementsPlaced
+from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+
+log = structlog.get_logger()
+
+MOST_PLACES = 200
+"""How many placements travel in one signal: Temporal limits its size."""
+Place = tuple[PlacementRequest, Placement]
+
+
+class ElementAnswers:
+    """Collects what one decision found, and signals the workflow of each array. For one event loop.
+
+    A signal that does not arrive costs only time: the proposals expire in the scheduler, and are made again.
+    ``send`` runs a coroutine, ``unanswerable`` drops a row that nobody waits for any more.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        send: Callable[[Coroutine[Any, Any, None]], None],
+        unanswerable: Callable[[PlacementRequest], None],
+    ) -> None:
+        self._client, self._send, self._unanswerable = client, send, unanswerable
+        self._places: dict[str, list[Place]] = {}
+
+    def add(self, row: PlacementRequest, placement: Placement) -> None:
+        """Answer this element, with the others of its array that come in the same moment."""
+        array_id = array_of(row.job_id)
+        if array_id is None:
+            self._unanswerable(row)
+            return
+        if not self._places:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._places.setdefault(array_id, []).append((row, placement))
+
+    def _flush(self) -> None:
+        places, self._places = self._places, {}
+        for array_id, found in places.items():
+            for first in range(0, len(found), MOST_PLACES):
+                self._send(self._answer(array_id, found[first : first + MOST_PLACES]))
+
+    async def _answer(self, array_id: str, places: list[Place]) -> None:
+        elements = [
+            ElementPlaced(key=AttemptKey(job_id=row.job_id, attempt=row.attempt), placement=placement)
+            for row, placement in places
+        ]
+        try:
+            await self._client.get_workflow_handle(array_id).signal("placed", ElementsPlaced(elements=elements))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                log.warning("scheduler.answer_delayed", array=array_id, error=str(error))
+                return
+            for row, _ in places:
+                self._unanswerable(row)

@@ -1,0 +1,92 @@
+"""Elements that go on with workflows of their own: each is an ordinary job from then on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ChildWorkflowError, WorkflowAlreadyStartedError
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+from activities.job_start import TASK_TIMEOUT, summary_of
+from activities.search_attributes import of_submission
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
+from gpu_platform.domain.jobs.array_steps import OwnWorkflow
+from gpu_platform.domain.jobs.job import JobInput
+from gpu_platform.domain.states import JobState
+from workflows.job import JobResult, JobWorkflow
+
+
+class OwnWorkflows:
+    """Starts workflows of elements. ``ended`` hears how each job ended."""
+
+    def __init__(self, ended: Callable[[str, JobState], None]) -> None:
+        self._ended = ended
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._starting = 0
+        self.unheard: dict[str, None] = {}
+        """Elements whose workflows somebody else started, or an earlier run of this workflow: nothing tells that they
+        have ended."""
+
+    def __len__(self) -> int:
+        return len(self._tasks) + len(self.unheard)
+
+    @property
+    def is_starting(self) -> bool:
+        """True while a workflow is being started: then this workflow cannot continue as new."""
+        return self._starting > 0
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The jobs that have not ended."""
+        return [*self._tasks, *self.unheard]
+
+    def start(self, own: OwnWorkflow) -> None:
+        """Start the workflow of an element, unless it has one."""
+        if own.job_id not in self._tasks and own.job_id not in self.unheard:
+            self._tasks[own.job_id] = asyncio.create_task(self._run(own))
+
+    def note_ended(self, ended: Iterable[tuple[str, JobState]]) -> None:
+        """Jobs of ``unheard`` have ended."""
+        for job_id, state in ended:
+            if job_id in self.unheard:
+                del self.unheard[job_id]
+                self._ended(job_id, state)
+
+    async def _run(self, own: OwnWorkflow) -> None:
+        given = JobInput(
+            job_id=own.job_id,
+            spec=own.spec,
+            progress=own.progress,
+            waits_until=own.waits_until,
+            takes_over=own.takes_over,
+        )
+        self._starting += 1
+        try:
+            child = await workflow.start_child_workflow(
+                JobWorkflow.run,
+                given,
+                id=own.job_id,
+                task_queue=CONTROL_TASK_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                cancellation_type=ChildWorkflowCancellationType.ABANDON,
+                search_attributes=of_submission(own.spec),
+                static_summary=summary_of(own.spec),
+                task_timeout=TASK_TIMEOUT,
+            )
+        except WorkflowAlreadyStartedError:
+            del self._tasks[own.job_id]
+            self.unheard[own.job_id] = None
+            return
+        finally:
+            self._starting -= 1
+        try:
+            result: JobResult = await child
+            state = result.state
+        except ChildWorkflowError:
+            state = JobState.FAILED
+        del self._tasks[own.job_id]
+        self._ended(own.job_id, state)
