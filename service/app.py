@@ -39,6 +39,7 @@ from service.operations.secrets import keep_resealed
 from service.planning_queue import PlanningQueue
 from service.routers import (
     access,
+    arrays,
     audit,
     checkpoints,
     docs,
@@ -145,7 +146,7 @@ def _routes() -> list[BaseRoute]:
     of_people = (usage, access, audit, secrets, temporal_router)
     # Routes are tried in their order, and most requests of a large cluster are heartbeats.
     every.include_router(hosts_and_gpus.node_reports)
-    for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, *of_people):
+    for module in (queue, checkpoints, jobs, arrays, streams, exec_router, *of_machines, *of_people):
         every.include_router(module.router, dependencies=[limited("requests")])
     for router in (health.router, docs.router):
         every.include_router(router)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Header, Request
@@ -13,6 +13,7 @@ from fastapi import Depends, Header, Request
 from activities.payloads.converter import ring_of
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.access.principal import Principal
+from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.key_ring import KeyRing
@@ -27,6 +28,8 @@ from service.operations.identities import Issuer, Revocations
 from service.operations.readiness import Readiness
 from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
+
+W = TypeVar("W", Job, Array)
 
 REPORT_THREADS = 16
 """Threads for reports only: leases must be renewed even if other requests use all other threads."""
@@ -73,8 +76,8 @@ class ServiceContext:
         """Opens what is sealed in Temporal. None: nothing is."""
         return ring_of(self.settings)
 
-    def with_workflow_url(self, job: Job) -> Job:
-        """The job with the address of its workflow in the Temporal UI."""
+    def with_workflow_url(self, job: W) -> W:
+        """The job or array with the address of its workflow in the Temporal UI."""
         temporal = self.settings.temporal
         if temporal.ui_url:
             url = f"{temporal.ui_url.rstrip('/')}/namespaces/{temporal.namespace}/workflows/{job.id}"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.job_signals import signal_job
-from activities.job_start import JobStarter
+from activities.job_signals import element_signal, signal_job
+from activities.job_start import ArraySignal, JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
 from activities.temporal_tls import tls_of, versions_of
+from gpu_platform.domain.contracts import array_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -62,7 +64,7 @@ def connect_lazily(settings: Settings) -> ClientProvider:
 
 
 class JobWorkflows:
-    """The service's access to the workflows of jobs. Every method raises :class:`Unavailable`."""
+    """The service's access to the workflows of jobs and arrays. Every method raises :class:`Unavailable`."""
 
     def __init__(self, provide: ClientProvider) -> None:
         self._provide = provide
@@ -75,27 +77,35 @@ class JobWorkflows:
     async def interrupt(self, job_id: str, spec: JobSpec, signal: str, interrupt: Interrupt, *, pending: bool) -> None:
         """Send ``cancel``, ``kill`` or ``preempt``. Raises :class:`WorkflowGone` if the workflow has ended.
 
-        ``pending``: the workflow may not have been started. Then it is started with the signal.
+        ``pending``: the workflow may not have been started. Then it is started with the signal. An element is driven
+        by its array's workflow, unless it has one of its own.
         """
-        if pending:
+        if pending and array_of(job_id) is None:
             await self._start(job_id, spec, (signal, interrupt))
             return
         async with self._reaching() as client:
-            try:
+            with _telling_gone():
                 await signal_job(client, job_id, signal, interrupt, rpc_timeout=RPC_TIMEOUT)
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    raise WorkflowGone from error
-                raise
 
-    async def interrupt_orphan(self, job: Job, held: Sequence[HeldAttempt], signal: str, interrupt: Interrupt) -> None:
-        """End a job whose workflow is gone although the job has not ended.
+    async def interrupt_orphan(
+        self,
+        job: Job,
+        held: Sequence[HeldAttempt],
+        signal: str,
+        interrupt: Interrupt,
+        array: ArrayInput | None = None,
+    ) -> None:
+        """End a job whose workflow is gone although the job has not ended. ``array``: it is an element of this one.
 
-        If Temporal does not know the workflow, a new one takes over the job and gets the signal. If it is closed, the
-        job is cleaned up.
+        If Temporal does not know the workflow, a new one takes over the job, or its array, and gets the signal. If it
+        is closed, the job is cleaned up.
         """
         try:
-            await self._start(job.id, job.spec, (signal, interrupt), takes_over=True)
+            if array is None:
+                await self._start(job.id, job.spec, (signal, interrupt), takes_over=True)
+            else:
+                meant = ElementInterrupt(job_id=job.id, interrupt=interrupt)
+                await self.start_array(array, (element_signal(signal), meant))
         except WorkflowGone:
             state = JobState.FAILED if signal == "preempt" else JobState.CANCELLED
             async with self._reaching() as client:
@@ -105,28 +115,30 @@ class JobWorkflows:
                     given = CleanupInput(key=key, message=message, state=state, actor=interrupt.actor)
                     await workflows.clean_up(given)
 
+    async def start_array(self, given: ArrayInput, signal: ArraySignal | None = None) -> None:
+        """Start the workflow of an array; with a signal an open one gets the signal instead. It is no error if it was
+        started already, but with a signal :class:`WorkflowGone` if it has ended."""
+        async with self._reaching() as client:
+            try:
+                await self._starter.start_array(client, given, signal=signal, rpc_timeout=RPC_TIMEOUT)
+            except WorkflowAlreadyStartedError as error:
+                if signal is not None:
+                    raise WorkflowGone from error
+
     async def order_remediation(self, workflow_id: str, signal: str, order: RemediationOrder) -> None:
         """Send ``approve``, ``veto`` or ``overrule``. Raises :class:`WorkflowGone` if there is no remediation."""
         async with self._reaching() as client:
-            try:
+            with _telling_gone():
                 await client.get_workflow_handle(workflow_id).signal(signal, order, rpc_timeout=RPC_TIMEOUT)
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    raise WorkflowGone from error
-                raise
 
     async def remediation_status(self, workflow_id: str) -> RemediationStatus:
         """The state of a remediation. Raises :class:`WorkflowGone` if there is none."""
         async with self._reaching() as client:
             handle = client.get_workflow_handle(workflow_id)
-            try:
+            with _telling_gone():
                 if (await handle.describe(rpc_timeout=RPC_TIMEOUT)).close_time is not None:
                     raise WorkflowGone
                 return await handle.query("status", result_type=RemediationStatus, rpc_timeout=RPC_TIMEOUT)
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    raise WorkflowGone from error
-                raise
 
     async def ping(self) -> None:
         """Raise :class:`Unavailable` unless Temporal answers within two seconds."""
@@ -164,3 +176,14 @@ class JobWorkflows:
             raise Unavailable(
                 "Temporal does not answer; nothing was started, try again in a moment", cause=str(error)[:200]
             ) from error
+
+
+@contextmanager
+def _telling_gone() -> Iterator[None]:
+    """Raises :class:`WorkflowGone` if Temporal does not know the workflow, or it has ended."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise WorkflowGone from error
+        raise

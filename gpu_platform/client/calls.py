@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from gpu_platform.domain.access.secrets import SecretValue
 from gpu_platform.domain.access.tokens import TokenRequest
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -105,12 +106,68 @@ def jobs(
     limit: int,
 ) -> Call:
     """List jobs, one page: ``GET /v1/jobs``."""
+    return _listed("/v1/jobs", states, namespace, user, name, kind, cursor, limit)
+
+
+def _listed(
+    path: str,
+    states: Iterable[JobState | str] | None,
+    namespace: str | None,
+    user: str | None,
+    name: str | None,
+    kind: WorkKind | str | None,
+    cursor: str | None,
+    limit: int,
+) -> Call:
     wanted = [str(state) for state in states] if states else None
-    return Call(
-        "GET",
-        "/v1/jobs",
-        _given(state=wanted, namespace=namespace, user=user, name=name, kind=kind, cursor=cursor, limit=limit),
-    )
+    given = _given(state=wanted, namespace=namespace, user=user, name=name, kind=kind, cursor=cursor, limit=limit)
+    return Call("GET", path, given)
+
+
+def arrays(
+    states: Iterable[JobState | str] | None,
+    namespace: str | None,
+    user: str | None,
+    name: str | None,
+    kind: WorkKind | str | None,
+    cursor: str | None,
+    limit: int,
+) -> Call:
+    """List arrays, one page: ``GET /v1/arrays``."""
+    return _listed("/v1/arrays", states, namespace, user, name, kind, cursor, limit)
+
+
+def submit_array(spec: JobSpec, array: ArraySpec, idempotency_key: str | None) -> Call:
+    """Submit an array: ``POST /v1/arrays``."""
+    # The service reads up to 32 MiB of parameters.
+    body = b'{"job": ' + _spec(spec) + b', "array": ' + array.model_dump_json(exclude_unset=True).encode() + b"}"
+    headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+    return Call("POST", "/v1/arrays", body=body, headers=headers, patience_s=30.0)
+
+
+def array(array_id: str, wait_s: float = 0.0) -> Call:
+    """Get an array, and wait up to ``wait_s`` seconds for its end: ``GET /v1/arrays/{array_id}``."""
+    params = {"wait_s": round(wait_s, 3)} if wait_s > 0 else {}
+    return Call("GET", f"/v1/arrays/{_quoted(array_id)}", params, patience_s=wait_s)
+
+
+def elements(array_id: str, states: Iterable[JobState | str] | None, cursor: str | None, limit: int) -> Call:
+    """List elements of an array, one page: ``GET /v1/jobs``."""
+    wanted = [str(state) for state in states] if states else None
+    return Call("GET", "/v1/jobs", _given(array=array_id, state=wanted, cursor=cursor, limit=limit))
+
+
+def interrupt_array(verb: str, array_id: str, reason: str, elements: str | None) -> Call:
+    """Cancel or kill an array, or some elements: ``POST /v1/arrays/{array_id}/{verb}``."""
+    body = json.dumps(_given(reason=reason, elements=elements)).encode()
+    return Call("POST", f"/v1/arrays/{_quoted(array_id)}/{verb}", body=body)
+
+
+def retry_array(array_id: str, elements: str | None, idempotency_key: str | None) -> Call:
+    """Run elements of an array again: ``POST /v1/arrays/{array_id}/retry``."""
+    headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+    body = json.dumps(_given(elements=elements)).encode()
+    return Call("POST", f"/v1/arrays/{_quoted(array_id)}/retry", body=body, headers=headers, patience_s=30.0)
 
 
 def interrupt(verb: str, job_id: str, reason: str) -> Call:

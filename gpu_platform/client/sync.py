@@ -37,6 +37,7 @@ from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.remediation import RemediationStatus, ServiceCase
+from gpu_platform.domain.jobs.array import Array, ArraySpec
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.jobs.job import Job, QueueEntry
@@ -48,6 +49,7 @@ from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.states import GpuState, JobState
 
 M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E", Job, Array)
 
 
 class Client:
@@ -115,6 +117,51 @@ class Client:
         wanted = [*states] if states else None
         return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, kind, cursor, page_size))
 
+    def submit_array(self, spec: JobSpec, array: ArraySpec, *, idempotency_key: str | None = None) -> Array:
+        """Submit an array: ``spec`` is what its elements share. With the same key the same array comes back."""
+        return self._send(calls.submit_array(spec, array, idempotency_key), Array)
+
+    def array(self, array_id: str) -> Array:
+        """One array. Raises :class:`NotFound`."""
+        return self._send(calls.array(array_id), Array)
+
+    def arrays(
+        self,
+        *,
+        states: Iterable[JobState | str] | None = None,
+        namespace: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        kind: WorkKind | str | None = None,
+        page_size: int = 100,
+    ) -> Iterator[Array]:
+        """All arrays that match, newest first."""
+        wanted, model = [*states] if states else None, Page[Array]
+        return self._pages(model, lambda cursor: calls.arrays(wanted, namespace, user, name, kind, cursor, page_size))
+
+    def elements(
+        self, array_id: str, *, states: Iterable[JobState | str] | None = None, page_size: int = 100
+    ) -> Iterator[Job]:
+        """The elements of an array that have entered the queue, by index."""
+        wanted = [*states] if states else None
+        return self._pages(Page[Job], lambda cursor: calls.elements(array_id, wanted, cursor, page_size))
+
+    def cancel_array(self, array_id: str, reason: str = "", *, elements: str | None = None) -> Array:
+        """Stop the array, or only ``elements`` (``5-9,17``): SIGTERM, the grace, SIGKILL. Returns at once."""
+        return self._send(calls.interrupt_array("cancel", array_id, reason, elements), Array)
+
+    def kill_array(self, array_id: str, reason: str = "", *, elements: str | None = None) -> Array:
+        """Stop the array, or only ``elements``, with SIGKILL at once."""
+        return self._send(calls.interrupt_array("kill", array_id, reason, elements), Array)
+
+    def retry_array(self, array_id: str, *, elements: str | None = None, idempotency_key: str | None = None) -> Array:
+        """Submit a new array that runs ``elements`` again; None: those that FAILED."""
+        return self._send(calls.retry_array(array_id, elements, idempotency_key), Array)
+
+    def wait_for_array(self, array_id: str, timeout_s: float | None = None) -> Array:
+        """Wait until the array has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
+        return self._wait(lambda wait_s: calls.array(array_id, wait_s), Array, timeout_s)
+
     def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
         """All checkpoints that its hosts see, oldest first. ``verify``: read and check every byte."""
         return (self._send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
@@ -141,14 +188,7 @@ class Client:
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
-            job = self._send(calls.job(job_id, max(0.0, min(left, calls.LONG_POLL_S))), Job)
-            if job.state.is_terminal:
-                return job
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"job {job_id} is {job.state} after {timeout_s} s")
+        return self._wait(lambda wait_s: calls.job(job_id, wait_s), Job, timeout_s)
 
     def events(self, job_id: str | None = None, *, after: int | None = None, follow: bool = False) -> Iterator[Event]:
         """The events of one job or of everything, oldest first, after sequence number ``after``.
@@ -340,6 +380,17 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _wait(self, call: Callable[[float], Call], model: type[E], timeout_s: float | None) -> E:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
+            found = self._send(call(max(0.0, min(left, calls.LONG_POLL_S))), model)
+            if found.state.is_terminal:
+                return found
+            if deadline is not None and time.monotonic() >= deadline:
+                what = "job" if isinstance(found, Job) else "array"
+                raise TimeoutError(f"{what} {found.id} is {found.state} after {timeout_s} s")
 
     def _send(self, call: Call, model: type[M]) -> M:
         return model.model_validate_json((self._answer(call)).content)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest, PlatformError, Unavailable
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.placement import Placement, Reason
+from gpu_platform.domain.jobs.spec import JobSpec
 
 PROBLEM_JSON = "application/problem+json"
 USER_HEADER = "X-GPU-Platform-User"
@@ -45,6 +47,35 @@ class ReasonBody(BaseModel):
     model_config = {"extra": "forbid"}
 
     reason: str = ""
+
+
+class ElementsBody(ReasonBody):
+    """As :class:`ReasonBody`, for some elements of an array."""
+
+    elements: Annotated[
+        str | None,
+        Field(max_length=512 * 1024, description="Only these elements; None: the whole array", examples=["5-9,17"]),
+    ] = None
+
+
+class RetryBody(BaseModel):
+    """Which elements of an array run again."""
+
+    model_config = {"extra": "forbid"}
+
+    elements: Annotated[
+        str | None,
+        Field(max_length=512 * 1024, description="These elements; None: those that FAILED", examples=["5-9,17"]),
+    ] = None
+
+
+class ArraySubmission(BaseModel):
+    """An array: what its elements share, and which elements it has."""
+
+    model_config = {"extra": "forbid"}
+
+    job: JobSpec
+    array: ArraySpec
 
 
 class CheckpointAsked(BaseModel):

@@ -46,12 +46,14 @@ def element_id(array_id: str, index: int) -> str:
 def array_of(job_id: str) -> str | None:
     """The array that has this job as an element. None: the job is no element."""
     array_id, dot, index = job_id.rpartition(".")
-    return array_id if dot and is_array_id(array_id) and index.isdecimal() else None
+    return array_id if dot and is_array_id(array_id) and index.isascii() and index.isdecimal() else None
 
 
-def index_of(element: str) -> int:
-    """The index of the element with this job id."""
-    return int(element.rpartition(".")[2])
+def index_of(job_id: str) -> int:
+    """The index of the job in its array. Raises ``ValueError`` if it is no element."""
+    if array_of(job_id) is None:
+        raise ValueError(f"job {job_id!r} is no element of an array")
+    return int(job_id.rpartition(".")[2][:12])
 
 
 def is_array_id(text: str) -> bool:

@@ -1,8 +1,8 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
-of jobs that have ended and for which no job waits, and the identities of faults. What stays: jobs, usage, and events:
-triggers refuse a DELETE of them.
+of jobs that have ended and for which no job waits, keys of arrays that have ended, and the identities of faults. What
+stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpu_platform.store.models import (
     fault,
     idempotency,
     job,
+    job_array,
     job_token,
     reservation,
 )
@@ -45,7 +46,9 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     gone[checkpoint.name] = _forget(session, checkpoint, checkpoint.c.job_id.in_(job_ids))
     gone[job_token.name] = _forget(session, job_token, job_token.c.job_id.in_(job_ids))
     of_ended = select(idempotency.c.key).join(job, job.c.id == idempotency.c.job_id)
-    keys = session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH)).all()
+    keys = [*session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH))]
+    of_arrays = select(idempotency.c.key).join(job_array, job_array.c.id == idempotency.c.job_id)
+    keys += session.scalars(of_arrays.where(job_array.c.finished_at < before).limit(BATCH)).all()
     gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))
     waited = select(dependency.c.job_id).join(job, job.c.id == dependency.c.job_id)
     waiters = session.scalars(waited.where(_ENDED, job.c.finished_at < before).distinct().limit(BATCH)).all()

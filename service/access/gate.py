@@ -268,8 +268,10 @@ class Gate:
         if rule.reach.is_of_nodes:
             return _not_that_host(asked, principal, subject)
         if verdict is Verdict.UNSEEN:
-            job_id = asked.matched.path_params.get("job_id", "")
-            return NotFound(f"there is no job {job_id!r}", job_id=job_id)
+            array_id = asked.matched.path_params.get("array_id")
+            if array_id is not None:
+                return owners.no_such_array(array_id)
+            return owners.no_such_job(asked.matched.path_params.get("job_id", ""))
         if verdict is Verdict.OUT_OF_SCOPE:
             scopes = ", ".join(sorted(principal.permissions or ()))
             return Forbidden(
@@ -319,7 +321,7 @@ class Gate:
 
 
 def _subject(session: Session, path_params: Mapping[str, str]) -> Subject:
-    job_id = path_params.get("job_id")
+    job_id = path_params.get("job_id", path_params.get("array_id"))
     if job_id is None:
         return Subject(path_params.get("namespace"), host=path_params.get("name"))
     owner = owners.owners_of(session, [job_id]).get(job_id)

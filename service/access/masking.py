@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, Host
+from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job, QueueEntry
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -22,7 +23,8 @@ HIDDEN = "hidden"
 """In place of a job, a user or a namespace that one may not see."""
 SECRET = "***"
 """In place of the value of an environment variable."""
-_JOB_ID = re.compile(r"\bj-[0-9a-z]{15}\b")
+_JOB_ID = re.compile(r"\b(?:j-[0-9a-z]{15}|a-[0-9a-z]{15}(?:\.[0-9]{1,7})?)\b")
+"""Ids of jobs, arrays and their elements."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,6 +51,10 @@ class Mask:
     def jobs(self, jobs: Iterable[Job]) -> list[Job]:
         """Several jobs."""
         return [self.job(job) for job in jobs]
+
+    def array(self, array: Array) -> Array:
+        """An array as it may be shown."""
+        return self._covered(array.model_copy(update={"spec": shown_spec(array.spec)}), {"spec"})
 
     def entries(self, entries: Iterable[QueueEntry]) -> list[QueueEntry]:
         """Entries of the queue."""

@@ -22,6 +22,8 @@ SUBMIT = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE, of_jobs=True)
 SEE_JOB = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
 READ_JOB = replace(SEE_JOB, of_jobs=True)
 SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
+RETRY_ARRAY = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
+"""The new array belongs to the user of the first one: see ``submissions.py``."""
 STOP_JOB = Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
 READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
 ENTER_JOB = Rule(Permission.JOBS_EXEC, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
@@ -70,6 +72,12 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/jobs/{job_id}/exec/{session_id}/input": OWN_SESSION,
     "POST /v1/jobs/{job_id}/exec/{session_id}/size": OWN_SESSION,
     "DELETE /v1/jobs/{job_id}/exec/{session_id}": OWN_SESSION,
+    "POST /v1/arrays": SUBMIT,
+    "GET /v1/arrays": SEE_JOBS,
+    "GET /v1/arrays/{array_id}": SEE_JOB,
+    "POST /v1/arrays/{array_id}/cancel": STOP_JOB,
+    "POST /v1/arrays/{array_id}/kill": STOP_JOB,
+    "POST /v1/arrays/{array_id}/retry": RETRY_ARRAY,
     "GET /v1/queue": SEE_JOBS,
     "GET /v1/usage": SEE_JOBS,
     "GET /v1/events": SEE_JOBS,

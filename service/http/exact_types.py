@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi.exceptions import RequestValidationError
@@ -41,6 +42,8 @@ def _wrong(kind: Any, value: Any, where: Location) -> Iterator[dict[str, Any]]:
                 yield from _wrong(model.model_fields[name].annotation, value[name], (*where, name))
     elif isinstance(value, list):
         for items in [get_args(one)[0] for one in kinds if get_origin(one) in (list, tuple)]:
+            if _is_text(items):
+                continue  # pydantic takes nothing else for a text, and a table of parameters has a million of them
             for number, item in enumerate(value):
                 yield from _wrong(items, item, (*where, number))
     elif (message := _wrong_scalar(kinds, value)) is not None:
@@ -61,6 +64,12 @@ def _wrong_scalar(kinds: list[Any], value: Any) -> str | None:
     if isinstance(value, str) and (numbers or truth) and not texts:
         return number if numbers else "should be true or false"
     return None
+
+
+@cache
+def _is_text(kind: Any) -> bool:
+    kinds = [*_members(kind)]
+    return all(one is str or (get_origin(one) is tuple and _is_text(get_args(one)[0])) for one in kinds)
 
 
 def _members(kind: Any) -> Iterator[Any]:

@@ -11,6 +11,11 @@ from gpu_platform.domain.errors import InvalidRequest
 
 Cursor = Annotated[str | None, Query(pattern="^[0-9]{1,11}$", description="`next_cursor` of the page before")]
 
+KeyCursor = Annotated[
+    str | None,
+    Query(min_length=1, max_length=512, pattern=r"^[\w=-]+$", description="`next_cursor` of the page before"),
+]
+"""For lists whose cursor names the last item of the page before."""
 T = TypeVar("T")
 
 

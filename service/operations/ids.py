@@ -12,7 +12,16 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 def new_job_id() -> str:
     """A new id: ``j-``, 9 characters of Unix milliseconds (until the year 3084) and 6 random ones, e.g.
     ``j-1jrp3k2h0x4t7za``."""
-    return f"j-{_encode(time.time_ns() // 1_000_000, 9)}{_encode(secrets.randbits(30), 6)}"
+    return f"j-{_by_time()}"
+
+
+def new_array_id() -> str:
+    """A new id for an array: as that of a job, with ``a-``."""
+    return f"a-{_by_time()}"
+
+
+def _by_time() -> str:
+    return _encode(time.time_ns() // 1_000_000, 9) + _encode(secrets.randbits(30), 6)
 
 
 def _encode(number: int, length: int) -> str:

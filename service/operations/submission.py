@@ -11,13 +11,14 @@ from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, array_of
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
+from gpu_platform.domain.jobs.array import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
-from gpu_platform.store.jobs import admission, interrupts, jobs
+from gpu_platform.store.jobs import admission, arrays, interrupts, jobs
 from gpu_platform.store.restoring import orphans
 from service.context import ServiceContext, now
 from service.operations import checkpoints, dry_runs, secrets
@@ -81,16 +82,22 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
         if job.state is wanted:
             return job
         held = await run_in_threadpool(orphans.held_of_job, context.store, job_id)
-        await context.workflows.interrupt_orphan(job, held, verb, request)
+        array = await run_in_threadpool(_array_of_element, context, job_id)
+        await context.workflows.interrupt_orphan(job, held, verb, request, array)
     log.info("job interrupted", job_id=job_id, verb=verb, actor=actor, reason=reason)
     return job
 
 
-def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
+def check_can_run(context: ServiceContext, spec: JobSpec) -> None:
+    """Raise an error for a job that could never start here: its checkpoint, its secrets, or what it asks for."""
     checkpoints.check_resume(context.store, spec)
     secrets.check_secrets(context.store, spec)
     with context.store.read() as session:
         admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
+
+
+def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
+    check_can_run(context, spec)
     return jobs.submit_job(
         context.store,
         new_job_id(),
@@ -99,6 +106,15 @@ def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.Idempo
         now=now(),
         idempotency_key=key,
     )
+
+
+def _array_of_element(context: ServiceContext, job_id: str) -> ArrayInput | None:
+    """With what the workflow of the element's array takes over. None: the job is no element."""
+    array_id = array_of(job_id)
+    if array_id is None:
+        return None
+    spec = arrays.get_array(context.store, array_id).spec
+    return ArrayInput(array_id=array_id, spec=spec, takes_over=True)
 
 
 def _check(job: Job, wanted: JobState) -> None:

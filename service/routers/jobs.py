@@ -4,31 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Header, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import Page, ReasonBody
+from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
+from service.http.filters import JobFiltersDep
+from service.http.paging import KeyCursor
 from service.operations import submission
 from service.operations.job_defaults import accepted
 from service.operations.warnings import may_need_warnings, warnings_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+E = TypeVar("E", Job, Array)
+
 JobId = Annotated[str, Path(description="Job id", examples=["j-1jrp3k2h0x4t7za"])]
 ReasonBodyDep = Annotated[ReasonBody | None, Body(description="Optional; the reason goes to the event log")]
+
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Any unique text; the same key and body return the same job or array, another body is a 409",
+    ),
+]
 
 EXAMPLES: dict[str, Any] = {
     "one_gpu": {
@@ -59,15 +75,7 @@ async def submit_job(
     context: ServiceContextDep,
     access: AccessDep,
     response: Response,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=255,
-            pattern=r"^[\x21-\x7e]+$",
-            description="Any unique text; the same key and body return the same job, another body is a 409",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyHeader = None,
 ) -> Job:
     """Submit a job. Once this has answered, the job is stored durably: it will run, or say why it cannot."""
     spec, said = await run_in_threadpool(accepted, context.settings, context.store, access, spec)
@@ -83,29 +91,24 @@ async def submit_job(
 def list_jobs(
     context: ServiceContextDep,
     access: AccessDep,
-    state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None,
-    namespace: str | None = None,
-    user: str | None = None,
-    name: str | None = None,
-    kind: Annotated[WorkKind | None, Query(description="Kind of work, named or inferred")] = None,
-    cursor: Annotated[
+    filters: JobFiltersDep,
+    array: Annotated[
         str | None,
-        Query(min_length=1, max_length=512, pattern=r"^[\w=-]+$", description="`next_cursor` of the page before"),
+        Query(max_length=64, description="Only elements of this array, by index; without it, elements are left out"),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=jobs.MAX_PAGE)] = 100,
+    cursor: KeyCursor = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> Page[Job]:
-    """Jobs, newest first."""
-    found, next_cursor = jobs.list_jobs(
-        context.store,
-        states=state,
-        namespace=namespace,
-        user=user,
-        name=name,
-        kind=kind,
-        cursor=cursor,
-        limit=limit,
-        visible=access.namespaces,
-    )
+    """Jobs, newest first. Elements of arrays are listed by array."""
+    if array is not None:
+        filters.check_only_states()
+        found, next_cursor = jobs.list_elements(
+            context.store, array, states=filters.state, cursor=cursor, limit=limit, visible=access.namespaces
+        )
+    else:
+        found, next_cursor = jobs.list_jobs(
+            context.store, cursor=cursor, limit=limit, visible=access.namespaces, **filters.arguments()
+        )
     shown = Mask(context.store, access).jobs(found)
     return Page(items=[context.with_workflow_url(job) for job in shown], next_cursor=next_cursor)
 
@@ -166,14 +169,22 @@ async def _interrupt(
 
 
 async def _ended(context: ServiceContext, job_id: str, wait_s: float) -> Job:
+    def look() -> Job:
+        return jobs.get_job(context.store, job_id)
+
+    return await until_ended(context, job_id, look, wait_s)
+
+
+async def until_ended(context: ServiceContext, watched: str, look: Callable[[], E], wait_s: float) -> E:
+    """What ``look`` finds once it has ended, or after ``wait_s`` seconds. ``watched``: the id of its job or array."""
     deadline = time.monotonic() + wait_s
-    with context.feed.watching(job_id) as news:
+    with context.feed.watching(watched) as news:
         while True:
             news.clear()
-            job = await run_in_threadpool(jobs.get_job, context.store, job_id)
+            found = await run_in_threadpool(look)
             left = deadline - time.monotonic()
-            if job.state.is_terminal or left <= 0 or context.feed.closed:
-                return job
+            if found.state.is_terminal or left <= 0 or context.feed.closed:
+                return found
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await news.wait()

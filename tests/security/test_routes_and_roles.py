@@ -14,9 +14,12 @@ from fastapi import FastAPI
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.domain.jobs.array import ArraySpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens
+from gpu_platform.store.jobs import arrays
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
 from tests.store_cluster import NOW, Cluster
@@ -24,6 +27,7 @@ from tests.unit.service.api_server import application, bearer, in_process, sign_
 
 NOWHERE = "127.0.0.1:1"
 JOB = "j-0000000000000a1"
+ARRAY = "a-0000000000000a1"
 
 ROLES: dict[str, dict[str, Role]] = {
     "nobody": {},
@@ -85,6 +89,12 @@ MAY: dict[str, frozenset[str]] = {
     "POST /v1/jobs/{job_id}/exec/{session_id}/input": NOBODY,
     "POST /v1/jobs/{job_id}/exec/{session_id}/size": NOBODY,
     "DELETE /v1/jobs/{job_id}/exec/{session_id}": NOBODY,
+    "POST /v1/arrays": MAY_SUBMIT_SOMEWHERE | {"job"},
+    "GET /v1/arrays": SIGNED_IN,
+    "GET /v1/arrays/{array_id}": TEAM,
+    "POST /v1/arrays/{array_id}/cancel": ABOVE_OWNER | {"owner"},
+    "POST /v1/arrays/{array_id}/kill": ABOVE_OWNER | {"owner"},
+    "POST /v1/arrays/{array_id}/retry": ABOVE_OWNER | {"owner"},
     "GET /v1/queue": SIGNED_IN,
     "GET /v1/usage": SIGNED_IN,
     "GET /v1/events": SIGNED_IN,
@@ -140,6 +150,9 @@ async def service(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Async
     cluster = Cluster(sqlite_store).host("a", gpus=1)
     cluster.queued(JOB, namespace="team-a", user="owner")
     held = cluster.reserve(JOB, {"a": [0]})
+    spec = JobSpec(command=["true"], namespace="team-a", user="owner")
+    array = ArraySpec(indices="0-9")
+    arrays.submit_array(sqlite_store, ARRAY, spec, array, actor="owner", now=NOW, idempotency_key=None)
     monkeypatch.setattr(job_tokens.secrets, "token_urlsafe", lambda _: token_of("job").removeprefix(job_tokens.PREFIX))
     assert job_tokens.issue(sqlite_store, held, "a", NOW) == token_of("job")
     app = application(sqlite_store, NOWHERE)
@@ -152,7 +165,14 @@ async def service(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Async
 
 
 def address(path: str) -> str:
-    values = {"job_id": JOB, "session_id": f"1.0.{'0' * 32}", "name": "a", "gpu_id": "nothing", "token_id": "t-none"}
+    values = {
+        "job_id": JOB,
+        "array_id": ARRAY,
+        "session_id": f"1.0.{'0' * 32}",
+        "name": "a",
+        "gpu_id": "nothing",
+        "token_id": "t-none",
+    }
     values |= {"namespace": "team-a", "secret": "nothing"}
     for name, value in values.items():
         path = path.replace(f"{{{name}}}", value)
@@ -179,9 +199,10 @@ async def got_through(http: httpx.AsyncClient, route: str, who: str) -> bool:
     if problem.get("code") == "forbidden":
         assert "needs" in problem["details"]
         return False
-    return not (answer.status_code == 404 and problem["detail"] in (f"there is no job '{JOB}'", NO_SESSION))
+    return not (answer.status_code == 404 and problem["detail"] in (UNSEEN | {NO_SESSION}))
 
 
+UNSEEN = {f"there is no job '{JOB}'", f"there is no array '{ARRAY}'"}
 NO_SESSION = "there is no such command beside a rank, or somebody else started it"
 
 

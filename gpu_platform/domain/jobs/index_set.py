@@ -9,7 +9,9 @@ from itertools import accumulate
 
 MAX_INDEX = 9_999_999
 """The largest index. Slurm's largest possible MaxArraySize is 4,000,001."""
-_PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_PART = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
+_LONGEST_NUMBER = 12
+"""Digits. A longer number is too large, whatever it is."""
 
 
 class IndexSet:
@@ -29,11 +31,15 @@ class IndexSet:
             found = _PART.fullmatch(part.strip())
             if found is None:
                 raise ValueError(
-                    f"{part.strip()[:40]!r} is not a range of indices: write 7, 0-1999, 0-100:10, "
-                    "or several with commas"
+                    f"{part.strip()[:40]!r} is not a range of indices: write 7, 0-1999, 0-100:10, or several "
+                    "with commas"
                 )
+            if too_long := [number for number in found.groups() if number and len(number) > _LONGEST_NUMBER]:
+                raise ValueError(f"index {too_long[0][:40]} is too large: the largest is {MAX_INDEX}")
             first, end, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-            if first > end or step == 0:
+            if step == 0:
+                raise ValueError(f"the step of {part.strip()!r} is 0: write 1 or more, or leave it out")
+            if first > end:
                 raise ValueError(f"the range {part.strip()!r} is empty: the first index must not be after the last")
             if end > MAX_INDEX:
                 raise ValueError(f"index {end} is too large: the largest is {MAX_INDEX}")
@@ -74,6 +80,10 @@ class IndexSet:
         of_range = bisect_right(self._ends, place)
         before = self._ends[of_range - 1] if of_range else 0
         return self._ranges[of_range][place - before]
+
+    def missing_from(self, other: IndexSet) -> int | None:
+        """The smallest index of this set that ``other`` does not have. None: it has all of them."""
+        return next((index for index in self if index not in other), None)
 
     def __str__(self) -> str:
         return ",".join(_written(one) for one in self._ranges)

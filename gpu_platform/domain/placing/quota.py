@@ -77,10 +77,13 @@ class Quotas(BaseModel):
                 return tuple(reversed(path))
             name = node.parent
 
-    def refusal(self, namespace: str, time_limit_s: float | None, waiting: int, gpus: int = 0) -> str | None:
+    def refusal(
+        self, namespace: str, time_limit_s: float | None, waiting: int, gpus: int = 0, jobs: int = 1
+    ) -> str | None:
         """Why a submission is refused while ``waiting`` jobs of the namespace are in the queue. None: it is accepted.
 
         ``gpus``: GPUs of this job alone, spares included. A job that exceeds a limit by itself would wait for ever.
+        ``jobs``: how many such jobs are submitted together: the elements of an array.
         """
         path = self.path(namespace)
         for node in path:
@@ -99,8 +102,10 @@ class Quotas(BaseModel):
             if longest is not None and (time_limit_s is None or time_limit_s > longest):
                 asked = "no time limit" if time_limit_s is None else f"a time limit of {time_limit_s:g} s"
                 return f"{asked} was asked for; namespace {node.name} allows at most {longest} s: set time_limit_s"
-            if node.name == namespace and node.max_queue_size is not None and waiting >= node.max_queue_size:
-                return f"{waiting} jobs of namespace {namespace} wait; at most {node.max_queue_size} may: try later"
+            if node.name == namespace and node.max_queue_size is not None and waiting + jobs > node.max_queue_size:
+                more = "" if jobs == 1 else f", and the array has {jobs} elements"
+                later = "try later" if jobs <= node.max_queue_size else "submit smaller arrays"
+                return f"{waiting} jobs of namespace {namespace} wait; at most {node.max_queue_size} may{more}: {later}"
         return None
 
 

@@ -16,10 +16,11 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
 from gpu_platform.store.leadership.leader import current_quotas
-from gpu_platform.store.models import gpu, host, job
+from gpu_platform.store.models import gpu, host, job, job_array
 
 _VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version), 0))
 _MEMO = "possible requests"
+_LIVE_ARRAYS = [JobState.PENDING.value, JobState.RUNNING.value]
 
 
 Refusal = Callable[[Session, JobSpec], str | None]
@@ -59,14 +60,19 @@ def check_possible(store: Store, session: Session, spec: JobSpec, refusal: Refus
         store.memo[_MEMO] = (version, possible | found)
 
 
-def check_quotas(session: Session, spec: JobSpec) -> None:
-    """Raise :class:`OverQuota` if the namespace never allows such a job, or has as many waiting as it may."""
+def check_quotas(session: Session, spec: JobSpec, jobs: int = 1) -> None:
+    """Raise :class:`OverQuota` if the namespace never allows such a job, or may not have ``jobs`` more waiting.
+
+    Elements of arrays that have not entered the queue yet count as waiting.
+    """
     quotas, waiting = current_quotas(session), 0
     if any(node.name == spec.namespace and node.max_queue_size is not None for node in quotas.namespaces):
         in_line = (job.c.state == JobState.QUEUED.value) & (job.c.namespace == spec.namespace)
         waiting = session.scalar(select(func.count()).select_from(job).where(in_line)) or 0
+        to_come = job_array.c.state.in_(_LIVE_ARRAYS) & (job_array.c.namespace == spec.namespace)
+        waiting += int(session.scalar(select(func.sum(job_array.c.size - job_array.c.position)).where(to_come)) or 0)
     gpus = PlacementRequest.from_spec(spec, "", 1, 0.0).gpu_count
-    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting, gpus):
+    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting, gpus, jobs):
         raise OverQuota(refusal, namespace=spec.namespace)
 
 

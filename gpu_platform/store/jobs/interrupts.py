@@ -49,22 +49,11 @@ def record_interrupt(
 
 @reading
 def is_cancelled(session: Session, job_id: str) -> bool:
-    """True if somebody asked to cancel or kill the job, or the array that has it as an element."""
-    if any(one.get("verb") in _WHOLE_JOB for one in _asked(session, job_id)):
-        return True
+    """True if somebody asked to cancel or kill the job, or, for an element, its array or a range of it."""
     array_id = array_of(job_id)
-    return array_id is not None and any(_means(one, job_id) for one in _asked(session, array_id))
-
-
-def _asked(session: Session, job_id: str) -> list[dict[str, str]]:
-    texts = session.scalars(select(event.c.data).where(event.c.job_id == job_id, event.c.kind == INTERRUPT))
-    return [json.loads(text) for text in texts]
-
-
-def _means(asked: Mapping[str, str], element: str) -> bool:
-    """True if what was asked of an array is to stop this element, alone or with others."""
-    elements = asked.get("elements")
-    return asked.get("verb") in _WHOLE_JOB and (elements is None or index_of(element) in IndexSet.parse(elements))
+    subjects = [job_id] if array_id is None else [job_id, array_id]
+    asked = select(event.c.data).where(event.c.job_id.in_(subjects), event.c.kind == INTERRUPT)
+    return any(_stops(json.loads(text), job_id) for text in session.scalars(asked))
 
 
 @reading
@@ -75,3 +64,11 @@ def is_preempted(session: Session, key: AttemptKey) -> bool:
     )
     rows = session.execute(asked).all()
     return any(row.kind == PREEMPTING or json.loads(row.data).get("verb") == "preempt" for row in rows)
+
+
+def _stops(asked: Mapping[str, str], job_id: str) -> bool:
+    """True if what was asked of a job, or of its array, ends the job: alone or with others."""
+    if asked.get("verb") not in _WHOLE_JOB:
+        return False
+    elements = asked.get("elements")
+    return elements is None or (array_of(job_id) is not None and index_of(job_id) in IndexSet.parse(elements))

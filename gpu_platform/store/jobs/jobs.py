@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.contracts import AttemptKey, is_array_id
+from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.deadline import deadline_refusal
 from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement, Reason
@@ -26,29 +23,17 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
 from gpu_platform.store.jobs.checkpoints import saved_at
+from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
+from gpu_platform.store.jobs.owners import no_such_job
+from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, read_index
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
 from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, start_data
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
 
-MAX_PAGE = 1000
 _WITHDRAWN = "job.withdrawn"
 _TERMINAL = sorted(TERMINAL_JOB_STATES)
-
-
-class IdempotencyKey(NamedTuple):
-    """A key and the id of the principal that uses it: the same key of two principals is two keys."""
-
-    key: str
-    principal: str
-    said: str | None = None
-    """A digest of the specification without the cluster's defaults, which may change between two submissions."""
-
-    @property
-    def stored(self) -> str:
-        """What the database keeps. A key has no space, so no two are alike."""
-        return f"{self.principal} {self.key}"
 
 
 @writing
@@ -69,9 +54,9 @@ def submit_job(
     after it, or never end by its deadline, :class:`InvalidRequest`.
     """
     if idempotency_key is not None:
-        first = _first_with_key(session, idempotency_key, spec, {"job_id": job_id, "created_at": now})
-        if first is not None:
-            return first
+        taken = take_key(session, idempotency_key, spec, job_id, now)
+        if taken is not None:
+            return _same_submission(session, taken, spec)
     inferred = inferred_kind(session, spec)
     row = {
         "id": job_id,
@@ -87,7 +72,7 @@ def submit_job(
         "spec": spec.model_dump_json(),
     }
     if not insert_new(session, job, row):
-        return _same_submission(session, job_id, spec, f"job id {job_id!r}")
+        return _same_submission(session, Taken(job_id, f"job id {job_id!r}"), spec)
     check_quotas(session, spec)
     if (refusal := deadline_refusal(spec, now)) is not None:
         raise InvalidRequest(refusal)
@@ -146,7 +131,7 @@ def get_job(session: Session, job_id: str) -> Job:
     """
     row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
     if row is None:
-        raise _no_such_job(job_id)
+        raise no_such_job(job_id)
     [found] = _jobs_with_reasons(session, [row])
     if found.state.holds_gpus and found.placement is not None:
         at = saved_at(session, found.placement.hosts).get(AttemptKey(job_id=job_id, attempt=found.attempt))
@@ -167,12 +152,12 @@ def list_jobs(
     limit: int = 100,
     visible: Collection[str] | None = None,
 ) -> tuple[list[Job], str | None]:
-    """One page of jobs, newest first, and the cursor of the next page (None: this is the last). ``visible``: only jobs
-    of these namespaces; None: of all. ``kind``: named or inferred.
+    """One page of jobs, newest first, and the cursor of the next page (None: this is the last). Elements of arrays are
+    left out. ``visible``: only jobs of these namespaces; None: of all. ``kind``: named or inferred.
 
     Raises :class:`InvalidRequest` for a wrong cursor.
     """
-    query = _WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
+    query = _WITH_REASON
     if states is not None:
         query = query.where(job.c.state.in_([JobState(state).value for state in states]))
     for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
@@ -182,12 +167,32 @@ def list_jobs(
         query = query.where(or_(job.c.kind == kind, job.c.inferred_kind == kind))
     if visible is not None:
         query = query.where(job.c.namespace.in_(sorted(visible)))
-    if cursor is not None:
-        created_at, job_id = _read_cursor(cursor)
-        query = query.where(or_(job.c.created_at < created_at, (job.c.created_at == created_at) & (job.c.id < job_id)))
+    query = newest_first(query.where(job.c.array_id.is_(None)), job, cursor)
     limit = min(limit, MAX_PAGE)
     rows = session.execute(query.limit(limit + 1)).all()
-    following = _cursor(rows[limit - 1]) if len(rows) > limit else None
+    following = cursor_of(rows[limit - 1]) if len(rows) > limit else None
+    return _jobs_with_reasons(session, rows[:limit]), following
+
+
+@reading
+def list_elements(
+    session: Session,
+    array_id: str,
+    *,
+    states: Collection[JobState] | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+    visible: Collection[str] | None = None,
+) -> tuple[list[Job], str | None]:
+    """One page of the elements of an array that have entered the queue, by index; otherwise as :func:`list_jobs`."""
+    query = _WITH_REASON.where(job.c.array_id == array_id, job.c.array_index > read_index(cursor))
+    if states is not None:
+        query = query.where(job.c.state.in_([JobState(state).value for state in states]))
+    if visible is not None:
+        query = query.where(job.c.namespace.in_(sorted(visible)))
+    limit = min(limit, MAX_PAGE)
+    rows = session.execute(query.order_by(job.c.array_index).limit(limit + 1)).all()
+    following = str(rows[limit - 1].array_index) if len(rows) > limit else None
     return _jobs_with_reasons(session, rows[:limit]), following
 
 
@@ -233,16 +238,6 @@ _WITH_REASON = (
     .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
     .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
 )
-_WITH_KEY = select(idempotency.c.job_id, idempotency.c.said).where(idempotency.c.key == bindparam("key"))
-_WITH_OLDER_KEY = (
-    select(idempotency.c.job_id)
-    .join(job, job.c.id == idempotency.c.job_id)
-    .where(
-        idempotency.c.key == bindparam("key"),
-        job.c.user == bindparam("user"),
-        job.c.namespace == bindparam("namespace"),
-    )
-)
 _ONE_WITH_REASON = _WITH_REASON.where(job.c.id == bindparam("job_id"))
 
 _EVENT_KINDS = {
@@ -260,7 +255,7 @@ def lock_job(session: Session, job_id: str) -> JobRecord:
     """The job's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
     row = read_record(session, JobRecord, _LOCK_JOB, {"job_id": job_id})
     if row is None:
-        raise _no_such_job(job_id)
+        raise no_such_job(job_id)
     return row
 
 
@@ -342,40 +337,16 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _first_with_key(
-    session: Session, given: IdempotencyKey | str, spec: JobSpec, row: dict[str, Any]
-) -> tuple[Job, bool] | None:
-    """The job that an earlier submission with this key made. None: there was none, and now the key is taken."""
-    key, stored, said = (given, given, None) if isinstance(given, str) else (given.key, given.stored, given.said)
-    what = f"idempotency key {key!r}"
-    # Before keys belonged to principals they were stored as they were. The user's own still count.
-    older = {"key": key, "user": spec.user, "namespace": spec.namespace}
-    if stored != key and (first := session.scalar(_WITH_OLDER_KEY, older)) is not None:
-        return _same_submission(session, first, spec, what)
-    if insert_new(session, idempotency, {"key": stored, "said": said, **row}):
-        return None
-    taken = session.execute(_WITH_KEY, {"key": stored}).one_or_none()
-    if taken is None:
-        return _same_submission(session, None, spec, what)
-    return _same_submission(session, taken.job_id, spec, what, says_the_same=said is not None and said == taken.said)
-
-
-def _same_submission(
-    session: Session, job_id: str | None, spec: JobSpec, what: str, *, says_the_same: bool = False
-) -> tuple[Job, bool]:
-    row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
+def _same_submission(session: Session, taken: Taken, spec: JobSpec) -> tuple[Job, bool]:
+    if taken.id is not None and is_array_id(taken.id):
+        raise taken.conflict("array", taken.id)
+    row = session.execute(_ONE_WITH_REASON, {"job_id": taken.id}).one_or_none()
     if row is None:
-        raise Unavailable(f"the first submission with {what} is just being withdrawn; submit it again")
+        raise taken.withdrawn()
     first = _jobs_with_reasons(session, [row])[0]
-    if first.spec != spec and not says_the_same:
-        raise IdempotencyConflict(
-            f"{what} was used before for another specification (job {first.id}); use a new one", job_id=first.id
-        )
+    if first.spec != spec and not taken.says_the_same:
+        raise taken.conflict("job", first.id)
     return first, False
-
-
-def _no_such_job(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}", job_id=job_id)
 
 
 def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
@@ -390,19 +361,3 @@ def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
     for one in found:
         one.reason = told.get(one.id)
     return found
-
-
-def _cursor(row: Row[Any]) -> str:
-    return base64.urlsafe_b64encode(json.dumps([row.created_at.isoformat(), row.id]).encode()).decode()
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        created_at, job_id = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
-        when = datetime.fromisoformat(created_at)
-        if when.tzinfo is None or not isinstance(job_id, str):
-            raise ValueError
-    except (ValueError, TypeError, binascii.Error):
-        problem = f"{cursor[:80]!r} is not a cursor of this list; leave it out to begin with the first page"
-        raise InvalidRequest(problem) from None
-    return when, job_id

@@ -1,4 +1,4 @@
-"""Whose jobs these are: namespace and user. They never change."""
+"""Whose jobs and arrays these are: namespace and user. They never change."""
 
 from __future__ import annotations
 
@@ -8,27 +8,54 @@ from typing import NamedTuple
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import array_of, is_array_id
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.store.database import reading
-from gpu_platform.store.models import job
+from gpu_platform.store.models import job, job_array
 
 _AT_ONCE = 500
 _OWNERS = select(job.c.id, job.c.namespace, job.c.user).where(job.c.id.in_(bindparam("job_ids", expanding=True)))
+_OF_ARRAYS = select(job_array.c.id, job_array.c.namespace, job_array.c.user).where(
+    job_array.c.id.in_(bindparam("array_ids", expanding=True))
+)
 
 
 class Owner(NamedTuple):
-    """The namespace and the user of a job."""
+    """The namespace and the user of a job or an array."""
 
     namespace: str
     user: str
 
 
 @reading
-def owners_of(session: Session, job_ids: Collection[str]) -> dict[str, Owner]:
-    """Job -> whose it is. Jobs that do not exist are left out."""
-    wanted = list(job_ids)
+def owners_of(session: Session, ids: Collection[str]) -> dict[str, Owner]:
+    """Job or array -> whose it is. What does not exist is left out.
+
+    An element that has not entered the queue has no row yet: it is its array's owner's.
+    """
+    wanted = list(ids)
     found: dict[str, Owner] = {}
     for start in range(0, len(wanted), _AT_ONCE):
         part = wanted[start : start + _AT_ONCE]
         for row in session.execute(_OWNERS, {"job_ids": part}):
             found[row.id] = Owner(row.namespace, row.user)
+        arrays = {one: array_of(one) or one for one in part if one not in found and is_array_id(array_of(one) or one)}
+        rows = session.execute(_OF_ARRAYS, {"array_ids": sorted(set(arrays.values()))}).all() if arrays else []
+        of_arrays = {row.id: Owner(row.namespace, row.user) for row in rows}
+        found |= {one: of_arrays[array] for one, array in arrays.items() if array in of_arrays}
     return found
+
+
+def no_such_job(job_id: str) -> NotFound:
+    """The error for a job that does not exist, or that one may not see: the same words in both cases."""
+    hint = ""
+    if is_array_id(job_id):
+        hint = f"; if {job_id} is an array, name one of its elements, e.g. {job_id}.0"
+    elif array_of(job_id) is not None:
+        hint = "; an element of an array is there once it has entered the queue"
+    return NotFound(f"there is no job {job_id!r}{hint}", job_id=job_id)
+
+
+def no_such_array(array_id: str) -> NotFound:
+    """The error for an array that does not exist, or that one may not see."""
+    return NotFound(f"there is no array {array_id!r}", array_id=array_id)

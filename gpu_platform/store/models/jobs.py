@@ -20,7 +20,13 @@ class JobRecord(Record, table=True):
     """A job: its specification, where it is in its life, and how it ended."""
 
     __table_args__ = (
-        Index("ix_job_created_at_id", "created_at", "id"),
+        Index(
+            "ix_job_single",
+            "created_at",
+            "id",
+            sqlite_where=text("array_id IS NULL"),
+            postgresql_where=text("array_id IS NULL"),
+        ),
         Index("ix_job_state_created_at", "state", "created_at"),
         Index(
             "ix_job_said_kind",
@@ -34,6 +40,13 @@ class JobRecord(Record, table=True):
             "ix_job_array",
             "array_id",
             "array_index",
+            sqlite_where=text("array_id IS NOT NULL"),
+            postgresql_where=text("array_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_job_array_state",
+            "array_id",
+            "state",
             sqlite_where=text("array_id IS NOT NULL"),
             postgresql_where=text("array_id IS NOT NULL"),
         ),
@@ -83,10 +96,14 @@ class JobArrayRecord(Record, table=True):
     namespace: str = text_column()
     user: str = text_column()
     name: str = text_column()
+    kind: str | None = optional_text_column()
+    """The kind of work that it named; NULL: none."""
     spec: str = text_column()
     """JSON of the :class:`JobSpec` that the elements share."""
     array: str = text_column()
-    """JSON of the :class:`ArraySpec`."""
+    """JSON of the :class:`ArraySpec`. It may have many MiB, so lists do not read it."""
+    shape: str = text_column()
+    """JSON of the :class:`ArrayShape`: what is shown of it."""
     size: int
     position: int = 0
     """So many elements, in the order of their indices, have a row in ``job``, or were cancelled before they got one."""

@@ -10,6 +10,7 @@ down_revision = "0030"
 branch_labels = None
 depends_on = None
 
+_SINGLE = sa.text("array_id IS NULL")
 _ELEMENTS = sa.text("array_id IS NOT NULL")
 
 
@@ -21,8 +22,10 @@ def upgrade() -> None:
         sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("user", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=True),
         sa.Column("spec", sa.Text(), nullable=False),
         sa.Column("array", sa.Text(), nullable=False),
+        sa.Column("shape", sa.Text(), nullable=False),
         sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
@@ -37,9 +40,18 @@ def upgrade() -> None:
     op.create_index(
         "ix_job_array", "job", ["array_id", "array_index"], sqlite_where=_ELEMENTS, postgresql_where=_ELEMENTS
     )
+    op.create_index(
+        "ix_job_array_state", "job", ["array_id", "state"], sqlite_where=_ELEMENTS, postgresql_where=_ELEMENTS
+    )
+    # Lists of jobs leave out elements, which may be far more than the single jobs.
+    op.drop_index("ix_job_created_at_id", "job")
+    op.create_index("ix_job_single", "job", ["created_at", "id"], sqlite_where=_SINGLE, postgresql_where=_SINGLE)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_job_single", "job")
+    op.create_index("ix_job_created_at_id", "job", ["created_at", "id"])
+    op.drop_index("ix_job_array_state", "job")
     op.drop_index("ix_job_array", "job")
     with op.batch_alter_table("job") as batch:
         batch.drop_column("array_index")

@@ -1,0 +1,210 @@
+"""Arrays: from the submission to what lists show of them. Their elements are made in ``elements.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row, delete, func, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.jobs.array import Array, ArrayShape, ArraySpec, check_elements
+from gpu_platform.domain.jobs.deadline import deadline_refusal
+from gpu_platform.domain.jobs.job import StoppedBy
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.work_kind import WorkKind
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import change, insert_new, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs.admission import check_quotas
+from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
+from gpu_platform.store.jobs.owners import no_such_array
+from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first
+from gpu_platform.store.models import idempotency, job, job_array
+
+
+class WholeArray(NamedTuple):
+    """Everything that was submitted."""
+
+    spec: JobSpec
+    array: ArraySpec
+
+
+@writing
+def submit_array(
+    session: Session,
+    array_id: str,
+    spec: JobSpec,
+    array: ArraySpec,
+    *,
+    actor: str,
+    now: datetime,
+    idempotency_key: IdempotencyKey | str | None,
+    repeats: str | None = None,
+) -> tuple[Array, bool]:
+    """Record a PENDING array. Returns it and whether it is new. ``repeats``: the array whose elements it runs again.
+
+    As :func:`gpu_platform.store.jobs.jobs.submit_job`: a key that was seen returns the array that it made, or raises
+    :class:`IdempotencyConflict`. What cannot run raises :class:`OverQuota` or :class:`InvalidRequest`.
+    """
+    if idempotency_key is not None:
+        taken = take_key(session, idempotency_key, spec, array_id, now)
+        if taken is not None:
+            return _same_submission(session, taken, spec, array)
+    _check(session, spec, array, now)
+    row = {
+        "id": array_id,
+        "state": JobState.PENDING.value,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "name": spec.name,
+        "kind": spec.kind,
+        "spec": spec.model_dump_json(),
+        "array": array.model_dump_json(),
+        "shape": ArrayShape.of(array, repeats).model_dump_json(),
+        "size": array.size,
+        "created_at": now,
+        "state_at": now,
+    }
+    if not insert_new(session, job_array, row):
+        return _same_submission(session, Taken(array_id, f"array id {array_id!r}"), spec, array)
+    data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats}
+    append_event(session, "array.submitted", actor, now, job_id=array_id, data=data)
+    return _shown(session, [_read(session, array_id)])[0], True
+
+
+@writing
+def withdraw_array(session: Session, array_id: str, *, now: datetime) -> bool:
+    """Delete a PENDING array and its key, because its workflow could not be started. False if it went on meanwhile."""
+    pending = (job_array.c.id == array_id) & (job_array.c.state == JobState.PENDING.value)
+    if not change(session, delete(job_array).where(pending)):
+        return False
+    session.execute(delete(idempotency).where(idempotency.c.job_id == array_id))
+    append_event(session, "array.withdrawn", "service", now, job_id=array_id)
+    return True
+
+
+@reading
+def get_array(session: Session, array_id: str) -> Array:
+    """One array, with how many of its elements are in each state. Raises :class:`NotFound`."""
+    return _shown(session, [_read(session, array_id)])[0]
+
+
+@reading
+def read_whole(session: Session, array_id: str) -> WholeArray:
+    """What was submitted, with all parameters. Raises :class:`NotFound`."""
+    row = session.execute(select(job_array.c.spec, job_array.c.array).where(job_array.c.id == array_id)).one_or_none()
+    if row is None:
+        raise no_such_array(array_id)
+    return WholeArray(JobSpec.model_validate_json(row.spec), ArraySpec.model_validate_json(row.array))
+
+
+@reading
+def list_arrays(
+    session: Session,
+    *,
+    states: Collection[JobState] | None = None,
+    namespace: str | None = None,
+    user: str | None = None,
+    name: str | None = None,
+    kind: WorkKind | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+    visible: Collection[str] | None = None,
+) -> tuple[list[Array], str | None]:
+    """One page of arrays, newest first, and the cursor of the next page: as ``list_jobs``. ``kind``: as was named."""
+    query = select(*_COLUMNS)
+    if states is not None:
+        query = query.where(job_array.c.state.in_([JobState(state).value for state in states]))
+    columns = job_array.c
+    for column, value in ((columns.namespace, namespace), (columns.user, user), (columns.name, name)):
+        if value is not None:
+            query = query.where(column == value)
+    if kind is not None:
+        query = query.where(columns.kind == kind)
+    if visible is not None:
+        query = query.where(columns.namespace.in_(sorted(visible)))
+    limit = min(limit, MAX_PAGE)
+    rows = session.execute(newest_first(query, job_array, cursor).limit(limit + 1)).all()
+    following = cursor_of(rows[limit - 1]) if len(rows) > limit else None
+    return _shown(session, rows[:limit]), following
+
+
+@reading
+def indices_in(session: Session, array_id: str, states: Collection[JobState]) -> list[int]:
+    """The indices of the elements that have a row and are in one of these states, in ascending order."""
+    wanted = (job.c.array_id == array_id) & job.c.state.in_([state.value for state in states])
+    return list(session.scalars(select(job.c.array_index).where(wanted).order_by(job.c.array_index)))
+
+
+# Without the parameters, which may be large.
+_COLUMNS = [column for column in job_array.c if column.name != "array"]
+
+
+def _check(session: Session, spec: JobSpec, array: ArraySpec, now: datetime) -> None:
+    """Before its row is written: the quota would count its elements twice."""
+    if spec.after:
+        raise InvalidRequest("an array cannot wait for other jobs: leave `after` (--after …) out")
+    try:
+        check_elements(spec, array)
+    except ValueError as error:
+        raise InvalidRequest(f"elements of the array could not run: {error}") from None
+    if (refusal := deadline_refusal(spec, now)) is not None:
+        raise InvalidRequest(refusal)
+    check_quotas(session, spec, array.size)
+
+
+def _read(session: Session, array_id: str) -> Row[Any]:
+    row = session.execute(select(*_COLUMNS).where(job_array.c.id == array_id)).one_or_none()
+    if row is None:
+        raise no_such_array(array_id)
+    return row
+
+
+def _same_submission(session: Session, taken: Taken, spec: JobSpec, array: ArraySpec) -> tuple[Array, bool]:
+    where = select(job_array.c.spec, job_array.c.array).where(job_array.c.id == taken.id)
+    first = session.execute(where).one_or_none()
+    if taken.id is None or first is None:
+        if taken.id is not None and session.scalar(select(job.c.id).where(job.c.id == taken.id)) is not None:
+            raise taken.conflict("job", taken.id)
+        raise taken.withdrawn()
+    says_the_same = taken.says_the_same or JobSpec.model_validate_json(first.spec) == spec
+    if not says_the_same or ArraySpec.model_validate_json(first.array) != array:
+        raise taken.conflict("array", taken.id)
+    return _shown(session, [_read(session, taken.id)])[0], False
+
+
+def _shown(session: Session, rows: Sequence[Row[Any]]) -> list[Array]:
+    counted: dict[str, dict[JobState, int]] = {row.id: {} for row in rows}
+    query = select(job.c.array_id, job.c.state, func.count().label("elements"))
+    query = query.where(job.c.array_id.in_(list(counted))).group_by(job.c.array_id, job.c.state)
+    for row in session.execute(query):
+        counted[row.array_id][JobState(row.state)] = row.elements
+    return [_array_of(row, counted[row.id]) for row in rows]
+
+
+def _array_of(row: Row[Any], counts: Mapping[JobState, int]) -> Array:
+    return Array(
+        id=row.id,
+        spec=JobSpec.model_validate_json(row.spec),
+        array=ArrayShape.model_validate_json(row.shape),
+        state=JobState(row.state),
+        size=row.size,
+        counts=_with_missing(counts, row.size, row.position, ended=JobState(row.state).is_terminal),
+        stopped_by=None if row.stopped_by is None else StoppedBy.model_validate_json(row.stopped_by),
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _with_missing(counts: Mapping[JobState, int], size: int, position: int, *, ended: bool) -> dict[JobState, int]:
+    """The counts with the elements that have no row: those to come are PENDING, the others were CANCELLED."""
+    made = sum(counts.values())
+    to_come = 0 if ended else min(size - position, size - made)
+    never = size - made - to_come
+    found = {state: counts.get(state, 0) for state in JobState}
+    found[JobState.PENDING] += to_come
+    found[JobState.CANCELLED] += never
+    return {state: number for state, number in found.items() if number}

@@ -1,0 +1,53 @@
+"""Pages of lists that begin with the newest: the cursor names the last row of the page before."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, Table, or_
+
+from gpu_platform.domain.errors import InvalidRequest
+
+MAX_PAGE = 1000
+
+
+def newest_first(query: Select[Any], table: Table, cursor: str | None) -> Select[Any]:
+    """The rows of ``table`` after the cursor (None: all), the newest first. Raises :class:`InvalidRequest`."""
+    if cursor is not None:
+        created_at, last = _read_cursor(cursor)
+        older = (table.c.created_at == created_at) & (table.c.id < last)
+        query = query.where(or_(table.c.created_at < created_at, older))
+    return query.order_by(table.c.created_at.desc(), table.c.id.desc())
+
+
+def cursor_of(row: Row[Any]) -> str:
+    """The cursor of the page after this row."""
+    return base64.urlsafe_b64encode(json.dumps([row.created_at.isoformat(), row.id]).encode()).decode()
+
+
+def read_index(cursor: str | None) -> int:
+    """The index of the last element of the page before; -1: there was none. Raises :class:`InvalidRequest`."""
+    if cursor is None:
+        return -1
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
+        raise _no_cursor(cursor)
+    return int(cursor)
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        created_at, last = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        when = datetime.fromisoformat(created_at)
+        if when.tzinfo is None or not isinstance(last, str):
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error):
+        raise _no_cursor(cursor) from None
+    return when, last
+
+
+def _no_cursor(cursor: str) -> InvalidRequest:
+    return InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to begin with the first page")

@@ -1,0 +1,175 @@
+"""Accepts arrays, interrupts them, and runs some of their elements again: see :mod:`service.operations.submission`."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.jobs.array import Array, ArrayInput, ArraySpec, ElementsInterrupt
+from gpu_platform.domain.jobs.index_set import IndexSet
+from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.observability import bound, get_logger
+from gpu_platform.store.jobs import arrays, interrupts
+from gpu_platform.store.jobs.idempotency import IdempotencyKey
+from service.context import ServiceContext, now
+from service.operations import submission
+from service.operations.ids import new_array_id
+from service.temporal import WorkflowGone
+
+Verb = Literal["cancel", "kill"]
+
+CANCEL_ELEMENTS = "cancel_elements"
+"""The signal of ArrayWorkflow that interrupts some elements. It says itself whether they are cancelled or killed."""
+
+log = get_logger(__name__)
+
+
+class Submission(NamedTuple):
+    """An array as it is to be accepted: with the namespace, the user and the cluster's defaults."""
+
+    spec: JobSpec
+    array: ArraySpec
+    repeats: str | None = None
+
+
+async def submit(
+    context: ServiceContext, asked: Submission, actor: str, key: IdempotencyKey | None
+) -> tuple[Array, bool]:
+    """Store the array durably and start its workflow. Returns the array, and whether it is new.
+
+    Raises :class:`InvalidRequest`, :class:`IdempotencyConflict` and :class:`Unavailable`. Then nothing has changed.
+    """
+    array, created = await run_in_threadpool(_record, context, asked, actor, key)
+    if array.state is not JobState.PENDING:
+        return array, created
+    with bound(job_id=array.id):
+        try:
+            await context.workflows.start_array(_input(array))
+        except Unavailable:
+            if not created or await run_in_threadpool(arrays.withdraw_array, context.store, array.id, now=now()):
+                raise
+            # No answer came to the start, but it happened: the array runs already.
+            return await run_in_threadpool(arrays.get_array, context.store, array.id), created
+        if not created:
+            # The request that recorded the array may have withdrawn it while we started its workflow.
+            try:
+                await run_in_threadpool(arrays.get_array, context.store, array.id)
+            except NotFound as error:
+                raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
+        log.info("array accepted", name=array.spec.name, elements=array.size, created=created)
+    return array, created
+
+
+async def interrupt(
+    context: ServiceContext, array_id: str, verb: Verb, order: Interrupt, elements: str | None
+) -> Array:
+    """Cancel or kill the array, or only these elements. Returns the array as it is now; the effect follows soon.
+
+    Raises :class:`NotFound`, :class:`InvalidRequest`, :class:`IllegalTransition` and :class:`Unavailable`.
+    """
+    array = await run_in_threadpool(arrays.get_array, context.store, array_id)
+    if array.state is JobState.CANCELLED and elements is None:
+        return array
+    _check_not_ended(array)
+    # First into the database: control signs no stop for a signal that only Temporal knows.
+    if elements is None:
+        key = AttemptKey(job_id=array_id, attempt=0)
+        await run_in_threadpool(interrupts.record_interrupt, context.store, key, verb, order.actor, order.reason, now())
+        signal = (verb, order)
+    else:
+        indices = await run_in_threadpool(_elements_of, context, array_id, elements)
+        asked = ElementsInterrupt(indices=str(indices), verb=verb, interrupt=order)
+        await run_in_threadpool(interrupts.record_elements_interrupt, context.store, array_id, asked, now())
+        signal = (CANCEL_ELEMENTS, asked)
+    try:
+        # A workflow that was not started yet, or that Temporal lost, is started with the signal.
+        await context.workflows.start_array(_input(array, takes_over=array.state is not JobState.PENDING), signal)
+    except WorkflowGone as error:
+        array = await run_in_threadpool(arrays.get_array, context.store, array_id)
+        _check_not_ended(array)
+        raise Unavailable(
+            f"the workflow of array {array_id} has ended, and the array has not: the leader looks after it; try again "
+            "in a minute"
+        ) from error
+    log.info("array interrupted", array_id=array_id, verb=verb, actor=order.actor, elements=elements)
+    return array
+
+
+def repetition(context: ServiceContext, array_id: str, elements: str | None) -> Submission:
+    """An array that runs these elements of another one again; None: those that have FAILED.
+
+    Raises :class:`NotFound`, and :class:`InvalidRequest` if there is nothing to repeat, or an element has not ended.
+    """
+    whole, array = arrays.read_whole(context.store, array_id), arrays.get_array(context.store, array_id)
+    if elements is None:
+        indices = IndexSet.of(arrays.indices_in(context.store, array_id, [JobState.FAILED]))
+        if not indices:
+            raise InvalidRequest(
+                f"no element of array {array_id} has FAILED, so there is nothing to run again; name elements to run "
+                "others again"
+            )
+    else:
+        indices = _named(array_id, whole.array, elements)
+        live = [state for state in JobState if not state.is_terminal]
+        running = arrays.indices_in(context.store, array_id, live)
+        first = next((index for index in running if index in indices), None)
+        first = first if first is not None or array.state.is_terminal else _not_made(context, array_id, indices)
+        if first is not None:
+            raise InvalidRequest(f"element {first} of array {array_id} has not ended: wait for it, or cancel it")
+    return Submission(whole.spec, whole.array.only(indices), array_id)
+
+
+def _not_made(context: ServiceContext, array_id: str, indices: IndexSet) -> int | None:
+    """The first of these elements that has not entered the queue. None: all have."""
+    made = set(arrays.indices_in(context.store, array_id, [*JobState]))
+    return next((index for index in indices if index not in made), None)
+
+
+def _record(context: ServiceContext, asked: Submission, actor: str, key: IdempotencyKey | None) -> tuple[Array, bool]:
+    submission.check_can_run(context, asked.spec)
+    return arrays.submit_array(
+        context.store,
+        new_array_id(),
+        asked.spec,
+        asked.array,
+        actor=actor,
+        now=now(),
+        idempotency_key=key,
+        repeats=asked.repeats,
+    )
+
+
+def _input(array: Array, *, takes_over: bool = False) -> ArrayInput:
+    return ArrayInput(array_id=array.id, spec=array.spec, takes_over=takes_over)
+
+
+def _elements_of(context: ServiceContext, array_id: str, elements: str) -> IndexSet:
+    return _named(array_id, arrays.read_whole(context.store, array_id).array, elements)
+
+
+def _named(array_id: str, array: ArraySpec, elements: str) -> IndexSet:
+    """The indices that were named. Raises :class:`InvalidRequest` unless the array has all of them."""
+    try:
+        indices = IndexSet.parse(elements)
+    except ValueError as error:
+        raise InvalidRequest(f"elements: {error}") from None
+    unknown = indices.missing_from(array.index_set)
+    if unknown is not None:
+        raise InvalidRequest(f"array {array_id} has no element {unknown}: its indices are {array.indices[:200]}")
+    return indices
+
+
+def _check_not_ended(array: Array) -> None:
+    if array.state.is_terminal:
+        raise IllegalTransition(
+            subject=f"array {array.id}",
+            current=array.state.value,
+            wanted=JobState.CANCELLED.value,
+            allowed=[],
+            message=f"array {array.id} is {array.state} already: there is nothing left to stop",
+        )
