@@ -8,7 +8,6 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi.exceptions import RequestValidationError
@@ -66,7 +65,6 @@ def _wrong_scalar(kinds: list[Any], value: Any) -> str | None:
     return None
 
 
-@cache
 def _is_text(kind: Any) -> bool:
     kinds = [*_members(kind)]
     return all(one is str or (get_origin(one) is tuple and _is_text(get_args(one)[0])) for one in kinds)

@@ -1,6 +1,6 @@
 """The real service for tests: a SQLite store, uvicorn on a free port, and a Temporal dev server where jobs start.
 
-In place of the real JobWorkflow (which has its own tests) runs one that only remembers what it was told.
+In place of the real workflows (which have their own tests) run some that only remember what they were told.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.tokens import TokenInfo, TokenRequest
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, Unavailable
+from gpu_platform.domain.jobs.array import ArrayInput, ElementSignal, ElementsInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
@@ -78,6 +79,42 @@ class RecordingJob:
         return self.given
 
 
+@workflow.defn(name="ArrayWorkflow")
+class RecordingArray:
+    def __init__(self) -> None:
+        self.given: ArrayInput | None = None
+        self.told: list[list[str]] = []
+
+    @workflow.run
+    async def run(self, given: ArrayInput) -> None:
+        self.given = given
+        await workflow.wait_condition(lambda: any(kind == "kill" for kind, *_ in self.told))
+
+    @workflow.signal
+    def cancel(self, interrupt: Interrupt) -> None:
+        self.told.append(["cancel", interrupt.actor, interrupt.reason])
+
+    @workflow.signal
+    def kill(self, interrupt: Interrupt) -> None:
+        self.told.append(["kill", interrupt.actor, interrupt.reason])
+
+    @workflow.signal
+    def cancel_elements(self, asked: ElementsInterrupt) -> None:
+        self.told.append(["cancel_elements", asked.verb, asked.indices, asked.interrupt.actor, asked.interrupt.reason])
+
+    @workflow.signal
+    def element(self, asked: ElementSignal) -> None:
+        self.told.append(["element", asked.verb, str(asked.index), asked.interrupt.actor, asked.interrupt.reason])
+
+    @workflow.query
+    def heard(self) -> list[list[str]]:
+        return self.told
+
+    @workflow.query
+    def spec(self) -> ArrayInput | None:
+        return self.given
+
+
 @contextmanager
 def temporal_dev_server() -> Iterator[str]:
     """The address of a Temporal without our search attributes: registering them is the service's work."""
@@ -90,7 +127,8 @@ def temporal_dev_server() -> Iterator[str]:
 @asynccontextmanager
 async def recording(address: str, namespace: str = "default") -> AsyncIterator[Client]:
     client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
-    worker = Worker(client, task_queue="control", workflows=[RecordingJob], workflow_runner=UnsandboxedWorkflowRunner())
+    workflows = [RecordingJob, RecordingArray]
+    worker = Worker(client, task_queue="control", workflows=workflows, workflow_runner=UnsandboxedWorkflowRunner())
     async with worker:
         yield client
 
