@@ -13,8 +13,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import search_attributes
 from gpu_platform.domain.contracts import ARRAY_WORKFLOW, CONTROL_TASK_QUEUE, JOB_WORKFLOW
-from gpu_platform.domain.jobs.array import ArrayInput, ElementSignal, ElementsInterrupt
+from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 

@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.domain.states import ArrayState, GpuState, JobState
 
 LONG_POLL_S = 20.0
 
@@ -111,7 +111,7 @@ def jobs(
 
 def _listed(
     path: str,
-    states: Iterable[JobState | str] | None,
+    states: Iterable[JobState | ArrayState | str] | None,
     namespace: str | None,
     user: str | None,
     name: str | None,
@@ -125,7 +125,7 @@ def _listed(
 
 
 def arrays(
-    states: Iterable[JobState | str] | None,
+    states: Iterable[ArrayState | str] | None,
     namespace: str | None,
     user: str | None,
     name: str | None,

@@ -46,7 +46,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.domain.states import ArrayState, GpuState, JobState
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", Job, Array)
@@ -128,7 +128,7 @@ class Client:
     def arrays(
         self,
         *,
-        states: Iterable[JobState | str] | None = None,
+        states: Iterable[ArrayState | str] | None = None,
         namespace: str | None = None,
         user: str | None = None,
         name: str | None = None,

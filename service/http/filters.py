@@ -9,14 +9,12 @@ from fastapi import Depends, Query
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.states import JobState
 
 
 @dataclass(frozen=True)
 class JobFilters:
     """Only jobs, or arrays, with these values. None: any."""
 
-    state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None
     namespace: str | None = None
     user: str | None = None
     name: str | None = None
@@ -24,18 +22,12 @@ class JobFilters:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the store's functions that list."""
-        return {
-            "states": self.state,
-            "namespace": self.namespace,
-            "user": self.user,
-            "name": self.name,
-            "kind": self.kind,
-        }
+        return {"namespace": self.namespace, "user": self.user, "name": self.name, "kind": self.kind}
 
-    def check_only_states(self) -> None:
+    def check_empty(self) -> None:
         """Raise :class:`InvalidRequest` for a filter that cannot tell elements of one array apart."""
         for name, value in self.arguments().items():
-            if name != "states" and value is not None:
+            if value is not None:
                 raise InvalidRequest(f"all elements of an array have the same {name}: leave `{name}` out, or `array`")
 
 

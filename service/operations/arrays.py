@@ -6,13 +6,15 @@ from typing import Literal, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 
+from activities.job_start import ArraySignal
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound, Unavailable
-from gpu_platform.domain.jobs.array import Array, ArrayInput, ArraySpec, ElementsInterrupt
+from gpu_platform.domain.jobs.array import Array, ArraySpec
+from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementsInterrupt
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import arrays, interrupts
 from gpu_platform.store.jobs.idempotency import IdempotencyKey
@@ -22,9 +24,6 @@ from service.operations.ids import new_array_id
 from service.temporal import WorkflowGone
 
 Verb = Literal["cancel", "kill"]
-
-CANCEL_ELEMENTS = "cancel_elements"
-"""The signal of ArrayWorkflow that interrupts some elements. It says itself whether they are cancelled or killed."""
 
 log = get_logger(__name__)
 
@@ -45,11 +44,11 @@ async def submit(
     Raises :class:`InvalidRequest`, :class:`IdempotencyConflict` and :class:`Unavailable`. Then nothing has changed.
     """
     array, created = await run_in_threadpool(_record, context, asked, actor, key)
-    if array.state is not JobState.PENDING:
+    if array.state is not ArrayState.PENDING:
         return array, created
     with bound(job_id=array.id):
         try:
-            await context.workflows.start_array(_input(array))
+            await context.workflows.start_array(ArrayInput.of(array))
         except Unavailable:
             if not created or await run_in_threadpool(arrays.withdraw_array, context.store, array.id, now=now()):
                 raise
@@ -73,22 +72,20 @@ async def interrupt(
     Raises :class:`NotFound`, :class:`InvalidRequest`, :class:`IllegalTransition` and :class:`Unavailable`.
     """
     array = await run_in_threadpool(arrays.get_array, context.store, array_id)
-    if array.state is JobState.CANCELLED and elements is None:
+    if array.state is ArrayState.CANCELLED and elements is None:
         return array
     _check_not_ended(array)
     # First into the database: control signs no stop for a signal that only Temporal knows.
-    if elements is None:
-        key = AttemptKey(job_id=array_id, attempt=0)
-        await run_in_threadpool(interrupts.record_interrupt, context.store, key, verb, order.actor, order.reason, now())
-        signal = (verb, order)
-    else:
-        indices = await run_in_threadpool(_elements_of, context, array_id, elements)
-        asked = ElementsInterrupt(indices=str(indices), verb=verb, interrupt=order)
-        await run_in_threadpool(interrupts.record_elements_interrupt, context.store, array_id, asked, now())
-        signal = (CANCEL_ELEMENTS, asked)
+    signal: ArraySignal = (verb, order)
+    if elements is not None:
+        elements = str(await run_in_threadpool(_elements_of, context, array_id, elements))
+        signal = (f"{verb}_elements", ElementsInterrupt(indices=elements, interrupt=order))
+    await run_in_threadpool(_record_interrupt, context, array_id, verb, order, elements)
     try:
         # A workflow that was not started yet, or that Temporal lost, is started with the signal.
-        await context.workflows.start_array(_input(array, takes_over=array.state is not JobState.PENDING), signal)
+        await context.workflows.start_array(
+            ArrayInput.of(array, takes_over=array.state is not ArrayState.PENDING), signal
+        )
     except WorkflowGone as error:
         array = await run_in_threadpool(arrays.get_array, context.store, array_id)
         _check_not_ended(array)
@@ -144,8 +141,11 @@ def _record(context: ServiceContext, asked: Submission, actor: str, key: Idempot
     )
 
 
-def _input(array: Array, *, takes_over: bool = False) -> ArrayInput:
-    return ArrayInput(array_id=array.id, spec=array.spec, takes_over=takes_over)
+def _record_interrupt(
+    context: ServiceContext, array_id: str, verb: Verb, order: Interrupt, elements: str | None
+) -> None:
+    key = AttemptKey(job_id=array_id, attempt=0)
+    interrupts.record_interrupt(context.store, key, verb, order.actor, order.reason, now(), elements=elements)
 
 
 def _elements_of(context: ServiceContext, array_id: str, elements: str) -> IndexSet:
@@ -169,7 +169,7 @@ def _check_not_ended(array: Array) -> None:
         raise IllegalTransition(
             subject=f"array {array.id}",
             current=array.state.value,
-            wanted=JobState.CANCELLED.value,
+            wanted=ArrayState.CANCELLED.value,
             allowed=[],
             message=f"array {array.id} is {array.state} already: there is nothing left to stop",
         )

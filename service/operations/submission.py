@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.contracts import AttemptKey, array_of
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
-from gpu_platform.domain.jobs.array import ArrayInput
+from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
@@ -113,8 +113,7 @@ def _array_of_element(context: ServiceContext, job_id: str) -> ArrayInput | None
     array_id = array_of(job_id)
     if array_id is None:
         return None
-    spec = arrays.get_array(context.store, array_id).spec
-    return ArrayInput(array_id=array_id, spec=spec, takes_over=True)
+    return ArrayInput.of(arrays.get_array(context.store, array_id), takes_over=True)
 
 
 def _check(job: Job, wanted: JobState) -> None:

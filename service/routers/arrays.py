@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.client.wire import ArraySubmission, ElementsBody, Page, RetryBody
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.states import ArrayState
 from gpu_platform.store.jobs import arrays as stored
 from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from gpu_platform.store.jobs.paging import MAX_PAGE
@@ -67,12 +68,13 @@ def list_arrays(
     context: ServiceContextDep,
     access: AccessDep,
     filters: JobFiltersDep,
+    state: Annotated[list[ArrayState] | None, Query(description="Only these states; may be repeated")] = None,
     cursor: KeyCursor = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> Page[Array]:
     """Arrays, newest first, with how many elements are in each state."""
     found, next_cursor = stored.list_arrays(
-        context.store, cursor=cursor, limit=limit, visible=access.namespaces, **filters.arguments()
+        context.store, states=state, cursor=cursor, limit=limit, visible=access.namespaces, **filters.arguments()
     )
     mask = Mask(context.store, access)
     return Page(items=[context.with_workflow_url(mask.array(array)) for array in found], next_cursor=next_cursor)

@@ -16,6 +16,7 @@ from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.access.gate import Access
@@ -92,6 +93,7 @@ def list_jobs(
     context: ServiceContextDep,
     access: AccessDep,
     filters: JobFiltersDep,
+    state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None,
     array: Annotated[
         str | None,
         Query(max_length=64, description="Only elements of this array, by index; without it, elements are left out"),
@@ -101,13 +103,18 @@ def list_jobs(
 ) -> Page[Job]:
     """Jobs, newest first. Elements of arrays are listed by array."""
     if array is not None:
-        filters.check_only_states()
+        filters.check_empty()
         found, next_cursor = jobs.list_elements(
-            context.store, array, states=filters.state, cursor=cursor, limit=limit, visible=access.namespaces
+            context.store, array, states=state, cursor=cursor, limit=limit, visible=access.namespaces
         )
     else:
         found, next_cursor = jobs.list_jobs(
-            context.store, cursor=cursor, limit=limit, visible=access.namespaces, **filters.arguments()
+            context.store,
+            states=state,
+            cursor=cursor,
+            limit=limit,
+            visible=access.namespaces,
+            **filters.arguments(),
         )
     shown = Mask(context.store, access).jobs(found)
     return Page(items=[context.with_workflow_url(job) for job in shown], next_cursor=next_cursor)

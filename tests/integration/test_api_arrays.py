@@ -29,9 +29,11 @@ from gpu_platform.domain.errors import (
     Unavailable,
 )
 from gpu_platform.domain.jobs.array import Array, ArraySpec, ParameterTable, element_spec
+from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.dependency import Dependency
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, interrupts, jobs
 from gpu_platform.store.leadership import leader
@@ -101,7 +103,7 @@ async def service(temporal: str, sqlite_template: Path, tmp_path: Path) -> Async
 
 async def test_an_array_is_one_row_and_one_workflow(service: Service) -> None:
     array = await service.client.submit_array(TRAIN, ArraySpec(indices="0-1999", at_once=64))
-    assert (array.state, array.size, array.counts) == (JobState.PENDING, 2000, {JobState.PENDING: 2000})
+    assert (array.state, array.size, array.counts) == (ArrayState.PENDING, 2000, {JobState.PENDING: 2000})
     assert array.array.at_once == 64
     assert array.spec.env == {"TOKEN": SECRET}
     assert array.workflow_url == f"http://ui/namespaces/default/workflows/{array.id}"
@@ -150,7 +152,7 @@ async def test_elements_are_counted_and_listed_by_index(service: Service) -> Non
     single = await service.client.submit(TRAIN)
     states = {0: JobState.COMPLETED, 1: JobState.FAILED, 2: JobState.RUNNING, 3: JobState.QUEUED}
     service.elements(array, states, position=6)
-    service.change(array, state=JobState.RUNNING.value)
+    service.change(array, state=ArrayState.RUNNING.value)
     found = await service.client.array(array.id)
     assert found.counts == {
         JobState.COMPLETED: 1,
@@ -196,12 +198,12 @@ async def test_arrays_are_listed_newest_first_in_pages(service: Service) -> None
 async def test_a_signal_reaches_the_array_and_is_written_down_first(service: Service) -> None:
     array = await service.client.submit_array(TRAIN, ArraySpec(indices="0-99:3"))
     service.elements(array, {0: JobState.RUNNING, 3: JobState.RUNNING, 6: JobState.RUNNING})
-    service.change(array, state=JobState.RUNNING.value)
+    service.change(array, state=ArrayState.RUNNING.value)
     await service.client.cancel_array(array.id, "wrong", elements="3-6:3,30")
     await service.client.kill(f"{array.id}.0", "this one")
     assert await service.heard(array.id) == [
-        ["cancel_elements", "cancel", "3-6:3,30", "admin", "wrong"],
-        ["element", "kill", "0", "admin", "this one"],
+        ["cancel_elements", "3-6:3,30", "admin", "wrong"],
+        ["element_kill", f"{array.id}.0", "admin", "this one"],
     ]
     cancelled = [index for index in range(0, 99, 3) if interrupts.is_cancelled(service.store, f"{array.id}.{index}")]
     assert cancelled == [0, 3, 6, 30]
@@ -226,13 +228,13 @@ async def test_an_element_that_waits_never_starts_a_workflow_of_its_own(service:
     array = await service.client.submit_array(TRAIN, ArraySpec(indices="0-9"))
     service.elements(array, {0: JobState.PENDING})
     await service.client.cancel(f"{array.id}.0")
-    assert (await service.heard(array.id))[-1][:3] == ["element", "cancel", "0"]
+    assert (await service.heard(array.id))[-1][:2] == ["element_cancel", f"{array.id}.0"]
     arrays.submit_array(
         service.store, "a-lost", TRAIN, ArraySpec(indices="0-3"), actor="a", now=NOW, idempotency_key=None
     )
     service.elements(await service.client.array("a-lost"), {2: JobState.RUNNING})
     await service.client.cancel("a-lost.2")
-    assert await service.heard("a-lost") == [["element", "cancel", "2", "admin", ""]]
+    assert await service.heard("a-lost") == [["element_cancel", "a-lost.2", "admin", ""]]
 
 
 async def test_an_array_that_has_ended_is_not_stopped(service: Service) -> None:
@@ -242,7 +244,7 @@ async def test_an_array_that_has_ended_is_not_stopped(service: Service) -> None:
         with pytest.raises(IllegalTransition, match="nothing left to stop"):
             await service.client.kill_array(array.id, elements=elements)
     service.change(array, state=JobState.CANCELLED.value)
-    assert (await service.client.cancel_array(array.id)).state is JobState.CANCELLED
+    assert (await service.client.cancel_array(array.id)).state is ArrayState.CANCELLED
 
 
 async def test_failed_elements_run_again_as_a_new_array(service: Service) -> None:
@@ -367,10 +369,9 @@ async def test_ids_of_arrays_are_hidden_like_those_of_jobs(service: Service) -> 
         other = JobSpec(command=["true"], namespace="other")
         seen = await eve.submit(other)
         with service.store.write() as session:
-            text = '{"kind":"user","message":"waited for %s and %s.3"}' % (array.id, array.id)
-            session.execute(
-                update(job).where(job.c.id == seen.id).values(failure=text, state="FAILED", finished_at=NOW)
-            )
+            why = Failure(kind=FailureKind.USER, message=f"waited for {array.id} and {array.id}.3").model_dump_json()
+            ended = {"failure": why, "state": "FAILED", "finished_at": NOW}
+            session.execute(update(job).where(job.c.id == seen.id).values(ended))
         failure = (await eve.get(seen.id)).failure
         assert failure is not None
         assert failure.message == f"waited for {HIDDEN} and {HIDDEN}"

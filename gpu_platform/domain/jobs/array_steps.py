@@ -7,7 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.jobs.array import OnFailure
+from gpu_platform.domain.jobs.array import Array, OnFailure
 from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, WatchRequest
 from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
@@ -27,6 +27,18 @@ class ArrayInput(BaseModel):
     """Temporal lost the array's workflow, and this one takes over."""
     carried: CarriedElements | None = None
     """Set when the workflow continues as new."""
+
+    @classmethod
+    def of(cls, array: Array, *, takes_over: bool = False) -> ArrayInput:
+        """The argument for this array."""
+        shape = array.array
+        return cls(
+            array_id=array.id,
+            spec=array.spec,
+            at_once=shape.at_once,
+            on_failure=shape.on_failure,
+            takes_over=takes_over,
+        )
 
 
 class CarriedElements(BaseModel):

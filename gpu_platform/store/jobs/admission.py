@@ -13,14 +13,14 @@ from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.capacity import largest_gang, shares_of_one_process
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store.database import Store
 from gpu_platform.store.leadership.leader import current_quotas
 from gpu_platform.store.models import gpu, host, job, job_array
 
 _VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version), 0))
 _MEMO = "possible requests"
-_LIVE_ARRAYS = [JobState.PENDING.value, JobState.RUNNING.value]
+_LIVE_ARRAYS = [state.value for state in ArrayState if not state.is_terminal]
 
 
 Refusal = Callable[[Session, JobSpec], str | None]

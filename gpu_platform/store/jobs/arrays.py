@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.deadline import deadline_refusal
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.admission import check_quotas
@@ -56,7 +56,7 @@ def submit_array(
     _check(session, spec, array, now)
     row = {
         "id": array_id,
-        "state": JobState.PENDING.value,
+        "state": ArrayState.PENDING.value,
         "namespace": spec.namespace,
         "user": spec.user,
         "name": spec.name,
@@ -78,7 +78,7 @@ def submit_array(
 @writing
 def withdraw_array(session: Session, array_id: str, *, now: datetime) -> bool:
     """Delete a PENDING array and its key, because its workflow could not be started. False if it went on meanwhile."""
-    pending = (job_array.c.id == array_id) & (job_array.c.state == JobState.PENDING.value)
+    pending = (job_array.c.id == array_id) & (job_array.c.state == ArrayState.PENDING.value)
     if not change(session, delete(job_array).where(pending)):
         return False
     session.execute(delete(idempotency).where(idempotency.c.job_id == array_id))
@@ -105,7 +105,7 @@ def read_whole(session: Session, array_id: str) -> WholeArray:
 def list_arrays(
     session: Session,
     *,
-    states: Collection[JobState] | None = None,
+    states: Collection[ArrayState] | None = None,
     namespace: str | None = None,
     user: str | None = None,
     name: str | None = None,
@@ -117,7 +117,7 @@ def list_arrays(
     """One page of arrays, newest first, and the cursor of the next page: as ``list_jobs``. ``kind``: as was named."""
     query = select(*_COLUMNS)
     if states is not None:
-        query = query.where(job_array.c.state.in_([JobState(state).value for state in states]))
+        query = query.where(job_array.c.state.in_([ArrayState(state).value for state in states]))
     columns = job_array.c
     for column, value in ((columns.namespace, namespace), (columns.user, user), (columns.name, name)):
         if value is not None:
@@ -186,25 +186,24 @@ def _shown(session: Session, rows: Sequence[Row[Any]]) -> list[Array]:
 
 
 def _array_of(row: Row[Any], counts: Mapping[JobState, int]) -> Array:
+    is_over = row.stopped_by is not None or ArrayState(row.state).is_terminal
     return Array(
         id=row.id,
         spec=JobSpec.model_validate_json(row.spec),
         array=ArrayShape.model_validate_json(row.shape),
-        state=JobState(row.state),
+        state=ArrayState(row.state),
         size=row.size,
-        counts=_with_missing(counts, row.size, row.position, ended=JobState(row.state).is_terminal),
+        counts=_with_missing(counts, row.size, 0 if is_over else row.size - row.position),
         stopped_by=None if row.stopped_by is None else StoppedBy.model_validate_json(row.stopped_by),
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
 
 
-def _with_missing(counts: Mapping[JobState, int], size: int, position: int, *, ended: bool) -> dict[JobState, int]:
-    """The counts with the elements that have no row: those to come are PENDING, the others were CANCELLED."""
-    made = sum(counts.values())
-    to_come = 0 if ended else min(size - position, size - made)
-    never = size - made - to_come
+def _with_missing(counts: Mapping[JobState, int], size: int, to_come: int) -> dict[JobState, int]:
+    """The counts with the elements that have no row: ``to_come`` of them are PENDING, the others were CANCELLED."""
+    missing = size - sum(counts.values())
     found = {state: counts.get(state, 0) for state in JobState}
-    found[JobState.PENDING] += to_come
-    found[JobState.CANCELLED] += never
+    found[JobState.PENDING] += min(to_come, missing)
+    found[JobState.CANCELLED] += max(0, missing - to_come)
     return {state: number for state, number in found.items() if number}

@@ -30,7 +30,7 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.tokens import TokenInfo, TokenRequest
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, Unavailable
-from gpu_platform.domain.jobs.array import ArrayInput, ElementSignal, ElementsInterrupt
+from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
@@ -100,11 +100,19 @@ class RecordingArray:
 
     @workflow.signal
     def cancel_elements(self, asked: ElementsInterrupt) -> None:
-        self.told.append(["cancel_elements", asked.verb, asked.indices, asked.interrupt.actor, asked.interrupt.reason])
+        self.told.append(["cancel_elements", asked.indices, asked.interrupt.actor, asked.interrupt.reason])
 
     @workflow.signal
-    def element(self, asked: ElementSignal) -> None:
-        self.told.append(["element", asked.verb, str(asked.index), asked.interrupt.actor, asked.interrupt.reason])
+    def kill_elements(self, asked: ElementsInterrupt) -> None:
+        self.told.append(["kill_elements", asked.indices, asked.interrupt.actor, asked.interrupt.reason])
+
+    @workflow.signal
+    def element_cancel(self, asked: ElementInterrupt) -> None:
+        self.told.append(["element_cancel", asked.job_id, asked.interrupt.actor, asked.interrupt.reason])
+
+    @workflow.signal
+    def element_kill(self, asked: ElementInterrupt) -> None:
+        self.told.append(["element_kill", asked.job_id, asked.interrupt.actor, asked.interrupt.reason])
 
     @workflow.query
     def heard(self) -> list[list[str]]:
