@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.job_signals import signal_job
 from activities.job_start import JobStarter
 from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, AttemptKey, array_of, cleanup_id
+from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.restoring.orphans import HeldAttempt
@@ -114,6 +115,14 @@ class TemporalJobWorkflows:
         """See :meth:`JobWorkflowsView.start`."""
         try:
             await self._starter.start_job(self._client, given)
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
+
+    async def start_array(self, given: ArrayInput) -> bool:
+        """Start the array's workflow. False: one is open, or Temporal knows a closed one."""
+        try:
+            await self._starter.start_array(self._client, given)
         except WorkflowAlreadyStartedError:
             return False
         return True

@@ -29,10 +29,12 @@ from activities.search_attributes import of_submission
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.lease import HostReport
+from gpu_platform.domain.jobs.array import Array, ArraySpec
+from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.domain.states import ArrayState, GpuState, JobState
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
@@ -50,7 +52,7 @@ from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, reports
-from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs import arrays, jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
 from tests.waiting import DEADLINE_S, eventually
@@ -283,6 +285,44 @@ class Platform:
             search_attributes=of_submission(spec),
         )
         return job_id
+
+    async def submit_array(self, spec: JobSpec, indices: str, **fields: Any) -> str:
+        """Submit an array as the service does. ``fields``: of its :class:`ArraySpec`. Returns its id."""
+        array_id, now = f"a-{uuid.uuid4().hex[:12]}", datetime.now(UTC)
+        array, _ = await asyncio.to_thread(
+            arrays.submit_array,
+            self.store,
+            array_id,
+            spec,
+            ArraySpec(indices=indices, **fields),
+            actor=spec.user,
+            now=now,
+            idempotency_key=None,
+        )
+        await self.client.start_workflow(
+            "ArrayWorkflow",
+            ArrayInput.of(array),
+            id=array_id,
+            task_queue="control",
+            search_attributes=of_submission(spec),
+        )
+        return array_id
+
+    async def array_ends(self, array_id: str, state: ArrayState, within_s: float = DEADLINE_S) -> Array:
+        """Wait until the array has ended in this state and its workflow is closed."""
+
+        def ended() -> Array | None:
+            array = arrays.get_array(self.store, array_id)
+            return array if array.state.is_terminal else None
+
+        array = await eventually(ended, f"array {array_id} to end", within_s)
+        assert array.state is state, (array.state, array.counts)
+
+        async def closed() -> bool:
+            return (await self.workflow(array_id).describe()).close_time is not None
+
+        await eventually(closed, f"the workflow of {array_id} to close", within_s)
+        return array
 
     def workflow(self, job_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(job_id)

@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.reservation import EndAttempt
     from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import index_of
+    from gpu_platform.domain.jobs import array_steps
     from gpu_platform.domain.jobs.array import OnFailure
     from gpu_platform.domain.jobs.array_steps import (
         ArrayInput,
@@ -94,6 +95,7 @@ class ArrayWorkflow:
         self._own = OwnWorkflows(self._note_own_end)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
+        self._steps = 0
         self._continues = False
         """No new elements: this run is about to continue as new."""
 
@@ -228,10 +230,11 @@ class ArrayWorkflow:
 
     async def _until_work(self) -> None:
         """Wait until a step has something to do."""
-        self._continues = workflow.info().is_continue_as_new_suggested()
+        self._continues = workflow.info().is_continue_as_new_suggested() or self._steps >= array_steps.STEPS_OF_A_RUN
+        asks = bool(self._own.unheard)
         heard = await until(
-            lambda: self._has_work or self._is_over or self._can_continue_as_new,
-            LOOK_AGAIN if self._own.unheard else None,
+            lambda: self._has_work or self._is_over or self._can_continue_as_new or bool(self._own.unheard) is not asks,
+            LOOK_AGAIN if asks else None,
         )
         if self._hosts.error is not None:
             raise self._hosts.error
@@ -240,6 +243,7 @@ class ArrayWorkflow:
 
     async def _advance(self) -> None:
         """One step: hand what has happened to the database, and take note of what that led to."""
+        self._steps += 1
         step, self._step = self._step, ArrayStep(array_id=self._id)
         step.first, step.add, step.skipped = self._position, self._room, self._skipped
         done = await database_step(ArrayActivities.advance_array, step, summary=_summary(step))

@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clock import utc_now
 from activities.job_signals import signal_job
 from activities.job_workflows import TemporalJobWorkflows
+from activities.leader.array_watch import ArrayWatch
 from activities.leader.audit_retention import AuditRetention
 from activities.leader.dependency_watch import DependencyWatch
 from activities.leader.domain_losses import DomainWatch
@@ -65,6 +66,7 @@ class Housekeeping:
         self._age_clock = AgeClock()
         self.restorer = JobRestorer(store, client, doubt=doubt)
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
+        self._arrays = ArrayWatch(store, TemporalJobWorkflows(client))
         self.dependencies = DependencyWatch(store, TemporalJobWorkflows(client))
         self._back_off = back_off
         self._audit = audit
@@ -90,6 +92,7 @@ class Housekeeping:
                     await self._ask_again()
                     await self.dependencies.wake()
                     await self._reconciler.sweep()
+                    await self._arrays.sweep()
                 if loop.time() >= next_prune:
                     next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
             except (Unavailable, RPCError) as error:

@@ -14,6 +14,9 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 
+STEPS_OF_A_RUN = 1000
+"""After so many steps an array's workflow continues as new, so that its history stays short."""
+
 
 class ArrayInput(BaseModel):
     """The argument of ArrayWorkflow. Indices and parameters stay in the database: they may be large."""

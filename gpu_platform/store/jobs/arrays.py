@@ -133,6 +133,14 @@ def list_arrays(
 
 
 @reading
+def open_arrays(session: Session) -> list[str]:
+    """The arrays that have not ended, oldest first."""
+    live = [state.value for state in ArrayState if not state.is_terminal]
+    query = select(job_array.c.id).where(job_array.c.state.in_(live))
+    return list(session.scalars(query.order_by(job_array.c.created_at, job_array.c.id)))
+
+
+@reading
 def indices_in(session: Session, array_id: str, states: Collection[JobState]) -> list[int]:
     """The indices of the elements that have a row and are in one of these states, in ascending order."""
     wanted = (job.c.array_id == array_id) & job.c.state.in_([state.value for state in states])

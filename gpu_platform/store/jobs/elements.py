@@ -127,7 +127,8 @@ def queue_elements(session: Session, known: KnownArray, keys: Sequence[AttemptKe
 
 
 def lock_array(session: Session, array_id: str) -> JobArrayRecord:
-    """The array's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
+    """The array's row without what was submitted; nobody else changes it until the commit. Raises
+    :class:`NotFound`."""
     row = read_record(session, JobArrayRecord, _LOCK, {"array_": array_id})
     if row is None:
         raise _no_such_array(array_id)
@@ -251,7 +252,12 @@ def _element_row(known: KnownArray, index: int, kind: str | None, now: datetime,
 # ---- the statements, compiled once ----
 
 _READ = select(job_array).where(job_array.c.id == bindparam("array_"))
-_LOCK = _READ.with_for_update()
+# Without what was submitted, which may be large.
+_LOCK = (
+    select(*[column for column in job_array.c if column.name not in ("spec", "array", "shape")])
+    .where(job_array.c.id == bindparam("array_"))
+    .with_for_update()
+)
 _OF_ARRAY = update(job_array).where(job_array.c.id == bindparam("array_"))
 _ADVANCE = _OF_ARRAY.values(position=bindparam("to"))
 _STOP = _OF_ARRAY.values(stopped_by=bindparam("by"))
