@@ -191,8 +191,8 @@ def with_stages(host: HostRig) -> HostRig:
         own_pids=lambda uuid: host.agent.attempt_pids(uuid),
         on_fault=lambda fault: None,
     )
-    scrubber = Scrubber(node, host.nvml, host.home, reset=host.nvml.reset, on_failure=fitness.report)
-    sharing = Sharing(node, host.nvml, host.inventory, host.home, reset=host.nvml.reset, scrubber=scrubber)
+    scrubber = Scrubber(node, host.nvml, host.home, reset=host.agent.reset_gpu, on_failure=fitness.report)
+    sharing = Sharing(node, host.nvml, host.inventory, host.home, reset=host.agent.reset_gpu, scrubber=scrubber)
     host.restart([Accountant(host.home), fitness, CpuBinding(host.inventory, host.home), sharing])
     return host
 

@@ -61,12 +61,13 @@ async def test_each_element_runs_once_with_its_parameters(platform: Platform, tm
 
 
 async def test_no_more_elements_run_at_once_than_asked_for(platform: Platform, tmp_path: Path) -> None:
-    script = f"mkdir {tmp_path}/busy-{{index}}; ls -d {tmp_path}/busy-* | wc -l >> {tmp_path}/runs; sleep 0.2; rmdir {tmp_path}/busy-{{index}}"
+    mine, seen = f"{tmp_path}/busy-{{index}}", f"ls -d {tmp_path}/busy-* | wc -l >> {tmp_path}/runs"
+    script = f"mkdir {mine}; {seen}; sleep 0.2; rmdir {mine}"
     array_id = await platform.submit_array(shell(script), "0-9", at_once=3)
     await platform.array_ends(array_id, ArrayState.COMPLETED)
-    seen = [int(number) for number in (tmp_path / "runs").read_text().split()]
-    assert len(seen) == 10
-    assert max(seen) <= 3
+    numbers = [int(number) for number in (tmp_path / "runs").read_text().split()]
+    assert len(numbers) == 10
+    assert max(numbers) <= 3
     await platform.nothing_leaked()
 
 
