@@ -41,7 +41,7 @@ async def run(cluster: LocalCluster, client: AsyncClient, elements: int) -> None
 
 
 async def _ended(client: AsyncClient, array_id: str) -> Array:
-    while not (array := await client.array(array_id)).state.is_terminal:
+    while not (array := await client.array(array_id)).state.is_terminal:  # noqa: ASYNC110  # in other processes
         await asyncio.sleep(0.25)
     return array
 
