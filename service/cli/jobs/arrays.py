@@ -140,11 +140,11 @@ def _print_end(client: Client, array: Array) -> None:
         session.say(line)
 
 
-def _failed(client: Client, array: Array) -> list[tuple[int, str]]:
+def _failed(client: Client, array: Array) -> list[tuple[str, str]]:
     """Some elements that failed, each with the reason."""
     from gpu_platform.domain.states import JobState
 
     if not array.count(JobState.FAILED):
         return []
     found = islice(client.elements(array.id, states=[JobState.FAILED], page_size=SHOWN_FAILED), SHOWN_FAILED)
-    return [(index_of(job.id), job.failure.message if job.failure else "failed") for job in found]
+    return [(job.id, job.failure.message if job.failure else "failed") for job in found]

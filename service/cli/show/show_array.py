@@ -17,8 +17,8 @@ from service.cli.terminal import safe
 _WAIT = (JobState.PENDING, JobState.QUEUED, JobState.PREEMPTED)
 
 
-def array_details(array: Array, failed: Sequence[tuple[int, str]]) -> Group:
-    """Everything about one array. ``failed``: index and reason of some elements that failed."""
+def array_details(array: Array, failed: Sequence[tuple[str, str]]) -> Group:
+    """Everything about one array. ``failed``: id and reason of some elements that failed."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -27,12 +27,12 @@ def array_details(array: Array, failed: Sequence[tuple[int, str]]) -> Group:
     return Group(facts, *[safe(line) for line in failures(array, failed)])
 
 
-def failures(array: Array, failed: Sequence[tuple[int, str]]) -> list[str]:
+def failures(array: Array, failed: Sequence[tuple[str, str]]) -> list[str]:
     """Lines about elements that failed, and what to do."""
     if not failed:
         return []
     more = array.count(JobState.FAILED) - len(failed)
-    lines = [f"  {array.id}.{index} FAILED: {one_line(why)}" for index, why in failed]
+    lines = [f"  {one_line(job_id)} FAILED: {one_line(why)}" for job_id, why in failed]
     lines += [f"  … and {more:,} more; list them with: gpu-platform jobs list --array {array.id} --state FAILED"] * (
         more > 0
     )
