@@ -41,7 +41,12 @@ _COMMANDS = [
     ["usage"],
     ["usage", "j-1"],
     ["jobs", "list"],
+    ["jobs", "list", "--array", "a-1"],
     ["jobs", "describe", "j-1"],
+    ["jobs", "describe", "a-1"],
+    ["jobs", "cancel", "a-1", "--elements", "1"],
+    ["jobs", "retry", "a-1"],
+    ["jobs", "wait", "a-1", "--timeout", "100ms"],
     ["jobs", "checkpoints", "j-1"],
     ["jobs", "checkpoint", "j-1"],
     ["jobs", "cancel", "j-1"],
@@ -61,6 +66,7 @@ _COMMANDS = [
     ["remediation", "veto", "h:1"],
     ["submit", "--dry-run", "--", "true"],
     ["submit", "--", "true"],
+    ["submit", "--array", "0-3", "--", "true"],
 ]
 
 

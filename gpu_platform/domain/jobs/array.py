@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, fi
 from gpu_platform.domain.jobs.index_set import MAX_INDEX, IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import ArrayState, JobState
+from gpu_platform.domain.states import TERMINAL_JOB_STATES, ArrayState, JobState
 from gpu_platform.domain.texts import check_text
 
 MAX_ELEMENTS = 100_000
@@ -51,11 +51,13 @@ class ParameterTable(BaseModel):
     rows: Annotated[
         tuple[Annotated[tuple[str, ...], FailFast()], ...],
         FailFast(),
-        Field(min_length=1, max_length=MAX_ELEMENTS, examples=[[["0.1", "1"]]]),
+        Field(max_length=MAX_ELEMENTS, examples=[[["0.1", "1"]]]),
     ]
 
     @model_validator(mode="after")
     def _is_a_table(self) -> Self:
+        if not self.rows:
+            raise ValueError("the table has no rows, so there are no elements")
         if len(self.rows) * len(self.names) > MAX_PARAMETERS:
             raise ValueError(
                 f"the table has {len(self.rows)} rows of {len(self.names)} values; at most {MAX_PARAMETERS} values are "
@@ -234,6 +236,11 @@ class Array(BaseModel):
     created_at: datetime
     finished_at: datetime | None = None
     workflow_url: str | None = None
+
+    @property
+    def ended(self) -> int:
+        """How many elements have ended, however."""
+        return self.count(*TERMINAL_JOB_STATES)
 
     def count(self, *states: JobState) -> int:
         """How many elements are in one of these states."""

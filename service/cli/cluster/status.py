@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json as json_module
 import time
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli import parsing, session
+from service.cli.jobs.listing import recent
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from gpu_platform.client import Client
     from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
+    from gpu_platform.domain.jobs.array import Array
     from gpu_platform.domain.jobs.job import Job
 
 MAX_JOBS = 50
@@ -103,7 +104,7 @@ def watch(
                 time.sleep(pause_s)
 
 
-def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job], everything: bool, wide: bool) -> Group:
+def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job | Array], everything: bool, wide: bool) -> Group:
     from service.cli.show import show_gpu, tables
 
     return tables.cluster(hosts, gpus, jobs, MAX_JOBS, show_gpu.gpus_table(gpus, wide) if everything or wide else None)
@@ -120,12 +121,12 @@ def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
         return None, error.message
 
 
-def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job]]:
+def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job | Array]]:
     from gpu_platform.domain.states import JobState
 
-    live = [state for state in JobState if not state.is_terminal]
+    live = [state.value for state in JobState if not state.is_terminal]
     # Ask for one more than is shown, to know whether there are more.
-    jobs = list(islice(client.list(states=live, page_size=MAX_JOBS + 1), MAX_JOBS + 1))
+    jobs = recent(client, live, {}, MAX_JOBS + 1)
     return list(client.hosts()), list(client.gpus()), jobs
 
 
@@ -138,7 +139,7 @@ def _warnings(client: Client) -> list[str]:
         return [error.message]
 
 
-def _as_json(hosts: list[Host], gpus: list[Gpu], jobs: list[Job]) -> dict[str, Any]:
+def _as_json(hosts: list[Host], gpus: list[Gpu], jobs: list[Job | Array]) -> dict[str, Any]:
     return {
         "hosts": [host.model_dump(mode="json") for host in hosts],
         "gpus": [gpu.model_dump(mode="json") for gpu in gpus],

@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gpu_platform.domain.contracts import is_array_id
 from service.cli import parsing, session
 from service.cli.cluster import hosts
-from service.cli.jobs import checkpoints
+from service.cli.jobs import arrays, checkpoints
+from service.cli.jobs.listing import recent
 from service.cli.session import JobId
 from service.cli.submitting import submit
 
 if TYPE_CHECKING:
     from gpu_platform.domain.jobs.job import Job
+
+JobOrArray = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id of a job, an array or an element.", show_default=False)
+]
+Elements = Annotated[
+    str | None, typer.Option(metavar="INDICES", help="Of an array, only these elements: 5-9, 17 or 1,3,5-9.")
+]
 
 app = typer.Typer(help="List, describe, follow and stop jobs.", no_args_is_help=True)
 
@@ -36,15 +45,20 @@ def list_jobs(
         Literal["training", "inference", "batch", "interactive"] | None,
         typer.Option(help="Kind of work, named or inferred."),
     ] = None,
+    array: Annotated[str | None, typer.Option(metavar="ARRAY", help="The elements of this array, by index.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
     json: session.Json = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs and arrays, newest first, or the elements of one array."""
+    states = [item.upper() for item in state] if state else None
+    filters = {"namespace": namespace, "user": user, "name": name, "kind": kind}
+    if array is not None:
+        if any(filters.values()):
+            raise typer.BadParameter("all elements of an array have the same name, user and kind: --array goes alone")
+        _list_elements(array, states, limit, json)
+        return
     with session.service() as client:
-        states = [item.upper() for item in state] if state else None
-        size = min(limit, 1000)
-        found = client.list(states=states, namespace=namespace, user=user, name=name, kind=kind, page_size=size)
-        jobs = list(islice(found, limit))
+        jobs = recent(client, states, filters, limit)
     if json:
         session.print_json(jobs)
         return
@@ -53,9 +67,26 @@ def list_jobs(
     session.show(tables.jobs_table(jobs))
 
 
+def _list_elements(array_id: str, states: list[str] | None, limit: int, json: bool) -> None:
+    with session.service() as client:
+        array = client.array(array_id)
+        found = list(islice(client.elements(array_id, states=states, page_size=min(limit, 1000)), limit))
+    if json:
+        session.print_json(found)
+        return
+    from service.cli.show import tables
+
+    session.show(tables.jobs_table(found))
+    session.say(f"{array_id} is {array.state}: {tables.array_summary(array)}")
+
+
 @app.command()
-def describe(job: JobId, json: session.Json = False) -> None:
-    """Everything about one job: where and why, attempts, what it waits for, and a timeline in milliseconds."""
+def describe(job: JobOrArray, json: session.Json = False) -> None:
+    """Everything about one job: where and why, attempts, what it waits for, and a timeline in milliseconds. Of an
+    array: how many elements are in each state, and why some failed."""
+    if is_array_id(job):
+        arrays.describe(job, json)
+        return
     from gpu_platform.domain.jobs.placement import EstimateBasis
 
     with session.service() as client:
@@ -105,15 +136,27 @@ def logs(
 
 
 @app.command()
-def cancel(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
-    """Stop a job: SIGTERM, its grace, SIGKILL."""
+def cancel(
+    job: JobOrArray, elements: Elements = None, reason: session.ReasonOption = "", json: session.Json = False
+) -> None:
+    """Stop a job, an array or some of its elements: SIGTERM, the grace, SIGKILL."""
+    arrays.check_elements_option(job, elements)
+    if is_array_id(job):
+        arrays.interrupt("cancel", job, elements, reason, json)
+        return
     with session.service() as client:
         _show_order(client.cancel(job, reason), "is being cancelled", json)
 
 
 @app.command()
-def kill(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
-    """Stop a job at once: SIGKILL."""
+def kill(
+    job: JobOrArray, elements: Elements = None, reason: session.ReasonOption = "", json: session.Json = False
+) -> None:
+    """Stop a job, an array or some of its elements at once: SIGKILL."""
+    arrays.check_elements_option(job, elements)
+    if is_array_id(job):
+        arrays.interrupt("kill", job, elements, reason, json)
+        return
     with session.service() as client:
         _show_order(client.kill(job, reason), "is being killed", json)
 
@@ -126,14 +169,30 @@ def preempt(job: JobId, reason: session.ReasonOption = "", json: session.Json = 
 
 
 @app.command()
+def retry(
+    array: Annotated[str, typer.Argument(metavar="ARRAY", help="Id of an array or an element.", show_default=False)],
+    failed: Annotated[bool, typer.Option("--failed", help="Those that FAILED; the default.")] = False,
+    elements: Elements = None,
+    json: session.Json = False,
+) -> None:
+    """Run elements of an array again, with their indices and parameters: in a new array."""
+    if failed and elements is not None:
+        raise typer.BadParameter("--failed and --elements both say which elements: leave one out")
+    arrays.retry(array, elements, json)
+
+
+@app.command()
 def wait(
-    job: JobId,
+    job: JobOrArray,
     timeout: Annotated[
         float | None, typer.Option(parser=parsing.duration_s, metavar="TIME", help="How long to wait: 90s, 10m.")
     ] = None,
     json: session.Json = False,
 ) -> None:
-    """Wait until a job has ended; returns its exit code."""
+    """Wait until a job has ended; returns its exit code. Of an array: 0 if all elements completed, else 1."""
+    if is_array_id(job):
+        arrays.wait_for(job, timeout, json)
+        return
     with session.service(session.FOLLOW_PATIENCE_S) as client:
         try:
             found = client.wait(job, timeout)

@@ -15,9 +15,10 @@ from rich.text import Text
 
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, Host
+from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import GpuState, HostState, JobState
+from gpu_platform.domain.states import ArrayState, GpuState, HostState, JobState
 from gpu_platform.domain.texts import counted, duration, moment, one_line, printable
 
 _COLORS = {
@@ -26,6 +27,10 @@ _COLORS = {
     JobState.FAILED: "red",
     JobState.CANCELLED: "yellow",
     JobState.QUEUED: "cyan",
+    ArrayState.RUNNING: "green",
+    ArrayState.COMPLETED: "green",
+    ArrayState.FAILED: "red",
+    ArrayState.CANCELLED: "yellow",
     GpuState.AVAILABLE: "green",
     GpuState.DRAINING: "yellow",
     GpuState.DRAINED: "yellow",
@@ -43,8 +48,8 @@ CERTIFICATE_WARNING_S = 4 * 3600.0
 """A certificate of a day is renewed when 8 hours are left. So the renewal has failed for hours."""
 
 
-def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
-    """One row per job; the kind of work only if one of them has any. ``now``: for tests."""
+def jobs_table(jobs: Iterable[Job | Array], now: datetime | None = None) -> Table:
+    """One row per job or array; the kind of work only if one of them has any. ``now``: for tests."""
     jobs = [*jobs]
     kinds = ["KIND"] if any(kind_text(job) for job in jobs) else []
     table = plain_table("JOB", "NAME", *kinds, "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
@@ -56,18 +61,28 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
             job.spec.user,
             state(job.state),
             _gang(job.spec),
-            str(job.attempt or "-"),
+            "-" if isinstance(job, Array) else str(job.attempt or "-"),
             duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
-            _where_or_why(job, now),
+            array_summary(job) if isinstance(job, Array) else _where_or_why(job, now),
         )
     return table
 
 
-def kind_text(job: Job) -> str | None:
+def array_summary(array: Array) -> str:
+    """``1,203/2,000 done, 64 running, 3 failed``."""
+    parts = [f"{array.ended:,}/{array.size:,} done"]
+    held = [state for state in JobState if state.holds_gpus]
+    for states, word in ((held, "running"), ([JobState.FAILED], "failed"), ([JobState.CANCELLED], "cancelled")):
+        if number := array.count(*states):
+            parts.append(f"{number:,} {word}")
+    return ", ".join(parts)
+
+
+def kind_text(job: Job | Array) -> str | None:
     """The kind of work, and whether it was inferred. None: nobody knows it."""
     if job.spec.kind is not None:
         return job.spec.kind.value
-    return None if job.inferred_kind is None else f"{job.inferred_kind} (inferred)"
+    return None if isinstance(job, Array) or job.inferred_kind is None else f"{job.inferred_kind} (inferred)"
 
 
 def hosts_table(hosts: Iterable[Host], now: datetime | None = None) -> Table:
@@ -100,7 +115,11 @@ def _certificate_warning(host: Host, now: datetime) -> str | None:
 
 
 def cluster(
-    hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], limit: int, more: RenderableType | None = None
+    hosts: Sequence[Host],
+    gpus: Sequence[Gpu],
+    jobs: Sequence[Job | Array],
+    limit: int,
+    more: RenderableType | None = None,
 ) -> Group:
     """The cluster in a few lines. With ``more`` (a table of GPUs), also every host."""
     parts: list[RenderableType] = [
@@ -213,7 +232,7 @@ def gpu_history(events: Sequence[Event]) -> Table:
     return table
 
 
-def state(value: JobState | GpuState | HostState) -> Text:
+def state(value: JobState | ArrayState | GpuState | HostState) -> Text:
     """The state in its colour."""
     return Text(value.value, style=_COLORS.get(value, ""))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli import session
+from service.cli.submitting.array_options import ArrayOptions
 from service.cli.submitting.option_groups import grouped_options
 from service.cli.submitting.submit_options import (
     DependencyOptions,
@@ -24,6 +25,7 @@ from service.cli.submitting.submit_options import (
 
 if TYPE_CHECKING:
     from gpu_platform.client import Client
+    from gpu_platform.domain.jobs.array import ArraySpec
     from gpu_platform.domain.jobs.job import Job
     from gpu_platform.domain.jobs.spec import JobSpec
 
@@ -44,20 +46,25 @@ def submit(
     gpus: GpuOptions,
     program: ProgramOptions,
     secrets: SecretOptions,
+    arrays: ArrayOptions,
     dependencies: DependencyOptions,
     limits: LimitOptions,
     faults: FaultOptions,
     options: SubmitOptions,
 ) -> None:
-    """Submit a job.
+    """Submit a job, or an array of jobs.
 
     For example: gpu-platform submit --gpus 2 --gpu-memory 16GiB --time 2h -- python train.py
     """
+    words, command = arrays.split(command or [])
     typed = given(command=command or None) | gpus.fields() | program.fields() | secrets.fields()
     typed |= dependencies.fields() | limits.fields() | faults.fields()
     spec = job_spec(_with_level(typed), _with_level(_read(options.file) if options.file else {}))
+    if arrays.given:
+        submit_array(spec, arrays.spec(words), options)
+        return
     if options.dry_run:
-        _print_dry_run(spec, options.json)
+        print_dry_run(spec, options.json)
         return
     with session.service() as client:
         job = client.submit(spec, idempotency_key=options.idempotency_key)
@@ -85,7 +92,8 @@ def _stay(client: Client, job: Job, options: SubmitOptions) -> Job:
     return job
 
 
-def _print_dry_run(spec: JobSpec, json: bool) -> None:
+def print_dry_run(spec: JobSpec, json: bool) -> None:
+    """Print where and when the job would start; exit with 1 if it never would."""
     with session.service() as client:
         answer = client.dry_run(spec)
     if json:
@@ -131,6 +139,24 @@ def _with_level(fields: dict[str, Any]) -> dict[str, Any]:
         named = ", ".join(sorted(levels, key=lambda name: levels[name]))
         raise typer.BadParameter(f"there is no priority {level!r}: write {named}, or a number from -1000 to 1000")
     return {**fields, "priority": levels[level]}
+
+
+def submit_array(spec: JobSpec, array: ArraySpec, options: SubmitOptions) -> None:
+    """Submit an array, and do with it what the options say."""
+    from service.cli.jobs import arrays
+
+    if options.follow:
+        raise typer.BadParameter("--follow prints what one job writes: use --wait, and jobs logs ARRAY.INDEX")
+    if options.dry_run:
+        from gpu_platform.domain.jobs.array import element_spec
+
+        first = array.index_set[0]
+        session.say(f"element {first}, the first of {array.size:,}:")
+        print_dry_run(element_spec(spec, array, "a-0", first), options.json)
+        return
+    with session.service() as client:
+        made = client.submit_array(spec, array, idempotency_key=options.idempotency_key)
+    arrays.after_submission(made, wait=options.wait, json=options.json)
 
 
 def wait_for(client: Client, job_id: str, *, print_id: bool = False) -> Job:
