@@ -48,6 +48,11 @@ class _PlaceableSpec(Protocol):
     def checkpoints(self) -> bool: ...
 
 
+NO_TOKEN = b""
+"""Nobody waits for the answer in Temporal: the leader reserves the placement, and the job looks for it in the
+database."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """One attempt that waits for a placement: what must be placed together, for whom, and what it must not get.
@@ -69,7 +74,7 @@ class PlacementRequest:
     class_key: str = ""
     """Jobs with the same key have the same resources and exclusions: one answer serves them all. See
     ``with_class_key``."""
-    task_token: bytes = b""
+    task_token: bytes = NO_TOKEN
     """Temporal's handle of the activity that waits for the placement."""
     time_limit_s: float | None = None
     """None: it may run for ever."""
