@@ -11,7 +11,6 @@ from concurrent.futures import Executor
 
 import structlog
 
-from activities.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.store import Store, events
@@ -30,17 +29,16 @@ AWAY_S = 0.1
 class FirstPlaces:
     """Thread-safe. ``executor`` runs what blocks."""
 
-    def __init__(self, store: Store, executor: Executor, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, store: Store, executor: Executor) -> None:
         self._store = store
         self._executor = executor
-        self._patience_s = patience_s
         self._changed = threading.Condition()
         self._waiting: dict[AttemptKey, tuple[asyncio.AbstractEventLoop, asyncio.Future[ReservedPlace]]] = {}
         self._thread: threading.Thread | None = None
 
     async def wait(self, key: AttemptKey) -> ReservedPlace | None:
-        """The place that the leader reserved for a job that asks for it. None: it gave none soon, and the job does not
-        ask any more."""
+        """The place that the leader reserved for a job that asks for it. None: it gave none soon, and the job
+        must ask in the other way."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[ReservedPlace] = loop.create_future()
         with self._changed:
@@ -50,10 +48,10 @@ class FirstPlaces:
                 self._thread.start()
             self._changed.notify()
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(PATIENCE_S):
                 return await place
         except TimeoutError:
-            return await loop.run_in_executor(self._executor, first_places.stop_asking, self._store, key, utc_now())
+            return await loop.run_in_executor(self._executor, first_places.stop_asking, self._store, key)
         finally:
             with self._changed:
                 self._waiting.pop(key, None)

@@ -399,7 +399,7 @@ class DecisionLoop:
         for row, placement in decision.placements:
             PLACEMENT_DECISIONS.labels(outcome="placed").inc()
             timed = placement.model_copy(update={"decided_in_ms": decided_in_ms})
-            if row.task_token:
+            if row.is_answered_in_temporal:
                 self._answer(row, timed)
             else:
                 first.append((row, timed))

@@ -51,6 +51,8 @@ class _PlaceableSpec(Protocol):
 NO_TOKEN = b""
 """Nobody waits for the answer in Temporal: the leader reserves the placement, and the job looks for it in the
 database."""
+TOKEN_COMES = b"\0"
+"""The job does not look any more, and will ask with a task token in a moment. Until then it keeps its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class PlacementRequest:
     """Jobs with the same key have the same resources and exclusions: one answer serves them all. See
     ``with_class_key``."""
     task_token: bytes = NO_TOKEN
-    """Temporal's handle of the activity that waits for the placement."""
+    """Temporal's handle of the activity that waits for the placement. See also ``NO_TOKEN`` and ``TOKEN_COMES``."""
     time_limit_s: float | None = None
     """None: it may run for ever."""
     preemptible: bool = True
@@ -90,6 +92,11 @@ class PlacementRequest:
     """See ``with_assumed_limit``. None: backfill must not count on run times."""
     group: Annotated[str | None, Field(exclude=True)] = None
     """The rank group that it is for. None: the whole job. See ``rank_groups``."""
+
+    @property
+    def is_answered_in_temporal(self) -> bool:
+        """True if an activity waits for the placement, and its workflow reserves it."""
+        return self.task_token not in (NO_TOKEN, TOKEN_COMES)
 
     @classmethod
     def from_spec(cls, spec: _PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:

@@ -21,7 +21,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
-from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
+from gpu_platform.store.database import change, reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.dependencies import IS_WAITING, release
 from gpu_platform.store.leadership.leader import check_epoch
@@ -192,6 +192,12 @@ def leave_queue(
     return left is not None
 
 
+def replace_token(session: Session, key: AttemptKey, current: bytes, new: bytes) -> bool:
+    """Inside a transaction: another task token for an entry with the token ``current``. False: there is none."""
+    which = {"entry": key.job_id, "of_attempt": key.attempt, "of_token": current}
+    return change(session, _REPLACE_TOKEN, {**which, "new_token": new}) == 1
+
+
 def _still_avoided(session: Session, job_id: str, excluded: Sequence[str]) -> list[str]:
     """Without those that were repaired and verified since the job last had them."""
     if not excluded:
@@ -211,6 +217,15 @@ _WRITE_KEY = (
     update(queue_entry)
     .where(queue_entry.c.job_id == bindparam("entry"))
     .values(urgency=bindparam("urgent"), place=bindparam("at"))
+)
+_REPLACE_TOKEN = (
+    update(queue_entry)
+    .where(
+        queue_entry.c.job_id == bindparam("entry"),
+        queue_entry.c.attempt == bindparam("of_attempt"),
+        queue_entry.c.task_token == bindparam("of_token"),
+    )
+    .values(task_token=bindparam("new_token"))
 )
 _IN_SERVICE = [state.value for state in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)]
 _AVOIDING = (

@@ -1,8 +1,8 @@
 """The first place of a job: the leader reserves it, in the transaction in which it answers.
 
 A job that was just admitted asks without a task token. The leader reserves what it decides for such requests, many in
-one transaction, and nobody is told: the job's step looks for the reservation here. A job that gets no place soon takes
-its request back and asks again with a task token (``place_gang``); then its workflow reserves the leader's answer.
+one transaction, and nobody is told: the job's step looks for the reservation here. A job that gets no place soon asks
+again with a task token (``place_gang``). Then its workflow reserves the leader's answer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement_request import NO_TOKEN, PlacementRequest
+from gpu_platform.domain.placing.placement_request import NO_TOKEN, TOKEN_COMES, PlacementRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, reading, undone_alone, writing
 from gpu_platform.store.jobs import jobs, queue
@@ -67,7 +67,7 @@ def reserve_places(
 ) -> dict[AttemptKey, str]:
     """Reserve many placements in one transaction. Returns attempt -> why it was refused; it holds nothing then.
 
-    A request that has got a task token meanwhile, or was taken back, is refused. Raises :class:`StaleEpoch`; then
+    A job that does not ask in this way any more is refused. Raises :class:`StaleEpoch`; then
     nothing was reserved.
     """
     refused: dict[AttemptKey, str] = {}
@@ -76,6 +76,8 @@ def reserve_places(
         try:
             with undone_alone(session):
                 take_place(session, key, placement, now, task_token=NO_TOKEN)
+        except StaleEpoch:
+            raise
         except (ReservationConflict, IllegalTransition, NotFound) as error:
             refused[key] = error.message
     return refused
@@ -88,9 +90,12 @@ def reserved_places(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
 
 
 @writing
-def stop_asking(session: Session, key: AttemptKey, now: datetime) -> ReservedPlace | None:
-    """Take the request back, unless its place was reserved just now: then return that."""
-    if queue.leave_queue(session, key.job_id, now, key.attempt, NO_TOKEN):
+def stop_asking(session: Session, key: AttemptKey) -> ReservedPlace | None:
+    """Let the leader reserve nothing for the job any more. Returns the place if it was reserved just now.
+
+    The job keeps its place in the queue.
+    """
+    if queue.replace_token(session, key, NO_TOKEN, TOKEN_COMES):
         return None
     return _reserved(session, [key]).get(key)
 
