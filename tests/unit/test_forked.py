@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked.client import COMMAND, SERVER, ForkServer, program_of
+from tests.forking import SERVER
 from tests.lan import Machine
+from workers.local.forked.client import COMMAND, ForkServer, program_of
 
 SERVICE = [sys.executable, "-m", "workers.service"]
 

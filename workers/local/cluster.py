@@ -47,6 +47,9 @@ DYNAMIC_CONFIG = (
     "system.forceSearchAttributesCacheRefreshOnRead=false",
     # `place_gang` goes to the worker that asked for it, in the same answer that schedules it.
     "system.enableActivityEagerExecution=true",
+    # How many workflows, and how much of their histories, it keeps in memory. The defaults are for large machines.
+    "history.hostLevelCacheMaxSize=2000",
+    "history.hostLevelEventsCacheMaxSizeBytes=16777216",
 )
 
 
