@@ -10,7 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.forked.client import COMMAND, SERVER, Process
+from tests.forking import SERVER
+from workers.local.forked.client import COMMAND, Process
 
 NOBODY = "http://127.0.0.1:1"
 """An address where no service is."""

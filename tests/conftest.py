@@ -20,7 +20,7 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
-from tests.forked.client import SERVER
+from tests.forking import SERVER
 from tests.lan import Machine
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.state_guard import GuardedStore
@@ -93,16 +93,9 @@ def guarded_clusters() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_clusters() -> Iterator[None]:
-    """The processes of clusters are forked from one that has imported them, where that makes no difference."""
-    start_interpreter = supervision.spawn
-
-    async def spawn(argv: list[str], env: dict[str, str], output: int) -> Any:
-        if not SERVER.can_fork(argv, env):
-            return await start_interpreter(argv, env, output)
-        return SERVER.start(argv, env, stdout=output, stderr=output, dies_with_parent=True)
-
+    """The processes of clusters are forked from the same server as commands."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision, "spawn", spawn)
+        patch.setattr(supervision, "SERVER", SERVER)
         yield
     SERVER.close()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from activities.admission import AdmissionActivities
+from activities.admission import admit
 from activities.cleanup import CleanupActivities
 from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
 from activities.leader.reconciler import Reconciler
@@ -251,7 +251,7 @@ class World:
                 yield
             flow.attempt = found.closed_attempt
         if pending:
-            AdmissionActivities(self.store).admit_job(job_id)
+            admit(self.store, job_id)
             yield
         async for _ in self._attempts(flow, job_id):
             yield

@@ -40,6 +40,8 @@ from workflows.sandbox import workflow_runner
 from workflows.scheduler import SchedulerWorkflow
 
 DATABASE_THREADS = 8
+LOCAL_STEPS = 50
+"""How many steps in the database may be under way. Most wait for a thread, or for the leader."""
 
 
 def control_worker(
@@ -58,7 +60,7 @@ def control_worker(
     ``signs_orders``: hosts obey signed orders only. ``checked``: run workflows in the sandbox, as tests do. ``cached``:
     how many workflows are kept between their tasks.
     """
-    admission = AdmissionActivities(store)
+    admission = AdmissionActivities(store, executor)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
     arrays = ArrayActivities(store)
@@ -118,7 +120,7 @@ def control_worker(
         workflow_runner=workflow_runner(checked=checked),
         max_cached_workflows=cached,
         max_concurrent_workflow_tasks=50,
-        max_concurrent_local_activities=DATABASE_THREADS,
+        max_concurrent_local_activities=LOCAL_STEPS,
         max_concurrent_activities=DATABASE_THREADS,
         # How long the workflows of a dead worker wait for it before another worker takes them.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),

@@ -22,7 +22,7 @@ from workflows.attempts.endings import Ending, after_failure, interruption, not_
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
 from workflows.attempts.launching import launch_hosts, prepare_hosts, with_gang
-from workflows.attempts.placing import place_and_reserve
+from workflows.attempts.placing import place_and_reserve, resume_on_first_place
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
@@ -31,7 +31,7 @@ from workflows.steps import sleep_until, until
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.admission import AdmissionActivities
+    from activities.admission import AdmissionActivities, ReservedPlacement
     from activities.dependencies import DependencyActivities
     from activities.interrupts import InterruptActivities
     from activities.reservation import ReservationActivities, StartedFrom
@@ -81,6 +81,8 @@ class JobWorkflow:
         self._attempt = Attempt(self._spec, self._key, self._stop)
         self._stopping: list[asyncio.Task[Any]] = []
         """Stops that earlier attempts sent to lost hosts."""
+        self._reserved: ReservedPlacement | None = None
+        """What the leader reserved for the first attempt while the job was admitted."""
         self._handover: Handover | None = None
         """What the previous attempt left to the next one."""
 
@@ -152,7 +154,9 @@ class JobWorkflow:
     def host_lost(self, lost: HostLost) -> None:
         """Signal: a host is LOST. Ignored unless the current attempt holds something there."""
         held = self._attempt.placement.hosts if self._attempt.placement else []
-        if lost.attempt == self._progress.attempt and lost.host in held:
+        is_current = lost.attempt == self._progress.attempt and lost.host in held
+        # The leader may have reserved the first attempt's place, of which the admission just tells.
+        if is_current or self._timeline.state is JobState.PENDING:
             self._attempt.lost.setdefault(lost.host, lost)
 
     @workflow.signal
@@ -200,13 +204,18 @@ class JobWorkflow:
 
     async def _admit(self) -> JobResult | None:
         """Put the job into the queue. Returns the job's result if it was withdrawn before; raises if it is refused."""
-        admission = await database_step(AdmissionActivities.admit_job, self._id, summary="Admission")
+        admission = await database_step(
+            AdmissionActivities.admit_job,
+            self._id,
+            summary="Admission; placement and its atomic reservation, if there is room now",
+        )
         if admission.withdrawn:
             return JobResult(state=JobState.CANCELLED, attempts=0)
         if admission.failure is not None:
             await self._finish(self._attempt, Ending(state=JobState.FAILED, failure=admission.failure))
             raise job_failed(admission.failure)
         self._timeline.enter(JobState.QUEUED, "admitted")
+        self._reserved = admission.reserved
         return None
 
     async def _wait_for_other_jobs(self) -> JobResult | None:
@@ -288,7 +297,8 @@ class JobWorkflow:
         self._progress.attempt += 1
         self._timeline.attempt = self._progress.attempt
         handover, self._handover = self._handover, None
-        self._attempt = attempt = Attempt(self._spec, self._key, self._stop)
+        lost = self._attempt.lost if self._reserved is not None else {}
+        self._attempt = attempt = Attempt(self._spec, self._key, self._stop, lost=lost)
         if handover is not None:
             attempt.placement = handover.placement
             attempt.terms, attempt.may_run = dict(handover.terms), handover.may_run
@@ -301,7 +311,10 @@ class JobWorkflow:
     async def _run_attempt(self, attempt: Attempt, handover: Handover | None) -> Ending:
         """Place, reserve, prepare, launch and watch. Returns how the attempt ended."""
         try:
-            if handover is None:
+            reserved, self._reserved = self._reserved, None
+            if reserved is not None:
+                placed = resume_on_first_place(attempt, reserved, self._timeline)
+            elif handover is None:
                 placed = await place_and_reserve(attempt, self._progress, self._timeline)
             else:
                 placed = await resume_on_kept_reservation(attempt, handover, self._timeline)

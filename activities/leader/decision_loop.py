@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -43,6 +43,7 @@ from gpu_platform.store import Store, events, state
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import queue, run_times
 from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import first_places
 
 log = structlog.get_logger()
 
@@ -393,13 +394,28 @@ class DecisionLoop:
         for row in decision.expired:
             PLACEMENT_DECISIONS.labels(outcome="expired").inc()
             log.warning("scheduler.proposal_expired", job=row.job_id, attempt=row.attempt)
+        decided_in_ms = round(elapsed * 1000, 3)
+        first: list[tuple[PlacementRequest, Placement]] = []
         for row, placement in decision.placements:
             PLACEMENT_DECISIONS.labels(outcome="placed").inc()
-            self._answer(row, placement.model_copy(update={"decided_in_ms": round(elapsed * 1000, 3)}))
+            timed = placement.model_copy(update={"decided_in_ms": decided_in_ms})
+            if row.is_answered_in_temporal:
+                self._answer(row, timed)
+            else:
+                first.append((row, timed))
+        self._reserve_first(first)
         for preemption in decision.preemptions:
             self._preempt(preemption)
         if decision.reasons:
             queue.set_reasons(self._store, decision.reasons, datetime.now(UTC))
+
+    def _reserve_first(self, placements: Sequence[tuple[PlacementRequest, Placement]]) -> None:
+        """Reserve the first places of jobs. A job whose place is refused asks again by itself."""
+        if not placements:
+            return
+        for key, why in first_places.reserve_places(self._store, placements, utc_now()).items():
+            log.info("scheduler.first_place_refused", job=key.job_id, reason=why)
+            self._core.reject(key.job_id, key.attempt)
 
     def _preempt(self, preemption: Preemption) -> None:
         for job_id, attempt in preemption.victims:

@@ -28,7 +28,7 @@ from activities.leader.preemptions import PreemptionOrder
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
-from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementRequest
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
@@ -86,10 +86,10 @@ class LeaderActivities:
             task.add_done_callback(messages.discard)
 
         def answer(row: PlacementRequest, placement: Placement) -> None:
-            if row.task_token:
-                loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
-            else:
+            if row.task_token == TO_ARRAY:
                 loop.call_soon_threadsafe(elements.add, row, placement)
+            else:
+                loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
 
         def send_preemption(order: PreemptionOrder) -> None:
             loop.call_soon_threadsafe(lambda: send(self._send_preemption(order)))

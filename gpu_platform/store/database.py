@@ -211,6 +211,18 @@ def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concaten
     return transaction
 
 
+@contextmanager
+def undone_alone(session: Session) -> Iterator[None]:
+    """Inside a transaction: if the block raises, only what it wrote is undone, and its events are not written."""
+    events = len(session.info.get("events", ()))
+    try:
+        with session.begin_nested():
+            yield
+    except BaseException:
+        del session.info.get("events", [])[events:]
+        raise
+
+
 def insert_new(session: Session, table: Table, row: Mapping[str, Any]) -> bool:
     """Insert the row unless its key exists. Returns whether it was inserted.
 

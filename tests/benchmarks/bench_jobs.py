@@ -28,6 +28,7 @@ from gpu_platform.hosts.system.paths import control_dir, node_dir
 from tests.hosts_rig import RESET_FOR_EVER
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.forked.client import SERVER
 
 HOSTS = 8
 NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1, gpus=ResourceRequest(gpus_per_host=1))
@@ -160,10 +161,16 @@ async def host_loss(cluster: LocalCluster, client: AsyncClient) -> None:
 
 
 def memory(cluster: LocalCluster) -> None:
-    for child in cluster.children:
-        status = Path(f"/proc/{child.pid}/status").read_text()
-        rss = int(status.split("VmRSS:")[1].split()[0]) / 1024
-        print(f"  RSS {child.name:14} {rss:6.0f} MiB")
+    """PSS counts a page that several processes share once in all: what a process adds to the machine."""
+    total = 0.0
+    pids = [(child.name, child.pid) for child in cluster.children]
+    pids += [("fork server", SERVER.pid)] if SERVER.pid is not None else []
+    for name, pid in pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        rss, pss = (int(rollup.split(f"{what}:")[1].split()[0]) / 1024 for what in ("Rss", "Pss"))
+        total += 0.0 if name.startswith("node-") else pss
+        print(f"  {name:14} RSS {rss:6.0f} MiB, PSS {pss:6.0f} MiB")
+    print(f"  control plane: PSS {total:.0f} MiB")
 
 
 def cpu_seconds(cluster: LocalCluster) -> dict[str, float]:

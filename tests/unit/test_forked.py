@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked.client import COMMAND, SERVER, ForkServer, program_of
+from tests.forking import SERVER
 from tests.lan import Machine
+from workers.local.forked.client import COMMAND, ForkServer, Process, program_of
 
 SERVICE = [sys.executable, "-m", "workers.service"]
 
@@ -63,6 +64,30 @@ async def test_children_end_with_a_server_that_is_killed(tmp_path: Path) -> None
     await asyncio.wait_for(ended, 20)
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)
+
+
+async def test_a_server_that_was_killed_is_replaced_and_the_ends_of_its_children_are_known(tmp_path: Path) -> None:
+    server = ForkServer(("workers.scheduler",))
+    env = {**os.environ, "GPU_PLATFORM_STATE_DIR": str(tmp_path), "GPU_PLATFORM_TEMPORAL__ADDRESS": "127.0.0.1:1"}
+    argv = [sys.executable, "-m", "workers.scheduler"]
+    with (tmp_path / "log").open("wb") as log:
+
+        def start() -> Process:
+            return server.start(argv, env, stdout=log.fileno(), stderr=log.fileno(), dies_with_parent=True)
+
+        child = start()
+        killed = server.pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        assert await asyncio.wait_for(child.wait(), 30) == -signal.SIGTERM
+        assert server.pid is None
+        second = start()
+        assert server.pid not in (None, killed)
+        shown = Path(f"/proc/{second.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        assert shown == [b"python", b"-m", b"workers.scheduler"]
+        second.kill()
+        assert await second.wait() == -signal.SIGKILL
+    server.close()
 
 
 def test_what_would_not_be_the_same_is_not_forked(can_jail: None) -> None:

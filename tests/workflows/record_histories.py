@@ -80,6 +80,16 @@ async def success_at_once(platform: Platform) -> str:
     raise AssertionError("no job ended while its launch lingered")
 
 
+async def placed_with_its_admission(platform: Platform) -> str:
+    """The leader reserved the place while the job was admitted."""
+    for _ in range(50):
+        job_id = await platform.submit(shell("sleep 0.5"))
+        await platform.ends(job_id, JobState.COMPLETED)
+        if "place_gang" not in await activities(platform, job_id):
+            return job_id
+    raise AssertionError("no job got its place while it was admitted")
+
+
 async def gang_on_two_hosts(platform: Platform) -> str:
     job_id = await platform.submit(shell("sleep 0.3", gpus=ResourceRequest(hosts=2, gpus_per_host=2), rank_per="gpu"))
     await platform.ends(job_id, JobState.COMPLETED)
@@ -289,6 +299,7 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         success,
         success_at_once,
+        placed_with_its_admission,
         gang_on_two_hosts,
         xid_retry,
         cancel_while_queued,

@@ -14,12 +14,13 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
+import activities.first_places
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
-from gpu_platform.store.reservations import reserving
+from gpu_platform.store.reservations import first_places, reserving
 from tests.harness import Platform
 from tests.waiting import eventually
 
@@ -71,6 +72,8 @@ async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tm
 
 async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation is a local step, of which Temporal knows nothing while it waits for the database."""
+    monkeypatch.setattr(activities.first_places, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(first_places, "reserve_places", lambda _store, _decided, _now: {})
     reserve = reserving.reserve_gang
     began, locked, reserved = threading.Event(), threading.Event(), threading.Event()
 
@@ -90,6 +93,32 @@ async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatc
         assert not reserved.is_set(), "the cancel came while the reservation waited"
     await platform.ends(job_id, JobState.CANCELLED)
     assert reserved.is_set()
+    kinds = platform.kinds(job_id)
+    assert kinds.index("gang.reserved") < kinds.index("gang.released"), "what it took is given back"
+    assert "job.running" not in kinds
+    await platform.nothing_leaked()
+
+
+async def test_while_the_leader_reserves_its_first_place(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workflow does not know yet that it holds GPUs."""
+    monkeypatch.setattr(activities.first_places, "PATIENCE_S", 20.0)
+    reserve = first_places.reserve_places
+    began, go_on, reserved = threading.Event(), threading.Event(), threading.Event()
+
+    def reserve_when_allowed(*args: Any) -> Any:
+        began.set()
+        assert go_on.wait(20)
+        refused = reserve(*args)
+        reserved.set()
+        return refused
+
+    monkeypatch.setattr(first_places, "reserve_places", reserve_when_allowed)
+    job_id = await platform.submit(SLEEP)
+    await eventually(began.is_set, "the reservation to begin")
+    await platform.signal(job_id, "cancel")
+    assert not reserved.is_set(), "the cancel came while the leader reserved"
+    go_on.set()
+    await platform.ends(job_id, JobState.CANCELLED)
     kinds = platform.kinds(job_id)
     assert kinds.index("gang.reserved") < kinds.index("gang.released"), "what it took is given back"
     assert "job.running" not in kinds

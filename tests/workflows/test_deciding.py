@@ -69,7 +69,10 @@ async def test_a_job_whose_token_temporal_forgot_asks_again(start: Start) -> Non
         await platform.reaches(blocker, JobState.RUNNING)
         waiting = await platform.submit(shell("true"))
         await waits_because(platform, waiting, "waiting_for_gpus")
-        [row] = queue.read_queue(platform.store)
+        asked = await eventually(
+            lambda: [one for one in queue.read_queue(platform.store) if one.is_answered_in_temporal], "a task token"
+        )
+        [row] = asked
         newer = row.task_token + b"\x20\xff\x7f"  # the number of the event that scheduled it: the last field 4 counts
         queue.enqueue(
             platform.store, waiting, 1, task_token=newer, excluded_gpus=[], excluded_hosts=[], now=datetime.now(UTC)

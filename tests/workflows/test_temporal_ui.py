@@ -11,13 +11,17 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
+import activities.first_places
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from gpu_platform.store.reservations import first_places
 from tests.harness import Platform
 from tests.waiting import eventually
+from workflows.job import JobStatus
 
+AT_ONCE = "Admission; placement and its atomic reservation, if there is room now"
 GANG = JobSpec(command=["sleep", "600"], gpus=ResourceRequest(hosts=2, gpus_per_host=2), grace_s=0)
 
 
@@ -27,7 +31,9 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
         yield platform
 
 
-async def test_every_step_has_a_name(platform: Platform) -> None:
+async def test_every_step_has_a_name(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activities.first_places, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(first_places, "reserve_places", lambda _store, _decided, _now: {})
     job_id = await platform.submit(GANG)
     await platform.reaches(job_id, JobState.RUNNING)
     await platform.signal(job_id, "kill")
@@ -38,7 +44,7 @@ async def test_every_step_has_a_name(platform: Platform) -> None:
     summaries = [summary_of(event) for event in history.events if event.event_type in steps]
     assert [text for text in summaries if text is None] == []
     read = [text for text in summaries if text]
-    assert read[:2] == ["Admission", "Placement: wait for the scheduler"]
+    assert read[:2] == [AT_ONCE, "Placement: wait for the scheduler"]
     assert read[2] == "Reservation on a, b"
     assert sorted(read[3:5]) == [f"Host set-up on {host}: GPUs, directories, program" for host in "ab"]
     assert read[5] == "Job is STARTING: every host is ready"
@@ -47,6 +53,22 @@ async def test_every_step_has_a_name(platform: Platform) -> None:
     assert sorted(read[9:11]) == ["Health watch on a", "Health watch on b"]
     assert {"Stop of all ranks on a", "Stop of all ranks on b"} <= set(read[11:])
     assert read[-1] == "Release: job becomes CANCELLED"
+
+
+async def test_a_place_that_came_with_the_admission_is_seen(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities.first_places, "PATIENCE_S", 20.0)
+    job_id = await platform.submit(GANG)
+    await platform.reaches(job_id, JobState.RUNNING)
+    history = await platform.client.get_workflow_handle(job_id).fetch_history()
+    read = [text for text in map(summary_of, history.events) if text]
+    assert AT_ONCE in read
+    assert not [text for text in read if text.startswith(("Placement", "Reservation"))]
+    status = await platform.client.get_workflow_handle(job_id).query("status", result_type=JobStatus)
+    assert [line for line in status.timeline if "placed: " in line]
+    await platform.signal(job_id, "kill")
+    await platform.ends(job_id, JobState.CANCELLED)
 
 
 async def test_a_pending_watch_shows_the_health_of_the_job(platform: Platform) -> None:

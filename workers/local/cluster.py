@@ -47,6 +47,9 @@ DYNAMIC_CONFIG = (
     "system.forceSearchAttributesCacheRefreshOnRead=false",
     # `place_gang` goes to the worker that asked for it, in the same answer that schedules it.
     "system.enableActivityEagerExecution=true",
+    # How many workflows, and how much of their histories, it keeps in memory. The defaults are for large machines.
+    "history.hostLevelCacheMaxSize=2000",
+    "history.hostLevelEventsCacheMaxSizeBytes=16777216",
 )
 
 
@@ -309,6 +312,8 @@ class LocalCluster:
             # Without WAL a file database is five times slower under load. With FULL, what Temporal acknowledged (a
             # start or a signal) is on disk.
             "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=FULL",
+            # 40 MiB of log: a page that many commits write is copied to the database once, not after each 30 commits.
+            "--sqlite-pragma", "wal_autocheckpoint=10000",
             *[part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)],
             *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
         ]  # fmt: skip

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import queue
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+
+from workers.local.forked.client import SERVER, Process
 
 log = structlog.get_logger()
 
@@ -30,8 +33,16 @@ def _die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-async def spawn(argv: list[str], env: dict[str, str], output: int) -> asyncio.subprocess.Process:
-    """Start a child with this environment. Its output goes to the file descriptor ``output``."""
+async def spawn(argv: list[str], env: dict[str, str], output: int) -> asyncio.subprocess.Process | Process:
+    """Start a child with this environment. Its output goes to the file descriptor ``output``.
+
+    The platform's own programs are forked from a process that has imported them.
+    """
+    try:
+        if SERVER.can_fork(argv, env):
+            return SERVER.start(argv, env, stdout=output, stderr=output, dies_with_parent=True)
+    except (OSError, queue.Empty) as error:  # the server was killed just now
+        log.warning("process.not_forked", argv=argv, error=str(error))
     return await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -51,7 +62,7 @@ class ChildProcess:
     log_file: Path
     env: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
-    _process: asyncio.subprocess.Process | None = None
+    _process: asyncio.subprocess.Process | Process | None = None
     _keeper: asyncio.Task[None] | None = None
     _stopping: bool = False
 

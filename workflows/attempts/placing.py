@@ -6,6 +6,7 @@ import asyncio
 
 from temporalio import workflow
 
+from activities.admission import ReservedPlacement
 from activities.placement import PlacementActivities, PlaceRequest
 from activities.reservation import ReservationActivities, ReserveRequest
 from gpu_platform.domain.jobs.job import JobProgress
@@ -36,6 +37,15 @@ async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: J
             return INTERRUPTED if attempt.interrupted() else placement
         timeline.note(f"place again: {reserved.conflict}")
         attempt.placement = None
+
+
+def resume_on_first_place(
+    attempt: Attempt, reserved: ReservedPlacement, timeline: JobTimeline
+) -> Placement | Interrupted:
+    """Go on with the place that the leader reserved while the job was admitted."""
+    attempt.placement, attempt.terms, attempt.may_run = reserved.placement, reserved.terms, reserved.repeated
+    timeline.enter(JobState.ALLOCATED, f"placed: {reserved.placement.why}")
+    return INTERRUPTED if attempt.interrupted() else reserved.placement
 
 
 async def _place(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:

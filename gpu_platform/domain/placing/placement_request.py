@@ -48,6 +48,15 @@ class _PlaceableSpec(Protocol):
     def checkpoints(self) -> bool: ...
 
 
+NO_TOKEN = b""
+"""Nobody waits for the answer in Temporal: the leader reserves the placement, and the job looks for it in the
+database."""
+TO_ARRAY = b"\1"
+"""The workflow of the array that has the job as an element gets the answer as a signal."""
+TOKEN_COMES = b"\0"
+"""The job does not look any more, and will ask with a task token in a moment. Until then it keeps its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """One attempt that waits for a placement: what must be placed together, for whom, and what it must not get.
@@ -69,8 +78,9 @@ class PlacementRequest:
     class_key: str = ""
     """Jobs with the same key have the same resources and exclusions: one answer serves them all. See
     ``with_class_key``."""
-    task_token: bytes = b""
-    """Temporal's handle of the activity that waits for the placement."""
+    task_token: bytes = NO_TOKEN
+    """Temporal's handle of the activity that waits for the placement. See also ``NO_TOKEN``, ``TO_ARRAY`` and
+    ``TOKEN_COMES``."""
     time_limit_s: float | None = None
     """None: it may run for ever."""
     preemptible: bool = True
@@ -85,6 +95,11 @@ class PlacementRequest:
     """See ``with_assumed_limit``. None: backfill must not count on run times."""
     group: Annotated[str | None, Field(exclude=True)] = None
     """The rank group that it is for. None: the whole job. See ``rank_groups``."""
+
+    @property
+    def is_answered_in_temporal(self) -> bool:
+        """True if a workflow waits for the placement, and reserves it."""
+        return self.task_token not in (NO_TOKEN, TOKEN_COMES)
 
     @classmethod
     def from_spec(cls, spec: _PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:

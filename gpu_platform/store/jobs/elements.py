@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.array import ArraySpec, element_spec
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementRequest
 from gpu_platform.domain.states import ArrayState, JobState, check_transition
 from gpu_platform.store.database import Store, insert_all_new, read_record, reading, writing
 from gpu_platform.store.events import append_event
@@ -117,7 +117,8 @@ def queue_elements(session: Session, known: KnownArray, keys: Sequence[AttemptKe
 
     They come one after the other, so that a job that is submitted meanwhile waits only for those before it.
     """
-    entry = queue.entry_of(PlacementRequest.from_spec(known.spec, "", 1, 0.0).with_class_key(), enqueued_at=now)
+    request = replace(PlacementRequest.from_spec(known.spec, "", 1, 0.0).with_class_key(), task_token=TO_ARRAY)
+    entry = queue.entry_of(request, enqueued_at=now)
     rows: list[dict[str, Any]] = []
     for number, key in enumerate(keys):
         at = now + timedelta(microseconds=number)

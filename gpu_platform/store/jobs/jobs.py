@@ -106,21 +106,26 @@ def admit_job(store: Store, job_id: str, now: datetime) -> Job:
     :raises ImpossibleRequest: all registered hosts together could never hold it; nothing is changed then.
     :raises OverQuota: its namespace may not ask for it, or has too many jobs waiting; nothing is changed then.
     """
-    return _admit_job(store, job_id, store, now)
+    return job_of(_admit_job(store, job_id, store, now))
 
 
 @writing
-def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
+def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> JobRecord:
+    return admit_row(session, job_id, store, now)
+
+
+def admit_row(session: Session, job_id: str, store: Store, now: datetime) -> JobRecord:
+    """Inside a transaction: see :func:`admit_job`. Returns the locked row."""
     row = lock_job(session, job_id)
     if row.state != JobState.PENDING:
-        return job_of(row)
+        return row
     spec = JobSpec.model_validate_json(row.spec)
     check_quotas(session, spec)
     check_possible(store, session, spec)
     later = spec.begin_at is not None and spec.begin_at > now
     # It comes into the queue at its time. Until then nobody misses it there.
     columns = {"retry_at": spec.begin_at, "queued_at": spec.begin_at} if later else None
-    return job_of(change_job(session, row, JobState.QUEUED, now, "control", columns))
+    return change_job(session, row, JobState.QUEUED, now, "control", columns)
 
 
 @reading

@@ -14,13 +14,14 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
-from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
+from gpu_platform.store.database import change, reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.dependencies import IS_WAITING, release
 from gpu_platform.store.leadership.leader import check_epoch
@@ -57,12 +58,27 @@ def enqueue(
             allowed=sorted(JOB_TRANSITIONS[JobState(row.state)]),
         )
     excluded_gpus = _still_avoided(session, job_id, excluded_gpus)
+    key = AttemptKey(job_id=job_id, attempt=attempt)
+    join_queue(session, key, row, task_token, now, excluded_gpus=excluded_gpus, excluded_hosts=excluded_hosts)
+
+
+def join_queue(
+    session: Session,
+    key: AttemptKey,
+    row: Any,
+    task_token: bytes,
+    now: datetime,
+    *,
+    excluded_gpus: Sequence[str] = (),
+    excluded_hosts: Sequence[str] = (),
+) -> None:
+    """Inside a transaction that locked the row of a QUEUED job: see :func:`enqueue`."""
     since = row.queued_at or now
     spec = JobSpec.model_validate_json(row.spec)
     if spec.after:
-        release(session, job_id, now)  # its workflow knows that it may go on; an older database may not
+        release(session, key.job_id, now)  # its workflow knows that it may go on; an older database may not
     request = replace(
-        PlacementRequest.from_spec(spec, job_id, attempt, since.timestamp()),
+        PlacementRequest.from_spec(spec, key.job_id, key.attempt, since.timestamp()),
         priority=row.priority,
         namespace=row.namespace,
         user=row.user,
@@ -72,7 +88,7 @@ def enqueue(
     )
     entry = entry_of(request.with_class_key(), enqueued_at=since)
     upsert(session, queue_entry, entry)
-    append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
+    append_event(session, "queue.added", "control", now, job_id=key.job_id, attempt=key.attempt)
 
 
 def clear_exclusions(session: Session, gpu_uuid: str, now: datetime) -> None:
@@ -164,14 +180,22 @@ def waiting_by_reason(session: Session) -> dict[str, int]:
 
 def leave_queue(
     session: Session, job_id: str, now: datetime, attempt: int | None = None, task_token: bytes | None = None
-) -> None:
-    """Inside a transaction: delete the job's entry (only that of ``attempt``, of ``task_token``), with an event."""
+) -> bool:
+    """Inside a transaction: delete the job's entry (only that of ``attempt``, of ``task_token``), with an event.
+    Returns whether there was one."""
     statement, which = _LEAVE, {"entry": job_id, "of_attempt": attempt, "of_token": task_token}
     if attempt is not None:
         statement = _LEAVE_ATTEMPT if task_token is None else _LEAVE_TOKEN
     left = session.scalar(statement, which)
     if left is not None:
         append_event(session, "queue.removed", "control", now, job_id=job_id, attempt=left)
+    return left is not None
+
+
+def replace_token(session: Session, key: AttemptKey, current: bytes, new: bytes) -> bool:
+    """Inside a transaction: another task token for an entry with the token ``current``. False: there is none."""
+    which = {"entry": key.job_id, "of_attempt": key.attempt, "of_token": current}
+    return change(session, _REPLACE_TOKEN, {**which, "new_token": new}) == 1
 
 
 def _still_avoided(session: Session, job_id: str, excluded: Sequence[str]) -> list[str]:
@@ -193,6 +217,15 @@ _WRITE_KEY = (
     update(queue_entry)
     .where(queue_entry.c.job_id == bindparam("entry"))
     .values(urgency=bindparam("urgent"), place=bindparam("at"))
+)
+_REPLACE_TOKEN = (
+    update(queue_entry)
+    .where(
+        queue_entry.c.job_id == bindparam("entry"),
+        queue_entry.c.attempt == bindparam("of_attempt"),
+        queue_entry.c.task_token == bindparam("of_token"),
+    )
+    .values(task_token=bindparam("new_token"))
 )
 _IN_SERVICE = [state.value for state in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)]
 _AVOIDING = (

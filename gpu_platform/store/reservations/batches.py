@@ -16,6 +16,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError, ReservationConflict
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import undone_alone
 from gpu_platform.store.reservations.attempts import AttemptResult, set_running, write_end
 from gpu_platform.store.reservations.reserving import Taken, take_place
 
@@ -76,11 +77,8 @@ def end_attempts(session: Session, ends: Iterable[EndedAttempt], now: datetime) 
 
 def _alone(session: Session, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | PlatformError:
     """Run ``function``. If it refuses, undo what it did in this transaction, and return the refusal."""
-    events = session.info.setdefault("events", [])
-    before = len(events)
     try:
-        with session.begin_nested():
+        with undone_alone(session):
             return function(*args, **kwargs)
     except PlatformError as error:
-        del events[before:]
         return error

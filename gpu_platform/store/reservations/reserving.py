@@ -52,11 +52,13 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     return take_place(session, key, placement, now)
 
 
-# ---- the steps, inside a transaction; batches.py, handover.py and restoring.py use them too ----
+# ---- the steps, inside a transaction; batches.py, first_places.py, handover.py and restoring.py use them too ----
 
 
-def take_place(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> Taken:
-    """Inside a transaction: see :func:`reserve_gang`."""
+def take_place(
+    session: Session, key: AttemptKey, placement: Placement, now: datetime, *, task_token: bytes | None = None
+) -> Taken:
+    """Inside a transaction: see :func:`reserve_gang`. ``task_token``: only if the job's entry in the queue has it."""
     row = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, row):
         if lock_held(session, key):
@@ -66,7 +68,10 @@ def take_place(session: Session, key: AttemptKey, placement: Placement, now: dat
     take_job(session, key, placement, now)
     _check_epoch(session, placement)
     take_gpus(session, key, placement, now)
-    leave_queue(session, key.job_id, now)
+    if task_token is None:
+        leave_queue(session, key.job_id, now)
+    elif not leave_queue(session, key.job_id, now, key.attempt, task_token):
+        raise ReservationConflict(f"attempt {key} does not ask in this way any more")
     announce(session, key, placement, now)
     return Taken(host_terms(session, key, placement.hosts))
 

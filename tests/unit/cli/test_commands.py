@@ -34,7 +34,6 @@ from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.command_line import run, start
-from tests.forked.client import COMMAND
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
 from tests.unit.service.api_server import (
     LogFiles,
@@ -44,6 +43,7 @@ from tests.unit.service.api_server import (
     temporal_dev_server,
 )
 from tests.waiting import eventually
+from workers.local.forked.client import COMMAND
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -18,10 +19,23 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from tests.forked.server import LARGEST_MESSAGE
+from workers.local.forked.server import LARGEST_MESSAGE
 
 PROGRAMS = ("workers.service", "workers.control", "workers.scheduler", "workers.node", "workers.gateway")
+MODULES = (
+    "workers.service",
+    "workers.control",
+    "workers.scheduler",
+    "workers.node.main",
+    # What they import later, when they need it.
+    "gpu_platform.store.migrate",
+    "anyio._backends._asyncio",
+    "httpcore",
+    "uvicorn.protocols.websockets.auto",
+)
 COMMAND = str(Path(sys.executable).with_name("gpu-platform"))
+_ROOM_IN_PS = "." * 100
+_END_PATIENCE_S = 10.0
 _NAMESPACES = ("net", "mnt", "uts", "ipc", "user", "cgroup")
 
 
@@ -79,13 +93,19 @@ class Process:
 class ForkServer:
     """One fork server, and the connection to it. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = MODULES) -> None:
+        self._modules = modules
         self._lock = threading.Lock()
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._living: dict[int, Future[int]] = {}
         self._server: subprocess.Popen[bytes] | None = None
         self._surroundings: tuple[str, ...] = ()
         self._connection: socket.socket
+
+    @property
+    def pid(self) -> int | None:
+        """That of the server. None: it does not run."""
+        return None if self._server is None else self._server.pid
 
     def can_fork(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
         """Whether a forked process would be as a new one: the program is known, and this thread and the server are in
@@ -163,10 +183,12 @@ class ForkServer:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.forked.server", str(theirs.fileno())]
+            which = [str(theirs.fileno()), ",".join(self._modules), _ROOM_IN_PS]
+            command = [sys.executable, "-m", "workers.local.forked.server", *which]
             # Libraries of numerics start threads when they are imported, which a fork would lose.
-            env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env)
+            env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+            # A session of its own: Ctrl-C at the terminal is not meant for it.
+            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, start_new_session=True)
         self._connection = ours
         threads = json.loads(ours.recv(LARGEST_MESSAGE))["threads"]
         assert threads == 1, f"the fork server has {threads} threads: a child would have one of them"
@@ -174,18 +196,47 @@ class ForkServer:
         threading.Thread(target=self._read, name="fork-server", daemon=True).start()
 
     def _read(self) -> None:
-        while message := self._connection.recv(LARGEST_MESSAGE):
-            note: dict[str, Any] = json.loads(message)
-            if "pid" in note:
-                # Set here and not by the caller: the child may end before that.
-                self._living[note["pid"]] = note["ended"] = Future()
-                self._answers.put(note)
-            else:
-                self._living.pop(note["ended"]).set_result(note["code"])
+        connection = self._connection
+        with contextlib.suppress(ConnectionError):  # it was killed
+            while message := connection.recv(LARGEST_MESSAGE):
+                note: dict[str, Any] = json.loads(message)
+                if "pid" in note:
+                    # Set here and not by the caller: the child may end before that.
+                    self._living[note["pid"]] = note["ended"] = Future()
+                    self._answers.put(note)
+                else:
+                    self._living.pop(note["ended"]).set_result(note["code"])
+        living, self._living = self._living, {}
+        self._forget(connection)
+        for pid, ended in living.items():
+            _wait_for_orphan(pid)
+            ended.set_result(-signal.SIGTERM)
+
+    def _forget(self, connection: socket.socket) -> None:
+        """The server behind this connection has ended. The next start begins another."""
+        with self._lock:
+            if self._server is not None and self._connection is connection:
+                self._server.wait(30)
+                connection.close()
+                self._server = None
 
 
 SERVER = ForkServer()
-"""That of this test process. It starts when it is first used, and ends with the session (``conftest.py``)."""
+"""That of this process. It starts when it is first used."""
+
+
+def _wait_for_orphan(pid: int) -> None:
+    """Wait for the end of a child whose server has died. The kernel sent it SIGTERM."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select.select([pidfd], [], [], _END_PATIENCE_S)[0]:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [])
+    finally:
+        os.close(pidfd)
 
 
 def _surroundings(process: str) -> tuple[str, ...]:

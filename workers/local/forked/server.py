@@ -1,7 +1,8 @@
-"""The process that imports the platform's programs and forks them: ``python -m tests.forked.server FD``.
+"""The process that imports programs and forks them: ``python -m workers.local.forked.server FD MODULES ROOM``.
 
-It has one thread, so a forked child is as good as a new process. It ends with the connection at descriptor FD, and its
-children get SIGTERM from the kernel then.
+MODULES are what it imports, with commas in between. ROOM is text in whose place ``ps`` shows what a child runs. The
+server has one thread, so a forked child is as good as a new process. It ends with the connection at descriptor FD, and
+its children get SIGTERM from the kernel then.
 """
 
 from __future__ import annotations
@@ -18,24 +19,10 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-MODULES: tuple[str, ...] = (
-    "workers.service",
-    "workers.control",
-    "workers.scheduler",
-    "workers.node.main",
-    "workers.gateway.server",
-    "service.cli.main",
-    "gpu_platform.client",
-    # What they import later, when they need it.
-    "gpu_platform.store.migrate",
-    "anyio._backends._asyncio",
-    "httpcore",
-    "pynvml",
-    "rich.markdown",
-    "uvicorn.protocols.websockets.auto",
-)
 LARGEST_MESSAGE = 1 << 20
 PR_SET_PDEATHSIG = 1
 
@@ -87,6 +74,15 @@ def _separate(request: dict[str, Any], outputs: list[int]) -> None:
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request["cwd"])
+    _show_in_ps(["python", "-m", *request["argv"]])
+
+
+def _show_in_ps(argv: Sequence[str]) -> None:
+    """Write ``argv`` over the command line of the server, which is in this process's memory, too (proc_pid_stat(5))."""
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    begin, end = int(fields[45]), int(fields[46])
+    shown = "\0".join(argv).encode(errors="replace")[: end - begin - 1]
+    ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
 
 
 def _report_ends(connection: socket.socket) -> None:
@@ -131,7 +127,7 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    for module in MODULES:
+    for module in sys.argv[2].split(","):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
