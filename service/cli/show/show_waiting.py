@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
+from gpu_platform.domain.contracts import array_of, index_of
 from gpu_platform.domain.jobs.job import QueueEntry
 from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.jobs.ranks import spare_slices
@@ -20,10 +21,12 @@ from service.cli.show.tables import clock, format_indices, plain_table
 
 
 def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:
-    """One row per waiting job, with its reason and the next step. ``now``: for tests."""
+    """One row per waiting job, with its reason and the next step. Elements of one array that come one after the other
+    have one row. ``now``: for tests."""
     now = now or datetime.now(UTC)
     table = plain_table("PLACE", "JOB", "NAME", "USER", "PRIORITY", "ASKS", "WAITS", "STARTS", "WHY / NEXT STEP")
-    for job in waiting:
+    for together in _grouped(waiting):
+        job, last = together[0], together[-1]
         reason = job.reason
         why = "not yet looked at" if reason is None else reason.message
         if reason is not None and reason.next_step:
@@ -31,8 +34,8 @@ def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> T
         if reason is not None and reason.holders:
             why += f"\n-> held by {_held_by(reason)}"
         table.add_row(
-            str(job.position),
-            job.job_id,
+            str(job.position) if job is last else f"{job.position}-{last.position}",
+            job.job_id if job is last else f"{job.job_id} to {index_of(last.job_id)} ({len(together)})",
             job.spec.name,
             f"{job.spec.namespace}/{job.spec.user}",
             str(job.spec.priority),
@@ -42,6 +45,18 @@ def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> T
             why,
         )
     return table
+
+
+def _grouped(waiting: Iterable[QueueEntry]) -> list[list[QueueEntry]]:
+    """Elements of one array that wait side by side, together; every other job alone."""
+    groups: list[list[QueueEntry]] = []
+    for job in waiting:
+        array_id = array_of(job.job_id)
+        if groups and array_id is not None and array_of(groups[-1][-1].job_id) == array_id:
+            groups[-1].append(job)
+        else:
+            groups.append([job])
+    return groups
 
 
 def reason_parts(reason: Reason, now: datetime | None = None) -> list[RenderableType]:

@@ -176,3 +176,20 @@ def test_a_job_says_when_it_begins() -> None:
     assert tables.begin_text(waiting, now=begin) is None
     ended = waiting.model_copy(update={"state": JobState.CANCELLED})
     assert tables.begin_text(ended, now=begin - timedelta(hours=3)) is None
+
+
+def test_elements_that_wait_side_by_side_have_one_row() -> None:
+    spec = JobSpec(name="sweep", command=["true"])
+    ids = ["j-1", "a-x.0", "a-x.1", "a-x.7", "a-y.1", "j-2", "a-x.8"]
+    queue = [
+        QueueEntry(position=place, job_id=job_id, attempt=1, waiting_since=NOW, spec=spec)
+        for place, job_id in enumerate(ids, start=1)
+    ]
+    lines = shown(show_waiting.queue_table(queue, NOW)).splitlines()[1:]
+    assert [line.split("sweep")[0].split() for line in lines] == [
+        ["1", "j-1"],
+        ["2-4", "a-x.0", "to", "7", "(3)"],
+        ["5", "a-y.1"],
+        ["6", "j-2"],
+        ["7", "a-x.8"],
+    ]
