@@ -29,7 +29,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, StopReques
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import interrupts
+from gpu_platform.store.jobs import elements, interrupts
 from gpu_platform.store.reservations import confirmations
 
 
@@ -125,11 +125,17 @@ class OrderChecks:
         job = confirmations.job_stands(self._store, key.job_id)
         if job is None or job.state.is_terminal or job.attempt != key.attempt:
             return None  # the attempt is over, or the database lost the job
-        if request.reason == JobState.CANCELLED and not interrupts.is_cancelled(self._store, key.job_id):
+        if request.reason == JobState.CANCELLED and not self._is_cancelled(key.job_id):
             return "nobody asked the service to cancel or kill the job"
         if request.reason == JobState.PREEMPTED and not self._is_preempted(request):
             return f"neither the scheduler nor an operator preempts attempt {key}"
         return None
+
+    def _is_cancelled(self, job_id: str) -> bool:
+        if interrupts.is_cancelled(self._store, job_id):
+            return True
+        array_id = array_of(job_id)
+        return array_id is not None and elements.stops_by_itself(self._store, array_id)
 
     def _is_preempted(self, request: StopRequest) -> bool:
         if interrupts.is_preempted(self._store, request.key):

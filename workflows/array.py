@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.arrays import ArrayActivities, ArrayStep, ArrayStepDone, StopArray
+    from activities.interrupts import InterruptActivities
     from activities.reservation import EndAttempt
     from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import index_of
@@ -110,7 +111,11 @@ class ArrayWorkflow:
                 # As in JobWorkflow: an eviction ends everything, and Temporal's own cancellation means our signal.
                 if work.done() or workflow.cancellation_reason() is None:
                     raise
-                self.cancel(Interrupt(actor="temporal", reason="cancelled in Temporal"))
+                # Hosts stop ranks only if somebody asked the service for it: without that the array goes on.
+                if await database_step(
+                    InterruptActivities.may_cancel, self._id, summary="Did somebody cancel the array?"
+                ):
+                    self.cancel(Interrupt(actor="temporal", reason="cancelled in Temporal"))
 
     # -- signals and queries -------------------------------------------------------------------
 

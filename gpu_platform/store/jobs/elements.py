@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, element_id
 from gpu_platform.domain.errors import NotFound, Unavailable
-from gpu_platform.domain.jobs.array import ArraySpec, element_spec
+from gpu_platform.domain.jobs.array import ArraySpec, OnFailure, element_spec
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -178,6 +178,12 @@ def count_elements(session: Session, array_id: str) -> dict[JobState, int]:
 def open_elements(session: Session, array_id: str) -> list[str]:
     """The elements that have rows and have not ended."""
     return list(session.scalars(_OPEN, {"array_": array_id}))
+
+
+def stops_by_itself(store: Store, array_id: str) -> bool:
+    """True if the array was to stop at the first failure of an element, and one has failed."""
+    known = known_array(store, array_id)
+    return known.array.on_failure is OnFailure.STOP and bool(count_elements(store, array_id).get(JobState.FAILED))
 
 
 @reading
