@@ -35,7 +35,10 @@ def free_ports(taken: Iterable[int] = ()) -> range:
     first = PORTS.start
     ranges = set(range(len(PORTS) // PORTS_OF_AN_ATTEMPT))
     ranges -= {(port - first) // PORTS_OF_AN_ATTEMPT for port in taken}
-    for number in random.sample(sorted(ranges), len(ranges)):
+    free = sorted(ranges)
+    # From a place at random: two node workers of one machine would otherwise try the same ranges.
+    place = random.randrange(len(free)) if free else 0
+    for number in free[place:] + free[:place]:
         start = first + number * PORTS_OF_AN_ATTEMPT
         ports = range(start, start + PORTS_OF_AN_ATTEMPT)
         if all(map(_is_free, ports)):
