@@ -226,6 +226,9 @@ class NodeSettings(JailSettings, _Section):
     """Power limit of each GPU of this host; None: its board's default. A job may ask for less."""
     checkpoint_root: Path | None = None
     """The checkpoint root, best on a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
+    artifact_root: Path | None = None
+    """Directories that steps of pipelines hand to each other, on a file system that all hosts share; None:
+    ``<state_dir>/artifacts``. The platform removes nothing there."""
     checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
     """Interval at which programs are asked for a checkpoint, for jobs that give none; None: not at an interval."""
     checkpoint_signal: Literal["USR1", "USR2", "HUP", "none"] = "USR2"

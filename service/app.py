@@ -47,8 +47,10 @@ from service.routers import (
     hosts_and_gpus,
     identity,
     jobs,
+    pipelines,
     queue,
     remediation,
+    schedules,
     secrets,
     streams,
     usage,
@@ -146,7 +148,8 @@ def _routes() -> list[BaseRoute]:
     of_people = (usage, access, audit, secrets, temporal_router)
     # Routes are tried in their order, and most requests of a large cluster are heartbeats.
     every.include_router(hosts_and_gpus.node_reports)
-    for module in (queue, checkpoints, jobs, arrays, streams, exec_router, *of_machines, *of_people):
+    of_jobs = (checkpoints, jobs, arrays, schedules, pipelines, streams, exec_router)
+    for module in (queue, *of_jobs, *of_machines, *of_people):
         every.include_router(module.router, dependencies=[limited("requests")])
     for router in (health.router, docs.router):
         every.include_router(router)

@@ -83,7 +83,7 @@ class JobWorkflows:
         if pending and array_of(job_id) is None:
             await self._start(job_id, spec, (signal, interrupt))
             return
-        async with self._reaching() as client:
+        async with self.reaching() as client:
             with _telling_gone():
                 await signal_job(client, job_id, signal, interrupt, rpc_timeout=RPC_TIMEOUT)
 
@@ -108,7 +108,7 @@ class JobWorkflows:
                 await self.start_array(array, (element_signal(signal), meant))
         except WorkflowGone:
             state = JobState.FAILED if signal == "preempt" else JobState.CANCELLED
-            async with self._reaching() as client:
+            async with self.reaching() as client:
                 workflows = TemporalJobWorkflows(client)
                 for key in cleanup_keys(job.id, job.attempt, held):
                     message = "its workflow had ended before it"
@@ -118,7 +118,7 @@ class JobWorkflows:
     async def start_array(self, given: ArrayInput, signal: ArraySignal | None = None) -> None:
         """Start the workflow of an array; with a signal an open one gets the signal instead. It is no error if it was
         started already, but with a signal :class:`WorkflowGone` if it has ended."""
-        async with self._reaching() as client:
+        async with self.reaching() as client:
             try:
                 await self._starter.start_array(client, given, signal=signal, rpc_timeout=RPC_TIMEOUT)
             except WorkflowAlreadyStartedError as error:
@@ -127,13 +127,13 @@ class JobWorkflows:
 
     async def order_remediation(self, workflow_id: str, signal: str, order: RemediationOrder) -> None:
         """Send ``approve``, ``veto`` or ``overrule``. Raises :class:`WorkflowGone` if there is no remediation."""
-        async with self._reaching() as client:
+        async with self.reaching() as client:
             with _telling_gone():
                 await client.get_workflow_handle(workflow_id).signal(signal, order, rpc_timeout=RPC_TIMEOUT)
 
     async def remediation_status(self, workflow_id: str) -> RemediationStatus:
         """The state of a remediation. Raises :class:`WorkflowGone` if there is none."""
-        async with self._reaching() as client:
+        async with self.reaching() as client:
             handle = client.get_workflow_handle(workflow_id)
             with _telling_gone():
                 if (await handle.describe(rpc_timeout=RPC_TIMEOUT)).close_time is not None:
@@ -142,14 +142,14 @@ class JobWorkflows:
 
     async def ping(self) -> None:
         """Raise :class:`Unavailable` unless Temporal answers within two seconds."""
-        async with self._reaching() as client:
+        async with self.reaching() as client:
             await client.service_client.check_health(timeout=timedelta(seconds=2))
 
     async def _start(
         self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, takes_over: bool = False
     ) -> None:
         given = JobInput(job_id=job_id, spec=spec, takes_over=takes_over)
-        async with self._reaching() as client:
+        async with self.reaching() as client:
             try:
                 await self._starter.start_job(client, given, signal=signal, rpc_timeout=RPC_TIMEOUT)
             except WorkflowAlreadyStartedError as error:
@@ -157,7 +157,8 @@ class JobWorkflows:
                     raise WorkflowGone from error
 
     @asynccontextmanager
-    async def _reaching(self) -> AsyncIterator[Client]:
+    async def reaching(self) -> AsyncIterator[Client]:
+        """A client of Temporal. Inside the block its errors become :class:`Unavailable`."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 yield await self._provide()

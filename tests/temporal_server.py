@@ -27,8 +27,8 @@ DYNAMIC_CONFIG = (
     # One server: spreading a task queue over partitions only forwards between them.
     "matching.numTaskqueueReadPartitions=1",
     "matching.numTaskqueueWritePartitions=1",
-    # Temporal's own workers in each namespace: nothing here needs them.
-    "worker.perNamespaceWorkerCount=0",
+    # Temporal's own workers in each namespace: only schedules need them.
+    "worker.perNamespaceWorkerCount={own_workers}",
 )
 
 
@@ -37,11 +37,12 @@ def temporal_binary() -> str:
 
 
 @contextmanager
-def running_temporal() -> Iterator[str]:
+def running_temporal(*, has_schedules: bool = False) -> Iterator[str]:
     """Start a server that keeps everything in memory; yield its address, which answers a little later."""
     address = f"127.0.0.1:{free_port()}"
     host, port = address.split(":")
-    options = [part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)]
+    values = [value.format(own_workers=int(has_schedules)) for value in DYNAMIC_CONFIG]
+    options = [part for value in values for part in ("--dynamic-config-value", value)]
     server = subprocess.Popen(
         [*die_with_parent(), temporal_binary(), "server", "start-dev", "--headless", "--log-level", "error",
          "--ip", host, "--port", port, *options],

@@ -18,10 +18,13 @@ from activities.interrupts import InterruptActivities
 from activities.job_workflows import TemporalJobWorkflows
 from activities.payloads.converter import converter_of
 from activities.payloads.orders import SigningOrders
+from activities.pipelines import PipelineActivities
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
 from activities.repair import RepairActivities
 from activities.reservation import ReservationActivities
+from activities.schedules import ScheduleActivities
+from activities.submissions import Submissions
 from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.identity.signing import OrderSigner
@@ -35,8 +38,10 @@ from workflows.array import ArrayWorkflow
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
 from workflows.job import JobWorkflow
+from workflows.pipeline import PipelineWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
+from workflows.scheduled_submission import ScheduledSubmissionWorkflow
 from workflows.scheduler import SchedulerWorkflow
 
 DATABASE_THREADS = 8
@@ -69,6 +74,8 @@ def control_worker(
     repair = RepairActivities(store, settings)
     cleanup = CleanupActivities(store, TemporalJobWorkflows(client))
     reporting = HostReportActivities(store, lease_ttl_s)
+    submissions = Submissions(store, client)
+    scheduled, pipelines = ScheduleActivities(store, submissions), PipelineActivities(store, submissions)
     return Worker(
         client,
         task_queue=CONTROL_TASK_QUEUE,
@@ -79,6 +86,8 @@ def control_worker(
             SchedulerWorkflow,
             CleanupWorkflow,
             HostReportWorkflow,
+            ScheduledSubmissionWorkflow,
+            PipelineWorkflow,
         ],
         activities=[
             admission.admit_job,
@@ -102,6 +111,11 @@ def control_worker(
             cleanup.find_orphan,
             cleanup.end_orphan,
             reporting.report_host,
+            scheduled.submit_scheduled,
+            scheduled.look_at_scheduled,
+            scheduled.cancel_scheduled,
+            pipelines.advance_pipeline,
+            pipelines.note_output,
             remediation.record_fault,
             remediation.begin_reset,
             remediation.gpu_holders,

@@ -18,6 +18,7 @@ from gpu_platform.domain.contracts import (
     ARRAY_WORKFLOW,
     CLEANUP_WORKFLOW,
     JOB_WORKFLOW,
+    PIPELINE_WORKFLOW,
     AttemptKey,
     array_of,
     cleanup_id,
@@ -25,11 +26,12 @@ from gpu_platform.domain.contracts import (
 )
 from gpu_platform.domain.hosts.remediation import RepairStep
 from gpu_platform.domain.jobs.array_steps import ElementsLaunch, ElementsWatch
+from gpu_platform.domain.jobs.artifacts import OutputRequest
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, StopRequest, WatchRequest
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import elements, interrupts
+from gpu_platform.store.jobs import elements, interrupts, pipelines
 from gpu_platform.store.reservations import confirmations
 
 
@@ -49,6 +51,7 @@ class OrderChecks:
                 asked, ElementsWatch.model_validate_json(asked.argument)
             ),
             "stop_ranks": lambda asked: self._stop(asked, StopRequest.model_validate_json(asked.argument)),
+            "read_output": lambda asked: self._read_output(asked, OutputRequest.model_validate_json(asked.argument)),
             "reset_gpu": self._reset,
             "check_gpu": self._check_gpu,
             "reset_host": lambda asked: self._repair(asked, RepairStep.HOST_RESET, _uuid(asked)),
@@ -112,6 +115,13 @@ class OrderChecks:
             return refusal
         if request.host != asked.host or not request.ranks:
             return "it watches no rank of this host"
+        return None
+
+    def _read_output(self, asked: Asked, request: OutputRequest) -> str | None:
+        if asked.workflow_type != PIPELINE_WORKFLOW or not request.path.startswith(f"{asked.workflow_id}/"):
+            return f"workflow {asked.workflow_id} is not the pipeline of {request.path}"
+        if not pipelines.is_directory_of(self._store, asked.workflow_id, request.job_id, request.path):
+            return f"job {request.job_id} of the pipeline has no directory {request.path}"
         return None
 
     def _stop(self, asked: Asked, request: StopRequest) -> str | None:

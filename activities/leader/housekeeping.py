@@ -1,12 +1,14 @@
 """The leader's work besides deciding: what no single workflow can see.
 
 It finds jobs that only Temporal knows, hosts whose lease ended, jobs that wait without a queue row or for jobs that
-have ended, and runs the ``reconciler``. Each piece of work is safe to repeat, and a new leader starts with all of it.
+have ended, schedules and pipelines that Temporal lost, and runs the ``reconciler``. Each piece of work is safe to
+repeat, and a new leader starts with all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -22,7 +24,10 @@ from activities.leader.dependency_watch import DependencyWatch
 from activities.leader.domain_losses import DomainWatch
 from activities.leader.job_restorer import DatabaseDoubt, JobRestorer
 from activities.leader.leases import LeaseWatch
+from activities.leader.pipeline_upkeep import PipelineUpkeep
 from activities.leader.reconciler import Reconciler
+from activities.leader.schedule_upkeep import ScheduleUpkeep
+from activities.leader.workflow_watch import WorkflowWatch
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.contracts import AttemptKey, cleanup_id
 from gpu_platform.domain.errors import Unavailable
@@ -67,7 +72,10 @@ class Housekeeping:
         self.restorer = JobRestorer(store, client, doubt=doubt)
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
         self._arrays = ArrayWatch(store, TemporalJobWorkflows(client))
-        self.dependencies = DependencyWatch(store, TemporalJobWorkflows(client))
+        self._dependencies = DependencyWatch(store, TemporalJobWorkflows(client))
+        self._workflows = WorkflowWatch(store, client)
+        self._schedules = ScheduleUpkeep(store, client)
+        self._pipelines = PipelineUpkeep(store, client)
         self._back_off = back_off
         self._audit = audit
 
@@ -90,14 +98,22 @@ class Housekeeping:
                     await self._signal_lost_hosts_again()
                     await asyncio.to_thread(self._release_quarantined)
                     await self._ask_again()
-                    await self.dependencies.wake()
+                    await self._dependencies.wake()
+                    await self._workflows.tell()
                     await self._reconciler.sweep()
                     await self._arrays.sweep()
+                    await self._schedules.sweep()
+                    await self._pipelines.sweep()
                 if loop.time() >= next_prune:
                     next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
             except (Unavailable, RPCError) as error:
                 log.warning("housekeeping.delayed", error=str(error))
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def note_ended(self, job_ids: Collection[str]) -> None:
+        """Jobs have ended: wake those that wait for them."""
+        await self._dependencies.wake_after(job_ids)
+        await self._workflows.tell_after(job_ids)
 
     async def _prune(self) -> bool:
         """Delete a batch of old rows. True: there are more to delete."""

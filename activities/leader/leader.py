@@ -95,7 +95,7 @@ class LeaderActivities:
             loop.call_soon_threadsafe(lambda: send(self._send_preemption(order)))
 
         def note_ended(job_ids: Set[str]) -> None:
-            loop.call_soon_threadsafe(lambda: send(beside.dependencies.wake_after(job_ids)))
+            loop.call_soon_threadsafe(lambda: send(beside.note_ended(job_ids)))
 
         stopped = threading.Event()
         beside = Housekeeping(

@@ -15,6 +15,8 @@ from httpx_sse import ServerSentEvent, aconnect_sse
 from pydantic import BaseModel
 
 from gpu_platform.client import calls
+from gpu_platform.client.aio_pipelines import AsyncPipelines
+from gpu_platform.client.aio_schedules import AsyncSchedules
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import Connection, may_repeat, retry_after_s, retry_delays
 from gpu_platform.client.wire import (
@@ -71,6 +73,8 @@ class AsyncClient:
     ) -> None:
         self._connection = Connection(base_url, token, user, break_glass, retry_for_s)
         self._http = httpx.AsyncClient(**self._connection.http_options() | http_options)
+        self.schedules = AsyncSchedules(self)
+        self.pipelines = AsyncPipelines(self)
 
     @property
     def base_url(self) -> str:
@@ -79,27 +83,27 @@ class AsyncClient:
 
     async def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
         """Submit a job. With the same key and spec the same job comes back, however often this is sent."""
-        return await self._send(calls.submit(spec, idempotency_key), Job)
+        return await self.send(calls.submit(spec, idempotency_key), Job)
 
     async def dry_run(self, spec: JobSpec) -> DryRun:
         """Where and when the job would start. Nothing is submitted."""
-        return await self._send(calls.dry_run(spec), DryRun)
+        return await self.send(calls.dry_run(spec), DryRun)
 
     async def reason(self, job_id: str) -> Reason:
         """Why this one job waits. It is computed for this job, which may take a second in a large cluster."""
-        return await self._send(calls.reason(job_id), Reason)
+        return await self.send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> AsyncIterator[QueueEntry]:
         """Waiting jobs, the next one first, each with its reason."""
-        return self._pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
+        return self.pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
 
     async def snapshot(self) -> ClusterState:
         """The live state of the cluster as one document."""
-        return await self._send(calls.snapshot(), ClusterState)
+        return await self.send(calls.snapshot(), ClusterState)
 
     async def get(self, job_id: str) -> Job:
         """One job. Raises :class:`NotFound`."""
-        return await self._send(calls.job(job_id), Job)
+        return await self.send(calls.job(job_id), Job)
 
     def list(
         self,
@@ -113,15 +117,15 @@ class AsyncClient:
     ) -> AsyncIterator[Job]:
         """All jobs that match, newest first. Pages are fetched as they are needed."""
         wanted = [*states] if states else None
-        return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, kind, cursor, page_size))
+        return self.pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, kind, cursor, page_size))
 
     async def submit_array(self, spec: JobSpec, array: ArraySpec, *, idempotency_key: str | None = None) -> Array:
         """Submit an array: ``spec`` is what its elements share. With the same key the same array comes back."""
-        return await self._send(calls.submit_array(spec, array, idempotency_key), Array)
+        return await self.send(calls.submit_array(spec, array, idempotency_key), Array)
 
     async def array(self, array_id: str) -> Array:
         """One array. Raises :class:`NotFound`."""
-        return await self._send(calls.array(array_id), Array)
+        return await self.send(calls.array(array_id), Array)
 
     def arrays(
         self,
@@ -135,28 +139,28 @@ class AsyncClient:
     ) -> AsyncIterator[Array]:
         """All arrays that match, newest first."""
         wanted, model = [*states] if states else None, Page[Array]
-        return self._pages(model, lambda cursor: calls.arrays(wanted, namespace, user, name, kind, cursor, page_size))
+        return self.pages(model, lambda cursor: calls.arrays(wanted, namespace, user, name, kind, cursor, page_size))
 
     def elements(
         self, array_id: str, *, states: Iterable[JobState | str] | None = None, page_size: int = 100
     ) -> AsyncIterator[Job]:
         """The elements of an array that have entered the queue, by index."""
         wanted = [*states] if states else None
-        return self._pages(Page[Job], lambda cursor: calls.elements(array_id, wanted, cursor, page_size))
+        return self.pages(Page[Job], lambda cursor: calls.elements(array_id, wanted, cursor, page_size))
 
     async def cancel_array(self, array_id: str, reason: str = "", *, elements: str | None = None) -> Array:
         """Stop the array, or only ``elements`` (``5-9,17``): SIGTERM, the grace, SIGKILL. Returns at once."""
-        return await self._send(calls.interrupt_array("cancel", array_id, reason, elements), Array)
+        return await self.send(calls.interrupt_array("cancel", array_id, reason, elements), Array)
 
     async def kill_array(self, array_id: str, reason: str = "", *, elements: str | None = None) -> Array:
         """Stop the array, or only ``elements``, with SIGKILL at once."""
-        return await self._send(calls.interrupt_array("kill", array_id, reason, elements), Array)
+        return await self.send(calls.interrupt_array("kill", array_id, reason, elements), Array)
 
     async def retry_array(
         self, array_id: str, *, elements: str | None = None, idempotency_key: str | None = None
     ) -> Array:
         """Submit a new array that runs ``elements`` again; None: those that FAILED."""
-        return await self._send(calls.retry_array(array_id, elements, idempotency_key), Array)
+        return await self.send(calls.retry_array(array_id, elements, idempotency_key), Array)
 
     async def wait_for_array(self, array_id: str, timeout_s: float | None = None) -> Array:
         """Wait until the array has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
@@ -164,27 +168,27 @@ class AsyncClient:
 
     async def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
         """All checkpoints that its hosts see, oldest first. ``verify``: read and check every byte."""
-        return (await self._send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
+        return (await self.send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
 
     async def ask_for_checkpoint(self, job_id: str) -> CheckpointAsked:
         """Ask the program of a running job to save now."""
-        return await self._send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
+        return await self.send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
 
     async def check_checkpoint_roots(self) -> builtins.list[CheckpointRoot]:
         """Which hosts share a checkpoint root. The hosts test it with a file."""
-        return (await self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
+        return (await self.send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     async def cancel(self, job_id: str, reason: str = "") -> Job:
         """Stop the job with SIGTERM, its grace, SIGKILL. Returns at once; :meth:`wait` waits for the end."""
-        return await self._send(calls.interrupt("cancel", job_id, reason), Job)
+        return await self.send(calls.interrupt("cancel", job_id, reason), Job)
 
     async def kill(self, job_id: str, reason: str = "") -> Job:
         """Stop the job with SIGKILL at once."""
-        return await self._send(calls.interrupt("kill", job_id, reason), Job)
+        return await self.send(calls.interrupt("kill", job_id, reason), Job)
 
     async def preempt(self, job_id: str, reason: str = "") -> Job:
         """Stop the job with its grace to write a checkpoint, and queue it again."""
-        return await self._send(calls.interrupt("preempt", job_id, reason), Job)
+        return await self.send(calls.interrupt("preempt", job_id, reason), Job)
 
     async def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
@@ -206,11 +210,11 @@ class AsyncClient:
             start = int(cursor) if cursor else after
             return calls.job_events(job_id, start, False) if job_id else calls.events(start or 0, False)
 
-        return self._pages(Page[Event], page)
+        return self.pages(Page[Event], page)
 
     async def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
         """The output of rank ``rank`` in the attempt (default: the last attempt)."""
-        return (await self._answer(calls.logs(job_id, rank, attempt, False))).text
+        return (await self.answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> AsyncIterator[LogChunk]:
         """The output as it is written, of all attempts or of one. It ends when the job (or the attempt) has ended."""
@@ -219,7 +223,7 @@ class AsyncClient:
 
     async def exec(self, job_id: str, request: ExecRequest) -> ExecSession:
         """Start a command beside a rank of a running job. It is ended after 30 s if nobody reads its output."""
-        return await self._send(calls.exec_start(job_id, request), ExecSession)
+        return await self.send(calls.exec_start(job_id, request), ExecSession)
 
     def exec_output(self, session: ExecSession, *, offset: int = 0) -> AsyncIterator[ExecChunk]:
         """The command's output while it runs. The last chunk has the exit code."""
@@ -229,102 +233,102 @@ class AsyncClient:
     async def exec_input(self, session: ExecSession, data: bytes, *, offset: int, eof: bool = False) -> int:
         """Send input that begins at byte ``offset`` of all input. Returns how many bytes the command has had so far."""
         call = calls.exec_input(session, data, offset, eof)
-        return (await self._send(call, ExecReceived)).received
+        return (await self.send(call, ExecReceived)).received
 
     async def exec_resize(self, session: ExecSession, rows: int, columns: int) -> None:
         """Set the size of the command's terminal."""
-        await self._answer(calls.exec_resize(session, rows, columns))
+        await self.answer(calls.exec_resize(session, rows, columns))
 
     async def exec_end(self, session: ExecSession) -> None:
         """Kill the command with SIGKILL."""
-        await self._answer(calls.exec_end(session))
+        await self.answer(calls.exec_end(session))
 
     async def ready(self) -> Health:
         """The state of the service. Raises :class:`Unavailable` if it cannot do its work."""
-        return await self._send(calls.ready(), Health)
+        return await self.send(calls.ready(), Health)
 
     def hosts(self) -> AsyncIterator[Host]:
         """All hosts, by name."""
-        return self._pages(Page[Host], calls.hosts)
+        return self.pages(Page[Host], calls.hosts)
 
     async def host(self, name: str) -> Host:
         """One host. Raises :class:`NotFound`."""
-        return await self._send(calls.host(name), Host)
+        return await self.send(calls.host(name), Host)
 
     async def enroll_host(self, name: str, *, address: str | None = None, valid_s: float = 3600.0) -> Enrollment:
         """A join token for a new host, which works once and for ``valid_s`` seconds."""
-        return await self._send(calls.enroll_host(name, address, valid_s), Enrollment)
+        return await self.send(calls.enroll_host(name, address, valid_s), Enrollment)
 
     async def revoke_host(self, name: str) -> None:
         """Believe the host's certificates no more, until it is enrolled again. Raises :class:`NotFound`."""
-        await self._answer(calls.revoke_host(name))
+        await self.answer(calls.revoke_host(name))
 
     async def remove_host(self, name: str) -> None:
         """Forget a host that is LOST or DRAINED and holds nothing."""
-        await self._answer(calls.remove_host(name))
+        await self.answer(calls.remove_host(name))
 
     async def declare_lost(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """Declare the host dead. If it is only cut off, its old ranks may run beside the new ones."""
-        return await self._send(calls.set_host(name, "declare-lost", force, reason), Host)
+        return await self.send(calls.set_host(name, "declare-lost", force, reason), Host)
 
     async def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """Give the host no new work. Running jobs go on; with ``force`` they are preempted."""
-        return await self._send(calls.set_host(name, "drain", force, reason), Host)
+        return await self.send(calls.set_host(name, "drain", force, reason), Host)
 
     async def online(self, name: str, reason: str = "") -> Host:
         """Put the host back into service: ends its cordon, its quarantine and its repair."""
-        return await self._send(calls.set_host(name, "online", False, reason), Host)
+        return await self.send(calls.set_host(name, "online", False, reason), Host)
 
     async def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """Take the host out of service at once. Refused while jobs run there, unless ``force`` kills them."""
-        return await self._send(calls.set_host(name, "offline", force, reason), Host)
+        return await self.send(calls.set_host(name, "offline", force, reason), Host)
 
     def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> AsyncIterator[Gpu]:
         """All GPUs that match, by host and index."""
         wanted = [*states] if states else None
-        return self._pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
+        return self.pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
 
     async def gpu(self, gpu_id: str) -> Gpu:
         """One GPU. ``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
-        return await self._send(calls.gpu(gpu_id), Gpu)
+        return await self.send(calls.gpu(gpu_id), Gpu)
 
     async def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[Event]:
         """Its newest events, oldest first: faults, resets, changes of its state."""
-        return (await self._send(calls.gpu_events(gpu_id, limit), Page[Event])).items
+        return (await self.send(calls.gpu_events(gpu_id, limit), Page[Event])).items
 
     async def remediation(self, gpu_id: str) -> RemediationStatus:
         """The state of its remediation. Raises :class:`NotFound` if there is none."""
-        return await self._send(calls.remediation(gpu_id), RemediationStatus)
+        return await self.send(calls.remediation(gpu_id), RemediationStatus)
 
     async def order_remediation(
         self, gpu_id: str, verb: Literal["approve", "veto"], reason: str = ""
     ) -> RemediationStatus:
         """Approve or veto the step that waits for an operator."""
-        return await self._send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
+        return await self.send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
 
     async def service_case(self, gpu_id: str) -> ServiceCase:
         """The GPU's record for its vendor."""
-        return await self._send(calls.service_case(gpu_id), ServiceCase)
+        return await self.send(calls.service_case(gpu_id), ServiceCase)
 
     async def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         """Put the GPU back into service: ends its cordon and its remediation."""
-        return await self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
+        return await self.send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
     async def gpu_health(self, gpu_id: str) -> GpuHealth:
         """What its host measures right now. Raises :class:`HostUnavailable` if the host does not answer."""
-        return await self._send(calls.gpu_health(gpu_id), GpuHealth)
+        return await self.send(calls.gpu_health(gpu_id), GpuHealth)
 
     async def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         """Give the GPU no new work. ``force`` preempts the jobs that run on it."""
-        return await self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
+        return await self.send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
 
     async def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         """Take the GPU OFFLINE. Refused while jobs hold it, unless ``force`` kills them."""
-        return await self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
+        return await self.send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     async def job_usage(self, job_id: str) -> JobUsage:
         """The usage of its ended attempts, and the current usage of the one that runs."""
-        return await self._send(calls.job_usage(job_id), JobUsage)
+        return await self.send(calls.job_usage(job_id), JobUsage)
 
     async def usage(
         self,
@@ -335,43 +339,43 @@ class AsyncClient:
         until: datetime | None = None,
     ) -> UsageReport:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
-        return await self._send(calls.usage(namespace, user, since, until), UsageReport)
+        return await self.send(calls.usage(namespace, user, since, until), UsageReport)
 
     async def how_to_sign_in(self) -> LoginInfo:
         """Where people sign in."""
-        return await self._send(calls.how_to_sign_in(), LoginInfo)
+        return await self.send(calls.how_to_sign_in(), LoginInfo)
 
     async def who_am_i(self) -> WhoAmI:
         """Who the service takes the owner of the token for, and what that one may do."""
-        return await self._send(calls.who_am_i(), WhoAmI)
+        return await self.send(calls.who_am_i(), WhoAmI)
 
     async def create_token(self, request: TokenRequest) -> NewToken:
         """Make an API token. It is shown only in this answer."""
-        return await self._send(calls.create_token(request), NewToken)
+        return await self.send(calls.create_token(request), NewToken)
 
     def tokens(self) -> AsyncIterator[TokenInfo]:
         """One's own tokens; for an admin also those of others. Oldest first."""
-        return self._pages(Page[TokenInfo], calls.tokens)
+        return self.pages(Page[TokenInfo], calls.tokens)
 
     async def revoke_token(self, token_id: str) -> TokenInfo:
         """End a token at once."""
-        return await self._send(calls.revoke_token(token_id), TokenInfo)
+        return await self.send(calls.revoke_token(token_id), TokenInfo)
 
     def secrets(self, *, namespace: str | None = None) -> AsyncIterator[SecretInfo]:
         """Secrets of one's namespaces, without their values."""
-        return self._pages(Page[SecretInfo], lambda cursor: calls.list_secrets(namespace, cursor))
+        return self.pages(Page[SecretInfo], lambda cursor: calls.list_secrets(namespace, cursor))
 
     async def set_secret(self, namespace: str, name: str, value: SecretValue) -> SecretInfo:
         """Keep a secret. Nobody reads its value back."""
-        return await self._send(calls.set_secret(namespace, name, value), SecretInfo)
+        return await self.send(calls.set_secret(namespace, name, value), SecretInfo)
 
     async def delete_secret(self, namespace: str, name: str) -> None:
         """Remove a secret."""
-        await self._answer(calls.delete_secret(namespace, name))
+        await self.answer(calls.delete_secret(namespace, name))
 
     def audit(self, *, since: datetime | None = None) -> AsyncIterator[AuditRecord]:
         """The audit log, oldest first, from ``since`` (with a time zone) or from its beginning."""
-        return self._pages(Page[AuditRecord], lambda cursor: calls.audit(since, cursor))
+        return self.pages(Page[AuditRecord], lambda cursor: calls.audit(since, cursor))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -389,17 +393,19 @@ class AsyncClient:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
-            found = await self._send(call(max(0.0, min(left, calls.LONG_POLL_S))), model)
+            found = await self.send(call(max(0.0, min(left, calls.LONG_POLL_S))), model)
             if found.state.is_terminal:
                 return found
             if deadline is not None and time.monotonic() >= deadline:
                 what = "job" if isinstance(found, Job) else "array"
                 raise TimeoutError(f"{what} {found.id} is {found.state} after {timeout_s} s")
 
-    async def _send(self, call: Call, model: type[M]) -> M:
-        return model.model_validate_json((await self._answer(call)).content)
+    async def send(self, call: Call, model: type[M]) -> M:
+        """Send a request, and read its answer."""
+        return model.model_validate_json((await self.answer(call)).content)
 
-    async def _answer(self, call: Call) -> httpx.Response:
+    async def answer(self, call: Call) -> httpx.Response:
+        """Send a request, again after errors that pass."""
         deadline = time.monotonic() + self._connection.retry_for_s
         for delay in retry_delays():
             try:
@@ -419,10 +425,11 @@ class AsyncClient:
             await asyncio.sleep(delay)
         raise AssertionError("retry_delays has no end")
 
-    async def _pages(self, model: type[Page[M]], call: Callable[[str | None], Call]) -> AsyncIterator[M]:
+    async def pages(self, model: type[Page[M]], call: Callable[[str | None], Call]) -> AsyncIterator[M]:
+        """The items of all pages. ``call`` makes the request for the page at a cursor."""
         cursor: str | None = None
         while True:
-            page = await self._send(call(cursor), model)
+            page = await self.send(call(cursor), model)
             for item in page.items:
                 yield item
             cursor = page.next_cursor

@@ -61,13 +61,13 @@ def dry_run(spec: JobSpec) -> Call:
 def checkpoints(job_id: str, verify: bool) -> Call:
     """List the checkpoints of a job: ``GET /v1/jobs/{job_id}/checkpoints``."""
     # Reading every byte of a checkpoint can take minutes.
-    path = f"/v1/jobs/{_quoted(job_id)}/checkpoints"
-    return Call("GET", path, _given(verify=verify or None), patience_s=600.0 if verify else 10.0)
+    path = f"/v1/jobs/{quoted(job_id)}/checkpoints"
+    return Call("GET", path, given(verify=verify or None), patience_s=600.0 if verify else 10.0)
 
 
 def ask_for_checkpoint(job_id: str) -> Call:
     """Ask a job for a checkpoint: ``POST /v1/jobs/{job_id}/checkpoints``."""
-    return Call("POST", f"/v1/jobs/{_quoted(job_id)}/checkpoints")
+    return Call("POST", f"/v1/jobs/{quoted(job_id)}/checkpoints")
 
 
 def check_checkpoint_roots() -> Call:
@@ -77,12 +77,12 @@ def check_checkpoint_roots() -> Call:
 
 def reason(job_id: str) -> Call:
     """Ask why a job waits: ``GET /v1/jobs/{job_id}/reason``."""
-    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/reason", patience_s=60.0)
+    return Call("GET", f"/v1/jobs/{quoted(job_id)}/reason", patience_s=60.0)
 
 
 def queue(namespace: str | None, cursor: str | None, limit: int) -> Call:
     """List waiting jobs, one page: ``GET /v1/queue``."""
-    return Call("GET", "/v1/queue", _given(namespace=namespace, cursor=cursor, limit=limit))
+    return Call("GET", "/v1/queue", given(namespace=namespace, cursor=cursor, limit=limit))
 
 
 def snapshot() -> Call:
@@ -93,7 +93,7 @@ def snapshot() -> Call:
 def job(job_id: str, wait_s: float = 0.0) -> Call:
     """Get a job, and wait up to ``wait_s`` seconds for its end: ``GET /v1/jobs/{job_id}``."""
     params = {"wait_s": round(wait_s, 3)} if wait_s > 0 else {}
-    return Call("GET", f"/v1/jobs/{_quoted(job_id)}", params, patience_s=wait_s)
+    return Call("GET", f"/v1/jobs/{quoted(job_id)}", params, patience_s=wait_s)
 
 
 def jobs(
@@ -120,8 +120,8 @@ def _listed(
     limit: int,
 ) -> Call:
     wanted = [str(state) for state in states] if states else None
-    given = _given(state=wanted, namespace=namespace, user=user, name=name, kind=kind, cursor=cursor, limit=limit)
-    return Call("GET", path, given)
+    params = given(state=wanted, namespace=namespace, user=user, name=name, kind=kind, cursor=cursor, limit=limit)
+    return Call("GET", path, params)
 
 
 def arrays(
@@ -148,58 +148,58 @@ def submit_array(spec: JobSpec, array: ArraySpec, idempotency_key: str | None) -
 def array(array_id: str, wait_s: float = 0.0) -> Call:
     """Get an array, and wait up to ``wait_s`` seconds for its end: ``GET /v1/arrays/{array_id}``."""
     params = {"wait_s": round(wait_s, 3)} if wait_s > 0 else {}
-    return Call("GET", f"/v1/arrays/{_quoted(array_id)}", params, patience_s=wait_s)
+    return Call("GET", f"/v1/arrays/{quoted(array_id)}", params, patience_s=wait_s)
 
 
 def elements(array_id: str, states: Iterable[JobState | str] | None, cursor: str | None, limit: int) -> Call:
     """List elements of an array, one page: ``GET /v1/jobs``."""
     wanted = [str(state) for state in states] if states else None
-    return Call("GET", "/v1/jobs", _given(array=array_id, state=wanted, cursor=cursor, limit=limit))
+    return Call("GET", "/v1/jobs", given(array=array_id, state=wanted, cursor=cursor, limit=limit))
 
 
 def interrupt_array(verb: str, array_id: str, reason: str, elements: str | None) -> Call:
     """Cancel or kill an array, or some elements: ``POST /v1/arrays/{array_id}/{verb}``."""
-    body = json.dumps(_given(reason=reason, elements=elements)).encode()
-    return Call("POST", f"/v1/arrays/{_quoted(array_id)}/{verb}", body=body)
+    body = json.dumps(given(reason=reason, elements=elements)).encode()
+    return Call("POST", f"/v1/arrays/{quoted(array_id)}/{verb}", body=body)
 
 
 def retry_array(array_id: str, elements: str | None, idempotency_key: str | None) -> Call:
     """Run elements of an array again: ``POST /v1/arrays/{array_id}/retry``."""
     headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-    body = json.dumps(_given(elements=elements)).encode()
-    return Call("POST", f"/v1/arrays/{_quoted(array_id)}/retry", body=body, headers=headers, patience_s=30.0)
+    body = json.dumps(given(elements=elements)).encode()
+    return Call("POST", f"/v1/arrays/{quoted(array_id)}/retry", body=body, headers=headers, patience_s=30.0)
 
 
 def interrupt(verb: str, job_id: str, reason: str) -> Call:
     """Cancel, kill or preempt a job. ``preempt`` must not be repeated: ``POST /v1/jobs/{job_id}/{verb}``."""
     # A second `preempt` would stop the next attempt. To cancel or kill twice does no harm.
-    return Call("POST", f"/v1/jobs/{_quoted(job_id)}/{verb}", body=_why(reason), repeatable=verb != "preempt")
+    return Call("POST", f"/v1/jobs/{quoted(job_id)}/{verb}", body=why(reason), repeatable=verb != "preempt")
 
 
 def job_events(job_id: str, after: int | None, follow: bool) -> Call:
     """Get the events of a job, or follow them: ``GET /v1/jobs/{job_id}/events``."""
-    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/events", _given(after=after, follow=follow or None))
+    return Call("GET", f"/v1/jobs/{quoted(job_id)}/events", given(after=after, follow=follow or None))
 
 
 def events(after: int | None, follow: bool) -> Call:
     """Get all events, or follow them: ``GET /v1/events``."""
-    return Call("GET", "/v1/events", _given(after=after, follow=follow))
+    return Call("GET", "/v1/events", given(after=after, follow=follow))
 
 
 def logs(job_id: str, rank: int, attempt: int | None, follow: bool) -> Call:
     """Get the output of a rank, or follow it: ``GET /v1/jobs/{job_id}/logs``."""
-    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/logs", _given(rank=rank, attempt=attempt, follow=follow or None))
+    return Call("GET", f"/v1/jobs/{quoted(job_id)}/logs", given(rank=rank, attempt=attempt, follow=follow or None))
 
 
 def exec_start(job_id: str, request: ExecRequest) -> Call:
     """Start a command beside a rank: ``POST /v1/jobs/{job_id}/exec``."""
     # If the answer is lost, nobody knows whether it started. Then it ends because nobody reads its output.
-    return Call("POST", f"/v1/jobs/{_quoted(job_id)}/exec", body=request.model_dump_json().encode(), repeatable=False)
+    return Call("POST", f"/v1/jobs/{quoted(job_id)}/exec", body=request.model_dump_json().encode(), repeatable=False)
 
 
 def exec_output(session: ExecSession, offset: int) -> Call:
     """Follow the output of a command: ``GET /v1/jobs/{job_id}/exec/{session_id}``."""
-    return Call("GET", _exec_path(session), _given(offset=offset))
+    return Call("GET", _exec_path(session), given(offset=offset))
 
 
 def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Call:
@@ -207,7 +207,7 @@ def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Cal
     return Call(
         "POST",
         f"{_exec_path(session)}/input",
-        _given(offset=offset, eof=eof),
+        given(offset=offset, eof=eof),
         body=data,
         headers={"Content-Type": "application/octet-stream"},
         patience_s=5.0,
@@ -216,7 +216,7 @@ def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Cal
 
 def exec_resize(session: ExecSession, rows: int, columns: int) -> Call:
     """Set the size of a command's terminal: ``POST /v1/jobs/{job_id}/exec/{session_id}/size``."""
-    return Call("POST", f"{_exec_path(session)}/size", _given(rows=rows, columns=columns))
+    return Call("POST", f"{_exec_path(session)}/size", given(rows=rows, columns=columns))
 
 
 def exec_end(session: ExecSession) -> Call:
@@ -226,13 +226,13 @@ def exec_end(session: ExecSession) -> Call:
 
 def job_usage(job_id: str) -> Call:
     """Get the usage of a job: ``GET /v1/jobs/{job_id}/usage``."""
-    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/usage")
+    return Call("GET", f"/v1/jobs/{quoted(job_id)}/usage")
 
 
 def usage(namespace: str | None, user: str | None, since: datetime | None, until: datetime | None) -> Call:
     """Get the sums of usage: ``GET /v1/usage``."""
     times = {name: None if at is None else at.isoformat() for name, at in (("since", since), ("until", until))}
-    return Call("GET", "/v1/usage", _given(namespace=namespace, user=user, **times))
+    return Call("GET", "/v1/usage", given(namespace=namespace, user=user, **times))
 
 
 def ready() -> Call:
@@ -242,69 +242,69 @@ def ready() -> Call:
 
 def hosts(cursor: str | None) -> Call:
     """List hosts, one page: ``GET /v1/hosts``."""
-    return Call("GET", "/v1/hosts", _given(cursor=cursor))
+    return Call("GET", "/v1/hosts", given(cursor=cursor))
 
 
 def host(name: str) -> Call:
     """Get a host: ``GET /v1/hosts/{name}``."""
-    return Call("GET", f"/v1/hosts/{_quoted(name)}")
+    return Call("GET", f"/v1/hosts/{quoted(name)}")
 
 
 def enroll_host(name: str, address: str | None, valid_s: float) -> Call:
     """Make a join token for a host: ``POST /v1/hosts/{name}/enroll``."""
     body = json.dumps({"address": address, "valid_s": valid_s}).encode()
-    return Call("POST", f"/v1/hosts/{_quoted(name)}/enroll", body=body)
+    return Call("POST", f"/v1/hosts/{quoted(name)}/enroll", body=body)
 
 
 def revoke_host(name: str) -> Call:
     """Revoke a host's certificates: ``DELETE /v1/hosts/{name}/identity``."""
-    return Call("DELETE", f"/v1/hosts/{_quoted(name)}/identity")
+    return Call("DELETE", f"/v1/hosts/{quoted(name)}/identity")
 
 
 def remove_host(name: str) -> Call:
     """Forget a host: ``DELETE /v1/hosts/{name}``."""
-    return Call("DELETE", f"/v1/hosts/{_quoted(name)}")
+    return Call("DELETE", f"/v1/hosts/{quoted(name)}")
 
 
 def set_host(name: str, verb: str, force: bool, reason: str) -> Call:
     """Drain a host, take it offline, put it online, or declare it lost: ``POST /v1/hosts/{name}/{verb}``."""
-    return Call("POST", f"/v1/hosts/{_quoted(name)}/{verb}", _given(force=force or None), body=_why(reason))
+    return Call("POST", f"/v1/hosts/{quoted(name)}/{verb}", given(force=force or None), body=why(reason))
 
 
 def gpus(host_name: str | None, states: Iterable[GpuState | str] | None, cursor: str | None) -> Call:
     """List GPUs, one page: ``GET /v1/gpus``."""
     wanted = [str(state) for state in states] if states else None
-    return Call("GET", "/v1/gpus", _given(host=host_name, state=wanted, cursor=cursor))
+    return Call("GET", "/v1/gpus", given(host=host_name, state=wanted, cursor=cursor))
 
 
 def gpu(gpu_id: str) -> Call:
     """Get a GPU: ``GET /v1/gpus/{gpu_id}``."""
-    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}")
+    return Call("GET", f"/v1/gpus/{quoted(gpu_id)}")
 
 
 def gpu_health(gpu_id: str) -> Call:
     """Get what a GPU measures now: ``GET /v1/gpus/{gpu_id}/health``."""
-    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/health")
+    return Call("GET", f"/v1/gpus/{quoted(gpu_id)}/health")
 
 
 def gpu_events(gpu_id: str, limit: int) -> Call:
     """Get the newest events of a GPU: ``GET /v1/gpus/{gpu_id}/events``."""
-    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/events", {"limit": limit})
+    return Call("GET", f"/v1/gpus/{quoted(gpu_id)}/events", {"limit": limit})
 
 
 def set_gpu(gpu_id: str, verb: str, force: bool, reason: str) -> Call:
     """Drain a GPU, take it offline, or put it online: ``POST /v1/gpus/{gpu_id}/{verb}``."""
-    return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/{verb}", _given(force=force or None), body=_why(reason))
+    return Call("POST", f"/v1/gpus/{quoted(gpu_id)}/{verb}", given(force=force or None), body=why(reason))
 
 
 def remediation(gpu_id: str) -> Call:
     """Get the state of the remediation of a GPU: ``GET /v1/gpus/{gpu_id}/remediation``."""
-    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/remediation")
+    return Call("GET", f"/v1/gpus/{quoted(gpu_id)}/remediation")
 
 
 def order_remediation(gpu_id: str, verb: str, reason: str) -> Call:
     """Approve or veto the next step of a remediation: ``POST /v1/gpus/{gpu_id}/remediation/{verb}``."""
-    return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/remediation/{verb}", body=_why(reason), repeatable=False)
+    return Call("POST", f"/v1/gpus/{quoted(gpu_id)}/remediation/{verb}", body=why(reason), repeatable=False)
 
 
 def how_to_sign_in() -> Call:
@@ -324,53 +324,56 @@ def create_token(request: TokenRequest) -> Call:
 
 def tokens(cursor: str | None) -> Call:
     """List API tokens, one page: ``GET /v1/tokens``."""
-    return Call("GET", "/v1/tokens", _given(cursor=cursor))
+    return Call("GET", "/v1/tokens", given(cursor=cursor))
 
 
 def revoke_token(token_id: str) -> Call:
     """End an API token: ``DELETE /v1/tokens/{token_id}``."""
-    return Call("DELETE", f"/v1/tokens/{_quoted(token_id)}")
+    return Call("DELETE", f"/v1/tokens/{quoted(token_id)}")
 
 
 def list_secrets(namespace: str | None, cursor: str | None) -> Call:
     """List secrets, without their values: ``GET /v1/secrets``."""
-    return Call("GET", "/v1/secrets", _given(namespace=namespace, cursor=cursor))
+    return Call("GET", "/v1/secrets", given(namespace=namespace, cursor=cursor))
 
 
 def set_secret(namespace: str, name: str, value: SecretValue) -> Call:
     """Keep a secret: ``PUT /v1/secrets/{namespace}/{secret}``."""
     body = {"value": value.value.get_secret_value(), "encoding": value.encoding}
-    return Call("PUT", f"/v1/secrets/{_quoted(namespace)}/{_quoted(name)}", body=json.dumps(body).encode())
+    return Call("PUT", f"/v1/secrets/{quoted(namespace)}/{quoted(name)}", body=json.dumps(body).encode())
 
 
 def delete_secret(namespace: str, name: str) -> Call:
     """Remove a secret: ``DELETE /v1/secrets/{namespace}/{secret}``."""
-    return Call("DELETE", f"/v1/secrets/{_quoted(namespace)}/{_quoted(name)}", repeatable=False)
+    return Call("DELETE", f"/v1/secrets/{quoted(namespace)}/{quoted(name)}", repeatable=False)
 
 
 def service_case(gpu_id: str) -> Call:
     """Get the record of a GPU for its vendor: ``GET /v1/gpus/{gpu_id}/service-case``."""
-    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/service-case")
+    return Call("GET", f"/v1/gpus/{quoted(gpu_id)}/service-case")
 
 
 def audit(since: datetime | None, cursor: str | None) -> Call:
     """Read the audit log, one page: ``GET /v1/audit``."""
     # Only the first page is found by its time.
-    return Call("GET", "/v1/audit", _given(since=since.isoformat() if since else None, after=cursor), patience_s=30.0)
+    return Call("GET", "/v1/audit", given(since=since.isoformat() if since else None, after=cursor), patience_s=30.0)
 
 
 def _exec_path(session: ExecSession) -> str:
-    return f"/v1/jobs/{_quoted(session.job_id)}/exec/{_quoted(session.id)}"
+    return f"/v1/jobs/{quoted(session.job_id)}/exec/{quoted(session.id)}"
 
 
-def _why(reason: str) -> bytes | None:
+def why(reason: str) -> bytes | None:
+    """The body that carries a reason. None: there is none."""
     return json.dumps({"reason": reason}).encode() if reason else None
 
 
-def _given(**params: Any) -> dict[str, Any]:
+def given(**params: Any) -> dict[str, Any]:
+    """The parameters that have a value, as a query has them."""
     present = {name: value for name, value in params.items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in present.items()}
 
 
-def _quoted(part: str) -> str:
+def quoted(part: str) -> str:
+    """A part of a path. It is never empty: that would be another path."""
     return quote(part, safe="") or "-"

@@ -19,6 +19,8 @@ from pydantic import BaseModel
 from gpu_platform.client import calls
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import Connection, may_repeat, retry_after_s, retry_delays
+from gpu_platform.client.sync_pipelines import Pipelines
+from gpu_platform.client.sync_schedules import Schedules
 from gpu_platform.client.wire import (
     CheckpointAsked,
     CheckpointRoot,
@@ -73,6 +75,8 @@ class Client:
     ) -> None:
         self._connection = Connection(base_url, token, user, break_glass, retry_for_s)
         self._http = httpx.Client(**self._connection.http_options() | http_options)
+        self.schedules = Schedules(self)
+        self.pipelines = Pipelines(self)
 
     @property
     def base_url(self) -> str:
@@ -81,27 +85,27 @@ class Client:
 
     def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
         """Submit a job. With the same key and spec the same job comes back, however often this is sent."""
-        return self._send(calls.submit(spec, idempotency_key), Job)
+        return self.send(calls.submit(spec, idempotency_key), Job)
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Where and when the job would start. Nothing is submitted."""
-        return self._send(calls.dry_run(spec), DryRun)
+        return self.send(calls.dry_run(spec), DryRun)
 
     def reason(self, job_id: str) -> Reason:
         """Why this one job waits. It is computed for this job, which may take a second in a large cluster."""
-        return self._send(calls.reason(job_id), Reason)
+        return self.send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[QueueEntry]:
         """Waiting jobs, the next one first, each with its reason."""
-        return self._pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
+        return self.pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
 
     def snapshot(self) -> ClusterState:
         """The live state of the cluster as one document."""
-        return self._send(calls.snapshot(), ClusterState)
+        return self.send(calls.snapshot(), ClusterState)
 
     def get(self, job_id: str) -> Job:
         """One job. Raises :class:`NotFound`."""
-        return self._send(calls.job(job_id), Job)
+        return self.send(calls.job(job_id), Job)
 
     def list(
         self,
@@ -115,15 +119,15 @@ class Client:
     ) -> Iterator[Job]:
         """All jobs that match, newest first. Pages are fetched as they are needed."""
         wanted = [*states] if states else None
-        return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, kind, cursor, page_size))
+        return self.pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, kind, cursor, page_size))
 
     def submit_array(self, spec: JobSpec, array: ArraySpec, *, idempotency_key: str | None = None) -> Array:
         """Submit an array: ``spec`` is what its elements share. With the same key the same array comes back."""
-        return self._send(calls.submit_array(spec, array, idempotency_key), Array)
+        return self.send(calls.submit_array(spec, array, idempotency_key), Array)
 
     def array(self, array_id: str) -> Array:
         """One array. Raises :class:`NotFound`."""
-        return self._send(calls.array(array_id), Array)
+        return self.send(calls.array(array_id), Array)
 
     def arrays(
         self,
@@ -137,26 +141,26 @@ class Client:
     ) -> Iterator[Array]:
         """All arrays that match, newest first."""
         wanted, model = [*states] if states else None, Page[Array]
-        return self._pages(model, lambda cursor: calls.arrays(wanted, namespace, user, name, kind, cursor, page_size))
+        return self.pages(model, lambda cursor: calls.arrays(wanted, namespace, user, name, kind, cursor, page_size))
 
     def elements(
         self, array_id: str, *, states: Iterable[JobState | str] | None = None, page_size: int = 100
     ) -> Iterator[Job]:
         """The elements of an array that have entered the queue, by index."""
         wanted = [*states] if states else None
-        return self._pages(Page[Job], lambda cursor: calls.elements(array_id, wanted, cursor, page_size))
+        return self.pages(Page[Job], lambda cursor: calls.elements(array_id, wanted, cursor, page_size))
 
     def cancel_array(self, array_id: str, reason: str = "", *, elements: str | None = None) -> Array:
         """Stop the array, or only ``elements`` (``5-9,17``): SIGTERM, the grace, SIGKILL. Returns at once."""
-        return self._send(calls.interrupt_array("cancel", array_id, reason, elements), Array)
+        return self.send(calls.interrupt_array("cancel", array_id, reason, elements), Array)
 
     def kill_array(self, array_id: str, reason: str = "", *, elements: str | None = None) -> Array:
         """Stop the array, or only ``elements``, with SIGKILL at once."""
-        return self._send(calls.interrupt_array("kill", array_id, reason, elements), Array)
+        return self.send(calls.interrupt_array("kill", array_id, reason, elements), Array)
 
     def retry_array(self, array_id: str, *, elements: str | None = None, idempotency_key: str | None = None) -> Array:
         """Submit a new array that runs ``elements`` again; None: those that FAILED."""
-        return self._send(calls.retry_array(array_id, elements, idempotency_key), Array)
+        return self.send(calls.retry_array(array_id, elements, idempotency_key), Array)
 
     def wait_for_array(self, array_id: str, timeout_s: float | None = None) -> Array:
         """Wait until the array has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
@@ -164,27 +168,27 @@ class Client:
 
     def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
         """All checkpoints that its hosts see, oldest first. ``verify``: read and check every byte."""
-        return (self._send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
+        return (self.send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
 
     def ask_for_checkpoint(self, job_id: str) -> CheckpointAsked:
         """Ask the program of a running job to save now."""
-        return self._send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
+        return self.send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
 
     def check_checkpoint_roots(self) -> builtins.list[CheckpointRoot]:
         """Which hosts share a checkpoint root. The hosts test it with a file."""
-        return (self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
+        return (self.send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     def cancel(self, job_id: str, reason: str = "") -> Job:
         """Stop the job with SIGTERM, its grace, SIGKILL. Returns at once; :meth:`wait` waits for the end."""
-        return self._send(calls.interrupt("cancel", job_id, reason), Job)
+        return self.send(calls.interrupt("cancel", job_id, reason), Job)
 
     def kill(self, job_id: str, reason: str = "") -> Job:
         """Stop the job with SIGKILL at once."""
-        return self._send(calls.interrupt("kill", job_id, reason), Job)
+        return self.send(calls.interrupt("kill", job_id, reason), Job)
 
     def preempt(self, job_id: str, reason: str = "") -> Job:
         """Stop the job with its grace to write a checkpoint, and queue it again."""
-        return self._send(calls.interrupt("preempt", job_id, reason), Job)
+        return self.send(calls.interrupt("preempt", job_id, reason), Job)
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
@@ -204,11 +208,11 @@ class Client:
             start = int(cursor) if cursor else after
             return calls.job_events(job_id, start, False) if job_id else calls.events(start or 0, False)
 
-        return self._pages(Page[Event], page)
+        return self.pages(Page[Event], page)
 
     def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
         """The output of rank ``rank`` in the attempt (default: the last attempt)."""
-        return (self._answer(calls.logs(job_id, rank, attempt, False))).text
+        return (self.answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> Iterator[LogChunk]:
         """The output as it is written, of all attempts or of one. It ends when the job (or the attempt) has ended."""
@@ -217,7 +221,7 @@ class Client:
 
     def exec(self, job_id: str, request: ExecRequest) -> ExecSession:
         """Start a command beside a rank of a running job. It is ended after 30 s if nobody reads its output."""
-        return self._send(calls.exec_start(job_id, request), ExecSession)
+        return self.send(calls.exec_start(job_id, request), ExecSession)
 
     def exec_output(self, session: ExecSession, *, offset: int = 0) -> Iterator[ExecChunk]:
         """The command's output while it runs. The last chunk has the exit code."""
@@ -227,100 +231,100 @@ class Client:
     def exec_input(self, session: ExecSession, data: bytes, *, offset: int, eof: bool = False) -> int:
         """Send input that begins at byte ``offset`` of all input. Returns how many bytes the command has had so far."""
         call = calls.exec_input(session, data, offset, eof)
-        return (self._send(call, ExecReceived)).received
+        return (self.send(call, ExecReceived)).received
 
     def exec_resize(self, session: ExecSession, rows: int, columns: int) -> None:
         """Set the size of the command's terminal."""
-        self._answer(calls.exec_resize(session, rows, columns))
+        self.answer(calls.exec_resize(session, rows, columns))
 
     def exec_end(self, session: ExecSession) -> None:
         """Kill the command with SIGKILL."""
-        self._answer(calls.exec_end(session))
+        self.answer(calls.exec_end(session))
 
     def ready(self) -> Health:
         """The state of the service. Raises :class:`Unavailable` if it cannot do its work."""
-        return self._send(calls.ready(), Health)
+        return self.send(calls.ready(), Health)
 
     def hosts(self) -> Iterator[Host]:
         """All hosts, by name."""
-        return self._pages(Page[Host], calls.hosts)
+        return self.pages(Page[Host], calls.hosts)
 
     def host(self, name: str) -> Host:
         """One host. Raises :class:`NotFound`."""
-        return self._send(calls.host(name), Host)
+        return self.send(calls.host(name), Host)
 
     def enroll_host(self, name: str, *, address: str | None = None, valid_s: float = 3600.0) -> Enrollment:
         """A join token for a new host, which works once and for ``valid_s`` seconds."""
-        return self._send(calls.enroll_host(name, address, valid_s), Enrollment)
+        return self.send(calls.enroll_host(name, address, valid_s), Enrollment)
 
     def revoke_host(self, name: str) -> None:
         """Believe the host's certificates no more, until it is enrolled again. Raises :class:`NotFound`."""
-        self._answer(calls.revoke_host(name))
+        self.answer(calls.revoke_host(name))
 
     def remove_host(self, name: str) -> None:
         """Forget a host that is LOST or DRAINED and holds nothing."""
-        self._answer(calls.remove_host(name))
+        self.answer(calls.remove_host(name))
 
     def declare_lost(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """Declare the host dead. If it is only cut off, its old ranks may run beside the new ones."""
-        return self._send(calls.set_host(name, "declare-lost", force, reason), Host)
+        return self.send(calls.set_host(name, "declare-lost", force, reason), Host)
 
     def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """Give the host no new work. Running jobs go on; with ``force`` they are preempted."""
-        return self._send(calls.set_host(name, "drain", force, reason), Host)
+        return self.send(calls.set_host(name, "drain", force, reason), Host)
 
     def online(self, name: str, reason: str = "") -> Host:
         """Put the host back into service: ends its cordon, its quarantine and its repair."""
-        return self._send(calls.set_host(name, "online", False, reason), Host)
+        return self.send(calls.set_host(name, "online", False, reason), Host)
 
     def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """Take the host out of service at once. Refused while jobs run there, unless ``force`` kills them."""
-        return self._send(calls.set_host(name, "offline", force, reason), Host)
+        return self.send(calls.set_host(name, "offline", force, reason), Host)
 
     def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> Iterator[Gpu]:
         """All GPUs that match, by host and index."""
         wanted = [*states] if states else None
-        return self._pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
+        return self.pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
 
     def gpu(self, gpu_id: str) -> Gpu:
         """One GPU. ``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
-        return self._send(calls.gpu(gpu_id), Gpu)
+        return self.send(calls.gpu(gpu_id), Gpu)
 
     def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[Event]:
         """Its newest events, oldest first: faults, resets, changes of its state."""
-        return (self._send(calls.gpu_events(gpu_id, limit), Page[Event])).items
+        return (self.send(calls.gpu_events(gpu_id, limit), Page[Event])).items
 
     def remediation(self, gpu_id: str) -> RemediationStatus:
         """The state of its remediation. Raises :class:`NotFound` if there is none."""
-        return self._send(calls.remediation(gpu_id), RemediationStatus)
+        return self.send(calls.remediation(gpu_id), RemediationStatus)
 
     def order_remediation(self, gpu_id: str, verb: Literal["approve", "veto"], reason: str = "") -> RemediationStatus:
         """Approve or veto the step that waits for an operator."""
-        return self._send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
+        return self.send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
 
     def service_case(self, gpu_id: str) -> ServiceCase:
         """The GPU's record for its vendor."""
-        return self._send(calls.service_case(gpu_id), ServiceCase)
+        return self.send(calls.service_case(gpu_id), ServiceCase)
 
     def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         """Put the GPU back into service: ends its cordon and its remediation."""
-        return self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
+        return self.send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
     def gpu_health(self, gpu_id: str) -> GpuHealth:
         """What its host measures right now. Raises :class:`HostUnavailable` if the host does not answer."""
-        return self._send(calls.gpu_health(gpu_id), GpuHealth)
+        return self.send(calls.gpu_health(gpu_id), GpuHealth)
 
     def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         """Give the GPU no new work. ``force`` preempts the jobs that run on it."""
-        return self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
+        return self.send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
 
     def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         """Take the GPU OFFLINE. Refused while jobs hold it, unless ``force`` kills them."""
-        return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
+        return self.send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     def job_usage(self, job_id: str) -> JobUsage:
         """The usage of its ended attempts, and the current usage of the one that runs."""
-        return self._send(calls.job_usage(job_id), JobUsage)
+        return self.send(calls.job_usage(job_id), JobUsage)
 
     def usage(
         self,
@@ -331,43 +335,43 @@ class Client:
         until: datetime | None = None,
     ) -> UsageReport:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
-        return self._send(calls.usage(namespace, user, since, until), UsageReport)
+        return self.send(calls.usage(namespace, user, since, until), UsageReport)
 
     def how_to_sign_in(self) -> LoginInfo:
         """Where people sign in."""
-        return self._send(calls.how_to_sign_in(), LoginInfo)
+        return self.send(calls.how_to_sign_in(), LoginInfo)
 
     def who_am_i(self) -> WhoAmI:
         """Who the service takes the owner of the token for, and what that one may do."""
-        return self._send(calls.who_am_i(), WhoAmI)
+        return self.send(calls.who_am_i(), WhoAmI)
 
     def create_token(self, request: TokenRequest) -> NewToken:
         """Make an API token. It is shown only in this answer."""
-        return self._send(calls.create_token(request), NewToken)
+        return self.send(calls.create_token(request), NewToken)
 
     def tokens(self) -> Iterator[TokenInfo]:
         """One's own tokens; for an admin also those of others. Oldest first."""
-        return self._pages(Page[TokenInfo], calls.tokens)
+        return self.pages(Page[TokenInfo], calls.tokens)
 
     def revoke_token(self, token_id: str) -> TokenInfo:
         """End a token at once."""
-        return self._send(calls.revoke_token(token_id), TokenInfo)
+        return self.send(calls.revoke_token(token_id), TokenInfo)
 
     def secrets(self, *, namespace: str | None = None) -> Iterator[SecretInfo]:
         """Secrets of one's namespaces, without their values."""
-        return self._pages(Page[SecretInfo], lambda cursor: calls.list_secrets(namespace, cursor))
+        return self.pages(Page[SecretInfo], lambda cursor: calls.list_secrets(namespace, cursor))
 
     def set_secret(self, namespace: str, name: str, value: SecretValue) -> SecretInfo:
         """Keep a secret. Nobody reads its value back."""
-        return self._send(calls.set_secret(namespace, name, value), SecretInfo)
+        return self.send(calls.set_secret(namespace, name, value), SecretInfo)
 
     def delete_secret(self, namespace: str, name: str) -> None:
         """Remove a secret."""
-        self._answer(calls.delete_secret(namespace, name))
+        self.answer(calls.delete_secret(namespace, name))
 
     def audit(self, *, since: datetime | None = None) -> Iterator[AuditRecord]:
         """The audit log, oldest first, from ``since`` (with a time zone) or from its beginning."""
-        return self._pages(Page[AuditRecord], lambda cursor: calls.audit(since, cursor))
+        return self.pages(Page[AuditRecord], lambda cursor: calls.audit(since, cursor))
 
     def close(self) -> None:
         """Close all connections."""
@@ -385,17 +389,19 @@ class Client:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
-            found = self._send(call(max(0.0, min(left, calls.LONG_POLL_S))), model)
+            found = self.send(call(max(0.0, min(left, calls.LONG_POLL_S))), model)
             if found.state.is_terminal:
                 return found
             if deadline is not None and time.monotonic() >= deadline:
                 what = "job" if isinstance(found, Job) else "array"
                 raise TimeoutError(f"{what} {found.id} is {found.state} after {timeout_s} s")
 
-    def _send(self, call: Call, model: type[M]) -> M:
-        return model.model_validate_json((self._answer(call)).content)
+    def send(self, call: Call, model: type[M]) -> M:
+        """Send a request, and read its answer."""
+        return model.model_validate_json((self.answer(call)).content)
 
-    def _answer(self, call: Call) -> httpx.Response:
+    def answer(self, call: Call) -> httpx.Response:
+        """Send a request, again after errors that pass."""
         deadline = time.monotonic() + self._connection.retry_for_s
         for delay in retry_delays():
             try:
@@ -415,10 +421,11 @@ class Client:
             time.sleep(delay)
         raise AssertionError("retry_delays has no end")
 
-    def _pages(self, model: type[Page[M]], call: Callable[[str | None], Call]) -> Iterator[M]:
+    def pages(self, model: type[Page[M]], call: Callable[[str | None], Call]) -> Iterator[M]:
+        """The items of all pages. ``call`` makes the request for the page at a cursor."""
         cursor: str | None = None
         while True:
-            page = self._send(call(cursor), model)
+            page = self.send(call(cursor), model)
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:

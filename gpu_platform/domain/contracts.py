@@ -30,6 +30,9 @@ ARRAY_WORKFLOW = "ArrayWorkflow"
 CLEANUP_WORKFLOW = "CleanupWorkflow"
 REMEDIATION_WORKFLOW = "RemediationWorkflow"
 HOST_REPORT_WORKFLOW = "HostReportWorkflow"
+PIPELINE_WORKFLOW = "PipelineWorkflow"
+"""The workflow of a pipeline. Its workflow id is the pipeline's id."""
+SCHEDULED_SUBMISSION_WORKFLOW = "ScheduledSubmissionWorkflow"
 SCHEDULER_WORKFLOW_ID = "scheduler"
 
 
@@ -80,3 +83,14 @@ def host_of_report(workflow_id: str) -> str | None:
     """The host of a workflow that carries a host's report. None: it is another workflow."""
     prefix = host_report_id("")
     return workflow_id.removeprefix(prefix) if workflow_id.startswith(prefix) else None
+
+
+def schedule_workflow_prefix(schedule_id: str) -> str:
+    """The id of a schedule in Temporal. The workflow of each firing has this, a ``-`` and the time as its id."""
+    return f"scheduled-{schedule_id}"
+
+
+def schedule_of_workflow(workflow_id: str) -> str:
+    """The schedule of a firing. It is not in the argument of the workflow: that is sealed for one workflow id, and each
+    firing has another one."""
+    return "-".join(workflow_id.removeprefix(schedule_workflow_prefix("")).split("-")[:2])

@@ -71,6 +71,7 @@ class HostAgent:
             settings, nvml, inventory, self.local, dev=dev, stages=stages, lease=lease_file, secrets=secrets
         )
         self.checkpointing = self._launcher.checkpointing
+        self.artifacts = self._launcher.artifacts
         self._launcher.recover()
 
     @property

@@ -17,6 +17,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, 
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import Fencing
+from gpu_platform.hosts.artifacts import ArtifactDirectories
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
 from gpu_platform.hosts.checkpoints.directories import make_shown_directory
 from gpu_platform.hosts.health import gpu_reset
@@ -63,6 +64,7 @@ class Launcher:
         self._node, self._nvml, self._inventory, self._attempts = settings.node, nvml, inventory, attempts
         self._lease = None if lease is None else str(lease)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
+        self.artifacts = ArtifactDirectories(settings.node.artifact_root or settings.state_dir / "artifacts")
         self.checkpointing = Checkpointing(settings.node, self._checkpoints, attempts.home)
         self.spawner = SpawnerClient()
         self.stages = Stages(stages)
@@ -159,10 +161,12 @@ class Launcher:
         if record is not None:
             return Prepared.model_validate(record)
         self._check_lease(plan)
+        self.artifacts.check(plan)
         self._check_plan(plan)
         with self._attempts.writing():
             directory.mkdir(records.PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             make_shown_directory(paths.checkpoint_dir(self._checkpoints, key))
+            self.artifacts.make(plan)
             # From here on the attempt must be finished, whatever happens.
             record = plan.without_environments().model_dump(mode="json")
             records.write_record(str(directory / records.PLAN), record, durable=False)
@@ -226,7 +230,7 @@ class Launcher:
         self._check_lease(plan)
         secrets = self._secrets.fetch(plan)
         shown = self.checkpointing.shown(plan, rendezvous.resume_from)
-        provision = self.stages.provides(plan) + Provision(readable=shown)
+        provision = self.stages.provides(plan) + Provision(readable=shown) + self.artifacts.provides(plan)
         if self._jail_planner is not None:
             hosts = self._jail_planner.network
             network = hosts.order(plan, rendezvous)

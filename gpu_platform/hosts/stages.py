@@ -29,6 +29,8 @@ class Provision:
     writable: list[str] = field(default_factory=list[str])
     """Directories that jailed ranks may write."""
     readable: list[str] = field(default_factory=list[str])
+    owned: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Directories that are given to the attempt's account, each with the root below which it must be."""
     rank_cpus: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
     """Rank -> its CPUs and NUMA nodes, as the kernel writes lists. For other ranks the host decides."""
     shm: str | None = None
@@ -42,6 +44,7 @@ class Provision:
             devices=[*self.devices, *other.devices],
             writable=[*self.writable, *other.writable],
             readable=[*self.readable, *other.readable],
+            owned=[*self.owned, *other.owned],
             rank_cpus=self.rank_cpus | other.rank_cpus,
             shm=self.shm or other.shm,
         )

@@ -1,8 +1,8 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
-of jobs that have ended and for which no job waits, keys of arrays that have ended, and the identities of faults. What
-stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
+of jobs that have ended and for which no job waits, keys of arrays that have ended, firings of schedules, and the
+identities of faults. What stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gpu_platform.store.models import (
     job_array,
     job_token,
     reservation,
+    schedule_run,
 )
 
 BATCH = 500
@@ -55,6 +56,8 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     gone[dependency.name] = _forget(session, dependency, dependency.c.job_id.in_(waiters))
     faults = session.scalars(select(fault.c.fault_id).where(fault.c.at < before).limit(BATCH)).all()
     gone[fault.name] = _forget(session, fault, fault.c.fault_id.in_(faults))
+    runs = session.scalars(select(schedule_run.c.workflow_id).where(schedule_run.c.due_at < before).limit(BATCH)).all()
+    gone[schedule_run.name] = _forget(session, schedule_run, schedule_run.c.workflow_id.in_(runs))
     return {name: rows for name, rows in gone.items() if rows}
 
 

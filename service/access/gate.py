@@ -35,6 +35,8 @@ from gpu_platform.settings import RateLimit
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens, sessions, tokens
 from gpu_platform.store.jobs import owners
+from gpu_platform.store.jobs.pipelines import no_such_pipeline
+from gpu_platform.store.jobs.schedules import no_such_schedule
 from service.access import authentication
 from service.access.asked import Asked, asked_of, decision_about
 from service.access.decisions import Decision, Recorder
@@ -268,10 +270,7 @@ class Gate:
         if rule.reach.is_of_nodes:
             return _not_that_host(asked, principal, subject)
         if verdict is Verdict.UNSEEN:
-            array_id = asked.matched.path_params.get("array_id")
-            if array_id is not None:
-                return owners.no_such_array(array_id)
-            return owners.no_such_job(asked.matched.path_params.get("job_id", ""))
+            return _not_there(asked.matched.path_params)
         if verdict is Verdict.OUT_OF_SCOPE:
             scopes = ", ".join(sorted(principal.permissions or ()))
             return Forbidden(
@@ -320,7 +319,25 @@ class Gate:
             tokens.note_use(self._store, token_id, datetime.now(UTC))
 
 
+_OWNED = {"schedule_id": owners.owner_of_schedule, "pipeline_id": owners.owner_of_pipeline}
+"""What is judged as a job is, besides jobs."""
+
+
+def _not_there(path_params: Mapping[str, str]) -> NotFound:
+    if (schedule_id := path_params.get("schedule_id")) is not None:
+        return no_such_schedule(schedule_id)
+    if (pipeline_id := path_params.get("pipeline_id")) is not None:
+        return no_such_pipeline(pipeline_id)
+    if (array_id := path_params.get("array_id")) is not None:
+        return owners.no_such_array(array_id)
+    return owners.no_such_job(path_params.get("job_id", ""))
+
+
 def _subject(session: Session, path_params: Mapping[str, str]) -> Subject:
+    for name, owner_of in _OWNED.items():
+        if (wanted := path_params.get(name)) is not None:
+            found = owner_of(session, wanted)
+            return Subject() if found is None else Subject(found.namespace, found.user)
     job_id = path_params.get("job_id", path_params.get("array_id"))
     if job_id is None:
         return Subject(path_params.get("namespace"), host=path_params.get("name"))

@@ -19,6 +19,9 @@ from gpu_platform.domain.errors import CannotStart
 PUBLIC = Rule(Permission.SELF_READ, reach=Reach.PUBLIC)
 DESCRIPTION = Rule(Permission.SELF_READ, reach=Reach.SIGNED_IN)
 SUBMIT = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE, of_jobs=True)
+SUBMIT_LATER = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE)
+CHANGE_OWN = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
+"""A schedule or a pipeline is found and judged as a job is: by its namespace and its user."""
 SEE_JOB = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
 READ_JOB = replace(SEE_JOB, of_jobs=True)
 SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
@@ -78,6 +81,19 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/arrays/{array_id}/cancel": STOP_JOB,
     "POST /v1/arrays/{array_id}/kill": STOP_JOB,
     "POST /v1/arrays/{array_id}/retry": RETRY_ARRAY,
+    "POST /v1/schedules": SUBMIT_LATER,
+    "GET /v1/schedules": SEE_JOBS,
+    "GET /v1/schedules/{schedule_id}": SEE_JOB,
+    "POST /v1/schedules/{schedule_id}/pause": CHANGE_OWN,
+    "POST /v1/schedules/{schedule_id}/resume": CHANGE_OWN,
+    "POST /v1/schedules/{schedule_id}/trigger": CHANGE_OWN,
+    "POST /v1/schedules/{schedule_id}/backfill": CHANGE_OWN,
+    "DELETE /v1/schedules/{schedule_id}": CHANGE_OWN,
+    "POST /v1/pipelines": SUBMIT_LATER,
+    "GET /v1/pipelines": SEE_JOBS,
+    "GET /v1/pipelines/{pipeline_id}": SEE_JOB,
+    "POST /v1/pipelines/{pipeline_id}/cancel": STOP_JOB,
+    "POST /v1/pipelines/{pipeline_id}/retry": CHANGE_OWN,
     "GET /v1/queue": SEE_JOBS,
     "GET /v1/usage": SEE_JOBS,
     "GET /v1/events": SEE_JOBS,

@@ -23,6 +23,8 @@ def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) 
 
     Raises :class:`Forbidden` and :class:`InvalidRequest`.
     """
+    if spec.artifacts is not None:
+        raise InvalidRequest("artifacts are directories of a pipeline, which sets them itself: leave the field out")
     principal = access.who
     namespace = spec.namespace if "namespace" in spec.model_fields_set else _own_namespace(principal)
     if not principal.has(Role.USER, namespace):

@@ -13,7 +13,7 @@ from service.cli import session, simulate, up
 from service.cli.access import keys, login, secrets, tokens
 from service.cli.cluster import audit, hosts, identity, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
-from service.cli.jobs import jobs
+from service.cli.jobs import jobs, pipelines, schedules
 from service.cli.simulating import machines
 from service.cli.submitting import submit
 
@@ -46,7 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_jobs = (submit, jobs, exec_command)
+_jobs = (submit, jobs, pipelines, schedules, exec_command)
 _cluster = (status, queue, usage, hosts, identity, remediation, audit)
 for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject):
     module.register(app)

@@ -24,6 +24,16 @@ def _by_time() -> str:
     return _encode(time.time_ns() // 1_000_000, 9) + _encode(secrets.randbits(30), 6)
 
 
+def new_schedule_id() -> str:
+    """As :func:`new_job_id`, with ``s-``."""
+    return new_job_id().replace("j-", "s-", 1)
+
+
+def new_pipeline_id() -> str:
+    """As :func:`new_job_id`, with ``p-``."""
+    return new_job_id().replace("j-", "p-", 1)
+
+
 def _encode(number: int, length: int) -> str:
     return "".join(_ALPHABET[number >> (5 * place) & 31] for place in reversed(range(length)))
 

@@ -15,11 +15,13 @@ from fastapi import FastAPI
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.jobs.array import ArraySpec
+from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.pipelines.pipeline import PipelineSpec, Step
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens
-from gpu_platform.store.jobs import arrays
+from gpu_platform.store.jobs import arrays, pipelines, schedules
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
 from tests.store_cluster import NOW, Cluster
@@ -28,6 +30,7 @@ from tests.unit.service.api_server import application, bearer, in_process, sign_
 NOWHERE = "127.0.0.1:1"
 JOB = "j-0000000000000a1"
 ARRAY = "a-0000000000000a1"
+SCHEDULE, PIPELINE = "s-0000000000000a1", "p-0000000000000a1"
 
 ROLES: dict[str, dict[str, Role]] = {
     "nobody": {},
@@ -95,6 +98,19 @@ MAY: dict[str, frozenset[str]] = {
     "POST /v1/arrays/{array_id}/cancel": ABOVE_OWNER | {"owner"},
     "POST /v1/arrays/{array_id}/kill": ABOVE_OWNER | {"owner"},
     "POST /v1/arrays/{array_id}/retry": ABOVE_OWNER | {"owner"},
+    "POST /v1/schedules": MAY_SUBMIT_SOMEWHERE,
+    "GET /v1/schedules": SIGNED_IN,
+    "GET /v1/schedules/{schedule_id}": TEAM,
+    "POST /v1/schedules/{schedule_id}/pause": ABOVE_OWNER | {"owner"},
+    "POST /v1/schedules/{schedule_id}/resume": ABOVE_OWNER | {"owner"},
+    "POST /v1/schedules/{schedule_id}/trigger": ABOVE_OWNER | {"owner"},
+    "POST /v1/schedules/{schedule_id}/backfill": ABOVE_OWNER | {"owner"},
+    "DELETE /v1/schedules/{schedule_id}": ABOVE_OWNER | {"owner"},
+    "POST /v1/pipelines": MAY_SUBMIT_SOMEWHERE,
+    "GET /v1/pipelines": SIGNED_IN,
+    "GET /v1/pipelines/{pipeline_id}": TEAM,
+    "POST /v1/pipelines/{pipeline_id}/cancel": ABOVE_OWNER | {"owner"},
+    "POST /v1/pipelines/{pipeline_id}/retry": ABOVE_OWNER | {"owner"},
     "GET /v1/queue": SIGNED_IN,
     "GET /v1/usage": SIGNED_IN,
     "GET /v1/events": SIGNED_IN,
@@ -155,6 +171,12 @@ async def service(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Async
     arrays.submit_array(sqlite_store, ARRAY, spec, array, actor="owner", now=NOW, idempotency_key=None)
     monkeypatch.setattr(job_tokens.secrets, "token_urlsafe", lambda _: token_of("job").removeprefix(job_tokens.PREFIX))
     assert job_tokens.issue(sqlite_store, held, "a", NOW) == token_of("job")
+    often = ScheduleRequest(every_s=60, job=JobSpec(command=["true"], namespace="team-a", user="owner"))
+    schedules.create(sqlite_store, SCHEDULE, often, actor="owner", now=NOW)
+    step = Step(name="one", job=often.job)
+    spec = PipelineSpec(name="p", namespace="team-a", user="owner", steps=(step,))
+    pipelines.create(sqlite_store, PIPELINE, spec, actor="owner", uses_cache=True, now=NOW)
+    monkeypatch.setattr(schedules, "remove", lambda *_, **__: None)  # everybody asks to delete the same one
     app = application(sqlite_store, NOWHERE)
     for who, roles in ROLES.items():
         if roles and who != "job":
@@ -173,7 +195,7 @@ def address(path: str) -> str:
         "gpu_id": "nothing",
         "token_id": "t-none",
     }
-    values |= {"namespace": "team-a", "secret": "nothing"}
+    values |= {"namespace": "team-a", "secret": "nothing", "schedule_id": SCHEDULE, "pipeline_id": PIPELINE}
     for name, value in values.items():
         path = path.replace(f"{{{name}}}", value)
     return path
@@ -199,11 +221,16 @@ async def got_through(http: httpx.AsyncClient, route: str, who: str) -> bool:
     if problem.get("code") == "forbidden":
         assert "needs" in problem["details"]
         return False
-    return not (answer.status_code == 404 and problem["detail"] in (UNSEEN | {NO_SESSION}))
+    return not (answer.status_code == 404 and problem["detail"] in NOT_THERE)
 
 
-UNSEEN = {f"there is no job '{JOB}'", f"there is no array '{ARRAY}'"}
-NO_SESSION = "there is no such command beside a rank, or somebody else started it"
+NOT_THERE = (
+    f"there is no job '{JOB}'",
+    f"there is no array '{ARRAY}'",
+    f"there is no schedule '{SCHEDULE}'",
+    f"there is no pipeline '{PIPELINE}'",
+    "there is no such command beside a rank, or somebody else started it",
+)
 
 
 def test_this_table_names_every_route_of_the_service(sqlite_store: Store) -> None:

@@ -52,6 +52,15 @@ _COMMANDS = [
     ["jobs", "cancel", "j-1"],
     ["jobs", "kill", "j-1"],
     ["jobs", "preempt", "j-1"],
+    ["pipelines", "list"],
+    ["pipelines", "describe", "p-1"],
+    ["pipelines", "graph", "p-1"],
+    ["pipelines", "graph", "--mermaid", "p-1"],
+    ["pipelines", "cancel", "p-1"],
+    ["pipelines", "retry", "p-1"],
+    ["schedules", "list"],
+    ["schedules", "describe", "s-1"],
+    ["schedules", "create", "--every", "1h", "--", "true"],
     ["hosts", "list"],
     ["hosts", "describe", "h"],
     ["hosts", "checkpoint-roots"],
@@ -93,7 +102,7 @@ def hostile_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 @pytest.mark.usefixtures("hostile_service")
 def test_no_command_lets_a_text_control_the_terminal(arguments: list[str]) -> None:
     for more in ([], ["--json"]):
-        if more and arguments[:2] in (["hosts", "declare-lost"], ["hosts", "remove"]):
+        if more and arguments[:2] in (["hosts", "declare-lost"], ["hosts", "remove"], ["pipelines", "graph"]):
             continue  # they have no --json
         place = arguments.index("--") if "--" in arguments else len(arguments)
         ran = CliRunner().invoke(command_line, [*arguments[:place], *more, *arguments[place:]])

@@ -21,6 +21,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError
 from temporalio.worker import Interceptor, Worker
 
+from activities.node.artifacts import ArtifactActivities
 from activities.node.elements import ElementActivities
 from activities.node.launch import LaunchActivities
 from activities.node.repair import HostRepairActivities
@@ -106,6 +107,7 @@ def node_worker(
             repairing.reset_host,
             repairing.check_gpu,
             repairing.reboot_host,
+            ArtifactActivities(agent.artifacts).read_output,
         ],
         interceptors=interceptors,
         max_concurrent_activities=1000,

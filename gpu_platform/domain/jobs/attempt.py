@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.job import Failure
@@ -111,6 +112,7 @@ class HostPlan(BaseModel):
     secrets: Annotated[tuple[SecretUse, ...], Field(exclude_if=lambda value: not value)] = ()
     """The names of secrets. The host asks the service for their values when it launches the ranks."""
     job_token: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    artifacts: Annotated[Artifacts | None, Field(exclude_if=lambda value: value is None)] = None
 
     def program(self, rank: RankSpec) -> Program:
         """The program of one rank: that of its group, if the gang has groups."""

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, IfUnmet
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
@@ -221,6 +222,13 @@ class JobSpec(BaseModel):
             description="Give the ranks a token with which they read this job and submit others as its user",
         ),
     ] = False
+    artifacts: Annotated[
+        Artifacts | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="Directories of a pipeline's step. Only pipelines set it",
+        ),
+    ] = None
     fencing: Annotated[
         Fencing | None, Field(description="What happens when one of its hosts is cut off; None: the cluster's setting")
     ] = None

@@ -49,6 +49,7 @@ def plan_hosts(
             checkpoint=spec.checkpoint,
             secrets=spec.secrets,
             job_token=spec.job_token,
+            artifacts=spec.artifacts,
         )
         for node_rank, (host, slices) in enumerate(hosts.items())
     ]

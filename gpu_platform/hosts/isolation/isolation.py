@@ -240,6 +240,7 @@ class JailPlanner:
         directories = [
             Directory(str(checkpoint_dir), checkpoints, workdirs.OWNED),
             *(Directory(path, checkpoints, workdirs.READ) for path in others),
+            *(Directory(path, root, workdirs.OWNED) for path, root in provision.owned),
             *(Directory(path, path, workdirs.SHARED) for path in self._shared),
         ]
         if (workdir := self._workdir(plan, account)) is not None:

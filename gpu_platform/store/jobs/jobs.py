@@ -36,17 +36,16 @@ _WITHDRAWN = "job.withdrawn"
 _TERMINAL = sorted(TERMINAL_JOB_STATES)
 
 
-@writing
-def submit_job(
+def record_submission(
     session: Session,
     job_id: str,
     spec: JobSpec,
     *,
     actor: str,
     now: datetime,
-    idempotency_key: IdempotencyKey | str | None,
+    idempotency_key: IdempotencyKey | str | None = None,
 ) -> tuple[Job, bool]:
-    """Record a PENDING job. Returns it and whether it is new.
+    """Inside a transaction: record a PENDING job. Returns it and whether it is new.
 
     A key (or id) that was seen with the same specification, or with one that says the same, returns the job it made;
     with another one it raises :class:`IdempotencyConflict`. A new job that the quotas do not allow raises
@@ -79,6 +78,10 @@ def submit_job(
     dependencies.add(session, job_id, spec, now)
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
+
+
+submit_job = writing(record_submission)
+"""As :func:`record_submission`, in a transaction of its own."""
 
 
 @writing

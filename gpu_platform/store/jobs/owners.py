@@ -1,17 +1,17 @@
-"""Whose jobs and arrays these are: namespace and user. They never change."""
+"""Whose jobs, arrays, schedules and pipelines these are: namespace and user. They never change."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Table, bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.store.database import reading
-from gpu_platform.store.models import job, job_array
+from gpu_platform.store.models import job, job_array, pipeline, schedule
 
 _AT_ONCE = 500
 _OWNERS = select(job.c.id, job.c.namespace, job.c.user).where(job.c.id.in_(bindparam("job_ids", expanding=True)))
@@ -21,7 +21,7 @@ _OF_ARRAYS = select(job_array.c.id, job_array.c.namespace, job_array.c.user).whe
 
 
 class Owner(NamedTuple):
-    """The namespace and the user of a job or an array."""
+    """The namespace and the user of a job, an array, a schedule or a pipeline."""
 
     namespace: str
     user: str
@@ -59,3 +59,20 @@ def no_such_job(job_id: str) -> NotFound:
 def no_such_array(array_id: str) -> NotFound:
     """The error for an array that does not exist, or that one may not see."""
     return NotFound(f"there is no array {array_id!r}", array_id=array_id)
+
+
+@reading
+def owner_of_schedule(session: Session, schedule_id: str) -> Owner | None:
+    """Whose schedule it is. None: there is none."""
+    return _owner(session, schedule, schedule_id)
+
+
+@reading
+def owner_of_pipeline(session: Session, pipeline_id: str) -> Owner | None:
+    """Whose pipeline it is. None: there is none."""
+    return _owner(session, pipeline, pipeline_id)
+
+
+def _owner(session: Session, table: Table, wanted: str) -> Owner | None:
+    row = session.execute(select(table.c.namespace, table.c.user).where(table.c.id == wanted)).one_or_none()
+    return None if row is None else Owner(row.namespace, row.user)

@@ -26,7 +26,9 @@ from gpu_platform.store.models.jobs import (
     WaitingReasonRecord,
 )
 from gpu_platform.store.models.leadership import LeaderRecord, MembershipRecord
+from gpu_platform.store.models.pipelines import PipelineJobRecord, PipelineRecord
 from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
+from gpu_platform.store.models.schedules import JobWatchRecord, ScheduleRecord, ScheduleRunRecord
 from gpu_platform.store.models.secrets import JobTokenRecord, SecretRecord
 
 configure_mappers()  # now, because ``read_records`` makes records before any object is loaded
@@ -58,3 +60,8 @@ machine_identity = table_of(MachineIdentityRecord)
 join_token = table_of(JoinTokenRecord)
 secret = table_of(SecretRecord)
 job_token = table_of(JobTokenRecord)
+schedule = table_of(ScheduleRecord)
+schedule_run = table_of(ScheduleRunRecord)
+job_watch = table_of(JobWatchRecord)
+pipeline = table_of(PipelineRecord)
+pipeline_job = table_of(PipelineJobRecord)

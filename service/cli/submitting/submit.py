@@ -59,7 +59,7 @@ def submit(
     words, command = arrays.split(command or [])
     typed = given(command=command or None) | gpus.fields() | program.fields() | secrets.fields()
     typed |= dependencies.fields() | limits.fields() | faults.fields()
-    spec = job_spec(_with_level(typed), _with_level(_read(options.file) if options.file else {}))
+    spec = spec_of(typed, options.file)
     if arrays.given:
         submit_array(spec, arrays.spec(words), options)
         return
@@ -77,6 +77,11 @@ def submit(
     if options.wait or options.follow:
         print_end(job)
         raise typer.Exit(session.exit_code_of_job(job))
+
+
+def spec_of(typed: dict[str, Any], file: Path | None) -> JobSpec:
+    """The job from what was typed and from a file. Priorities may be levels. Raises :class:`InvalidRequest`."""
+    return job_spec(_with_level(typed), _with_level(_read(file) if file else {}))
 
 
 def _stay(client: Client, job: Job, options: SubmitOptions) -> Job:

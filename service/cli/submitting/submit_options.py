@@ -359,16 +359,17 @@ class FaultOptions:
         )
 
 
+File = Annotated[
+    Path | None,
+    typer.Option("-f", "--file", help="A specification in YAML, with the fields of the REST API; options win over it."),
+]
+
+
 @dataclass(frozen=True)
 class SubmitOptions:
     """How the command itself works: from where it reads the job, and how long it waits."""
 
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "-f", "--file", help="A specification in YAML, with the fields of the REST API; options win over it."
-        ),
-    ] = None
+    file: File = None
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again with the same key makes no second job.")
     ] = None

@@ -1,0 +1,44 @@
+"""Keeps Temporal's schedules as the database has them: what a service left half done, and what Temporal has lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+from temporalio.client import Client
+
+from activities.temporal_schedules import TemporalSchedules
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import schedules
+
+log = structlog.get_logger()
+
+COMPARE_S = 60.0
+"""How often all schedules are compared. A new leader begins with it."""
+
+
+class ScheduleUpkeep:
+    """The database decides: a schedule that Temporal lost is made again, and one without a row is removed there."""
+
+    def __init__(self, store: Store, client: Client) -> None:
+        self._store = store
+        self._temporal = TemporalSchedules(store, client)
+        self._compare_at = 0.0
+
+    async def sweep(self) -> None:
+        """Apply what was not applied. Raises ``RPCError`` without Temporal, ``Unavailable`` without the database."""
+        late = await asyncio.to_thread(schedules.not_applied, self._store)
+        if time.monotonic() >= self._compare_at:
+            self._compare_at = time.monotonic() + COMPARE_S
+            there = await self._temporal.ids()
+            wanted = await asyncio.to_thread(schedules.ids, self._store)
+            if differ := sorted(wanted ^ there):
+                log.warning("schedule.differs", missing=sorted(wanted - there), unknown=sorted(there - wanted))
+            late = sorted({*late, *differ})
+        for schedule_id in late:
+            try:
+                await self._temporal.apply(schedule_id)
+            except InvalidRequest as error:  # a release of Temporal that takes less than the one before
+                log.error("schedule.refused", schedule=schedule_id, error=error.message)

@@ -1,0 +1,95 @@
+"""The steps of PipelineWorkflow, and how it is started."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+
+from activities.clock import utc_now
+from activities.submissions import Submissions
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
+from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
+from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.pipelines.pipeline import PipelineState, StepState
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import pipelines
+
+LOOK_AGAIN = "job_ended"
+"""The signal: a job has ended, or somebody cancelled or retried the pipeline."""
+PARALLEL_STARTS = 8
+
+
+class ToRead(BaseModel):
+    """An output that a later step needs, and the hosts that can read it."""
+
+    request: OutputRequest
+    hosts: list[str]
+
+
+class PipelineAdvance(BaseModel):
+    """Where a pipeline stands after a step of it, and what the workflow does next."""
+
+    state: PipelineState
+    steps: dict[str, StepState] = {}
+    read: list[ToRead] = []
+    more: bool = False
+    """There is more to do at once."""
+
+
+class ReadOutput(BaseModel):
+    """What a job of a pipeline wrote."""
+
+    pipeline_id: str
+    job_id: str
+    output: StepOutput
+
+
+async def start_pipeline(client: Client, pipeline_id: str) -> None:
+    """Start the workflow of a pipeline, or let an open one look again. It may be repeated: all it needs to know is in
+    the database."""
+    await client.start_workflow(
+        PIPELINE_WORKFLOW,
+        pipeline_id,
+        id=pipeline_id,
+        task_queue=CONTROL_TASK_QUEUE,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        start_signal=LOOK_AGAIN,
+    )
+
+
+class PipelineActivities:
+    """Brings pipelines forward."""
+
+    def __init__(self, store: Store, submissions: Submissions) -> None:
+        self._store, self._submissions = store, submissions
+
+    @activity.defn
+    async def advance_pipeline(self, pipeline_id: str) -> PipelineAdvance:
+        """Submit what is ready, and cancel what must end."""
+        try:
+            done = await asyncio.to_thread(pipelines.advance, self._store, pipeline_id, utc_now())
+        except NotFound:  # the database was restored to a point before the submission
+            return PipelineAdvance(state=PipelineState.CANCELLED)
+        limit = asyncio.Semaphore(PARALLEL_STARTS)
+
+        async def start(number: int) -> None:
+            async with limit:
+                await self._submissions.start(done.start[number])
+
+        await asyncio.gather(*[start(number) for number in range(len(done.start))])
+        request = Interrupt(actor="pipeline", reason=f"pipeline {pipeline_id} was cancelled")
+        for job_id in done.cancel:
+            await self._submissions.cancel(job_id, request)
+        read = [ToRead(request=one, hosts=hosts) for one, hosts in done.read]
+        return PipelineAdvance(state=done.state, steps=done.steps, read=read, more=done.more)
+
+    @activity.defn
+    async def note_output(self, found: ReadOutput) -> None:
+        """Write down what a job wrote."""
+        await asyncio.to_thread(pipelines.note_output, self._store, found.pipeline_id, found.job_id, found.output)

@@ -1,0 +1,33 @@
+"""The requests of the REST API about pipelines, as data."""
+
+from __future__ import annotations
+
+from gpu_platform.client.calls import Call, given, quoted, why
+from gpu_platform.domain.pipelines.pipeline import PipelineRequest, RetryRequest
+
+
+def submit(request: PipelineRequest) -> Call:
+    """Submit a pipeline: ``POST /v1/pipelines``."""
+    body = request.model_dump_json(exclude_unset=True).encode()
+    return Call("POST", "/v1/pipelines", body=body, repeatable=request.dry_run)
+
+
+def pipelines(namespace: str | None, cursor: str | None) -> Call:
+    """List pipelines, one page: ``GET /v1/pipelines``."""
+    return Call("GET", "/v1/pipelines", given(namespace=namespace, cursor=cursor))
+
+
+def pipeline(pipeline_id: str) -> Call:
+    """Get a pipeline: ``GET /v1/pipelines/{pipeline_id}``."""
+    return Call("GET", f"/v1/pipelines/{quoted(pipeline_id)}")
+
+
+def cancel(pipeline_id: str, reason: str) -> Call:
+    """Cancel a pipeline: ``POST /v1/pipelines/{pipeline_id}/cancel``."""
+    return Call("POST", f"/v1/pipelines/{quoted(pipeline_id)}/cancel", body=why(reason))
+
+
+def retry(pipeline_id: str, from_step: str | None) -> Call:
+    """Run again what was not COMPLETED: ``POST /v1/pipelines/{pipeline_id}/retry``."""
+    body = RetryRequest(from_step=from_step).model_dump_json().encode()
+    return Call("POST", f"/v1/pipelines/{quoted(pipeline_id)}/retry", body=body, repeatable=False)

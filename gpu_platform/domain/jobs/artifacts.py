@@ -1,0 +1,39 @@
+"""Directories that the jobs of a pipeline hand to each other, below a root that the hosts share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+OUTPUT_FILE = "output.json"
+MAX_OUTPUT_BYTES = 64 * 1024
+"""The largest output of a step: it is kept in the database. Larger results are files of the directory."""
+ArtifactPath = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$")]
+"""Pipeline, step and job: a directory below the artifact root. It leads nowhere else."""
+
+
+class Artifacts(BaseModel):
+    """The directories of one job of a pipeline."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    output: ArtifactPath
+    inputs: dict[str, tuple[ArtifactPath, ...]] = {}
+    """Step -> the directories of its jobs, in their order."""
+
+
+class OutputRequest(BaseModel):
+    """Read what a job wrote into its output file."""
+
+    job_id: str
+    path: ArtifactPath
+
+
+class StepOutput(BaseModel):
+    """What a job wrote. Both None: it wrote nothing."""
+
+    text: str | None = None
+    """JSON."""
+    problem: str | None = None
+    """Why it cannot be used."""

@@ -1,0 +1,376 @@
+"""Pipelines: what was accepted, and what became of their jobs. The next step of one is a single transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
+from gpu_platform.domain.jobs.artifacts import Artifacts, OutputRequest, StepOutput
+from gpu_platform.domain.jobs.derived_ids import derived_job_id
+from gpu_platform.domain.jobs.job import Job, StoppedBy
+from gpu_platform.domain.pipelines.pipeline import (
+    Pipeline,
+    PipelineSpec,
+    PipelineState,
+    StepJob,
+    StepState,
+    StepStatus,
+)
+from gpu_platform.domain.pipelines.readiness import Decision, JobRecord, NewJob, decide
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs import watches
+from gpu_platform.store.jobs.jobs import get_job, record_submission
+from gpu_platform.store.models import job, pipeline, pipeline_job
+
+SUBMITTED_AT_ONCE = 50
+"""How many jobs one transaction submits. The next one goes on."""
+
+
+@dataclass
+class Advance:
+    """What is to be done outside the database after a step of a pipeline."""
+
+    state: PipelineState
+    steps: dict[str, StepState] = field(default_factory=dict[str, StepState])
+    start: list[Job] = field(default_factory=list[Job])
+    """Jobs whose workflows must be started."""
+    read: list[tuple[OutputRequest, list[str]]] = field(default_factory=list[tuple[OutputRequest, list[str]]])
+    """Outputs, and the hosts that can read them, the one of rank 0 first."""
+    cancel: list[str] = field(default_factory=list[str])
+    more: bool = False
+    """There is more to do at once."""
+
+
+@writing
+def create(
+    session: Session, pipeline_id: str, spec: PipelineSpec, *, actor: str, uses_cache: bool, now: datetime
+) -> Pipeline:
+    """Record a pipeline."""
+    row = {
+        "id": pipeline_id,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "actor": actor,
+        "name": spec.name,
+        "spec": spec.model_dump_json(),
+        "state": PipelineState.RUNNING.value,
+        "tries": 0,
+        "uses_cache": uses_cache,
+        "created_at": now,
+    }
+    session.execute(insert(pipeline), row)
+    append_event(session, "pipeline.submitted", actor, now, data={"pipeline": pipeline_id, "name": spec.name})
+    return _pipeline(_one(session, pipeline_id), [])
+
+
+@reading
+def get(session: Session, pipeline_id: str) -> Pipeline:
+    """One pipeline with the states of its steps. Raises :class:`NotFound`."""
+    return _pipeline(_one(session, pipeline_id), _records(session, pipeline_id))
+
+
+@reading
+def list_pipelines(
+    session: Session, visible: Collection[str] | None, namespace: str | None, before: str | None, limit: int
+) -> list[Pipeline]:
+    """Pipelines of the namespaces ``visible`` (None: all), newest first, without their steps. ``before``: only those
+    with a smaller id."""
+    query = select(pipeline).order_by(pipeline.c.id.desc()).limit(limit)
+    if visible is not None:
+        query = query.where(pipeline.c.namespace.in_(sorted(visible)))
+    if namespace is not None:
+        query = query.where(pipeline.c.namespace == namespace)
+    if before is not None:
+        query = query.where(pipeline.c.id < before)
+    return [_pipeline(row, None) for row in session.execute(query)]
+
+
+@reading
+def open_ones(session: Session) -> list[str]:
+    """Pipelines that have not ended."""
+    return list(session.scalars(select(pipeline.c.id).where(pipeline.c.state == PipelineState.RUNNING.value)))
+
+
+@reading
+def is_directory_of(session: Session, pipeline_id: str, job_id: str, directory: str) -> bool:
+    """True if the job belongs to the pipeline and writes there."""
+    which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
+    return directory in session.scalars(select(pipeline_job.c.directory).where(which)).all()
+
+
+@writing
+def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
+    """Do what can be done now: note what has ended, submit what is ready, write down the end. It may be repeated at
+    any time. Raises :class:`NotFound`."""
+    row = _one(session, pipeline_id, lock=True)
+    if row.state != PipelineState.RUNNING:
+        return Advance(PipelineState(row.state))
+    records = _records(session, pipeline_id)
+    spec = PipelineSpec.model_validate_json(row.spec)
+    _note_ended(session, pipeline_id, records)
+    decision = decide(spec, [record for record, _ in records], cancelled=row.stopped_by is not None)
+    done = Advance(decision.state, {name: one.state for name, one in decision.steps.items()})
+    if decision.state is not PipelineState.RUNNING:
+        values = {"state": decision.state.value, "finished_at": now}
+        session.execute(update(pipeline).where(pipeline.c.id == pipeline_id).values(values))
+        data = {"pipeline": pipeline_id, "name": row.name}
+        append_event(session, f"pipeline.{decision.state.value.lower()}", "control", now, data=data)
+        return done
+    for new in decision.submit[:SUBMITTED_AT_ONCE]:
+        _submit(session, row, new, now)
+    done.more = bool(decision.submit)
+    done.start = [get_job(session, name) for name in session.scalars(_PENDING, {"pipeline_id": pipeline_id}).all()]
+    done.read = [_to_read(session, record) for record in decision.read]
+    done.cancel = [record.job_id for record in decision.cancel if record.job_id is not None]
+    return done
+
+
+@writing
+def note_output(session: Session, pipeline_id: str, job_id: str, output: StepOutput) -> None:
+    """Write down what a job of the pipeline wrote."""
+    which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
+    values = {"output_read": True, "output": output.text, "problem": output.problem}
+    session.execute(update(pipeline_job).where(which, pipeline_job.c.output_read.is_(False)).values(values))
+
+
+@writing
+def cancel(session: Session, pipeline_id: str, actor: str, reason: str, now: datetime) -> None:
+    """Ask for the end of a pipeline. Raises :class:`NotFound` and :class:`IllegalTransition`."""
+    row = _one(session, pipeline_id, lock=True)
+    if row.state == PipelineState.CANCELLED or row.stopped_by is not None:
+        return
+    if row.state != PipelineState.RUNNING:
+        raise _ended(row, PipelineState.CANCELLED)
+    stopped_by = StoppedBy(verb="cancel", actor=actor, reason=reason)
+    values = {"stopped_by": stopped_by.model_dump_json()}
+    session.execute(update(pipeline).where(pipeline.c.id == pipeline_id).values(values))
+    append_event(session, "pipeline.cancelling", actor, now, data={"pipeline": pipeline_id, "reason": reason})
+
+
+@writing
+def retry(session: Session, pipeline_id: str, from_step: str | None, actor: str, now: datetime) -> None:
+    """Let it run again what was not COMPLETED, and ``from_step`` with all after it.
+
+    Raises :class:`NotFound`, :class:`InvalidRequest` and :class:`IllegalTransition`.
+    """
+    row = _one(session, pipeline_id, lock=True)
+    if row.state == PipelineState.RUNNING:
+        raise _ended(row, PipelineState.RUNNING)
+    spec = PipelineSpec.model_validate_json(row.spec)
+    again = _after(spec, from_step)
+    if row.state == PipelineState.COMPLETED and not again:
+        raise _ended(row, PipelineState.RUNNING)
+    failed = or_(
+        pipeline_job.c.state.is_(None),
+        pipeline_job.c.state != JobState.COMPLETED.value,
+        pipeline_job.c.problem.is_not(None),
+        pipeline_job.c.step.in_(sorted(again)),
+    )
+    which = (pipeline_job.c.pipeline_id == pipeline_id) & failed
+    session.execute(update(pipeline_job).where(which).values(superseded=True))
+    values = {"state": PipelineState.RUNNING.value, "tries": row.tries + 1, "stopped_by": None, "finished_at": None}
+    session.execute(update(pipeline).where(pipeline.c.id == pipeline_id).values(values))
+    append_event(session, "pipeline.retried", actor, now, data={"pipeline": pipeline_id, "from": from_step})
+
+
+def no_such_pipeline(pipeline_id: str) -> NotFound:
+    """The error for a pipeline that is not there, or that one may not see."""
+    return NotFound(f"there is no pipeline {pipeline_id!r}", pipeline_id=pipeline_id)
+
+
+def status_of(spec: PipelineSpec, decision: Decision, cached: Collection[str]) -> list[StepStatus]:
+    """The steps as the API shows them. ``cached``: jobs of earlier pipelines."""
+    return [
+        StepStatus(
+            name=step.name,
+            after=list(step.after),
+            when=step.when,
+            state=standing.state,
+            message=standing.message,
+            total=standing.total,
+            completed=standing.completed,
+            jobs=[
+                StepJob(
+                    index=record.index,
+                    job_id=record.job_id,
+                    state=record.state,
+                    cached=record.job_id in cached,
+                    refusal=record.refusal,
+                )
+                for record in standing.records
+            ],
+            output=standing.output,
+        )
+        for step in spec.steps
+        for standing in [decision.steps[step.name]]
+    ]
+
+
+def _one(session: Session, pipeline_id: str, *, lock: bool = False) -> Row[Any]:
+    query = _ONE.with_for_update() if lock else _ONE
+    row = session.execute(query, {"id": pipeline_id}).one_or_none()
+    if row is None:
+        raise no_such_pipeline(pipeline_id)
+    return row
+
+
+def _records(session: Session, pipeline_id: str) -> list[tuple[JobRecord, Row[Any]]]:
+    """The jobs that count, with their rows. A job that has ended is seen so, whether its row says it or not."""
+    return [(_record(row), row) for row in session.execute(_JOBS, {"pipeline_id": pipeline_id})]
+
+
+def _record(row: Row[Any]) -> JobRecord:
+    now = None if row.now is None else JobState(row.now)
+    state = JobState(row.state) if row.state is not None else now if now is not None and now.is_terminal else None
+    return JobRecord(
+        step=row.step,
+        index=row.number,
+        job_id=row.job_id,
+        state=state,
+        refusal=row.refusal,
+        directory=row.directory,
+        cache_key=row.cache_key,
+        output_read=row.output_read,
+        output=None if row.output is None else json.loads(row.output),
+        problem=row.problem,
+    )
+
+
+def _note_ended(session: Session, pipeline_id: str, records: Sequence[tuple[JobRecord, Row[Any]]]) -> None:
+    """The rows keep how the jobs ended, and nobody must be told again. Who waits is written down again for the others:
+    a restored database may have forgotten it."""
+    for record, row in records:
+        if record.job_id is None or row.state is not None:
+            continue
+        if record.state is None:
+            watches.watch(session, record.job_id, pipeline_id)
+        else:
+            which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == record.job_id)
+            session.execute(update(pipeline_job).where(which).values(state=record.state.value))
+            watches.seen(session, pipeline_id, [record.job_id])
+
+
+def _submit(session: Session, row: Row[Any], new: NewJob, now: datetime) -> None:
+    """Submit a job of a step, or take an earlier one that did the same. Its id follows from where it stands, so that a
+    repeat makes no second job."""
+    step, origin = new.step, {"pipeline_id": row.id, "step": new.step.name, "number": new.index, "tries": row.tries}
+    line: dict[str, Any] = {**origin, "superseded": False, "cached": False, "cache_key": new.cache_key}
+    line |= {"output_read": False, "output": None, "problem": None, "state": None, "refusal": None, "job_id": None}
+    if new.cache_key is not None and row.uses_cache:
+        known = {"key": new.cache_key, "namespace": row.namespace, "user": row.user}
+        earlier = session.execute(_CACHED, known).first()
+        if earlier is not None and (earlier.output_read or not step.output_used):
+            same = {name: getattr(earlier, name) for name in ("job_id", "state", "directory", "output_read", "output")}
+            session.execute(insert(pipeline_job), {**line, **same, "cached": True})
+            return
+    job_id = derived_job_id("pipeline", row.id, step.name, new.index, row.tries)
+    directory = f"{row.id}/{step.name}/{job_id}"
+    name = step.job.name if step.for_each is None else f"{step.job.name[:57]}-{new.index}"
+    try:
+        fields = {
+            **step.job.model_dump(exclude_unset=True),
+            "name": name,
+            "command": new.command,
+            "env": new.env,
+            "artifacts": Artifacts(output=directory, inputs=new.inputs),
+        }
+        with session.begin_nested():
+            record_submission(session, job_id, type(step.job).model_validate(fields), actor=row.actor, now=now)
+            watches.watch(session, job_id, row.id)
+        line["job_id"] = job_id
+    except (InvalidRequest, ValueError) as refused:
+        line["refusal"] = f"it was refused: {refused}"
+    session.execute(insert(pipeline_job), {**line, "directory": directory})
+
+
+def _to_read(session: Session, record: JobRecord) -> tuple[OutputRequest, list[str]]:
+    assert record.job_id is not None
+    placement = get_job(session, record.job_id).placement
+    hosts = [] if placement is None else placement.hosts
+    return OutputRequest(job_id=record.job_id, path=record.directory), hosts
+
+
+def _after(spec: PipelineSpec, from_step: str | None) -> set[str]:
+    if from_step is None:
+        return set()
+    names = [step.name for step in spec.steps]
+    if from_step not in names:
+        raise InvalidRequest(f"the pipeline has no step {from_step!r}; it has {', '.join(names)}")
+    found = {from_step}
+    for step in spec.steps:
+        if found & set(step.after):
+            found.add(step.name)
+    return found
+
+
+def _ended(row: Row[Any], wanted: PipelineState) -> IllegalTransition:
+    what = {
+        PipelineState.RUNNING: "it runs still: cancel it, or wait" if row.state == PipelineState.RUNNING else
+        "nothing is left to run again: name a step with --from",
+        PipelineState.CANCELLED: "there is nothing left to stop",
+    }[wanted]  # fmt: skip
+    return IllegalTransition(
+        subject=f"pipeline {row.id}",
+        current=row.state,
+        wanted=wanted.value,
+        allowed=[],
+        message=f"pipeline {row.id} is {row.state}: {what}",
+    )
+
+
+def _pipeline(row: Row[Any], records: Sequence[tuple[JobRecord, Row[Any]]] | None) -> Pipeline:
+    spec = PipelineSpec.model_validate_json(row.spec)
+    stopped_by = None if row.stopped_by is None else StoppedBy.model_validate_json(row.stopped_by)
+    steps: list[StepStatus] = []
+    if records is not None:
+        decision = decide(spec, [record for record, _ in records], cancelled=stopped_by is not None)
+        steps = status_of(spec, decision, {line.job_id for _, line in records if line.cached})
+    return Pipeline(
+        id=row.id,
+        name=row.name,
+        namespace=row.namespace,
+        user=row.user,
+        state=PipelineState(row.state),
+        parameters=spec.parameters,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        stopped_by=stopped_by,
+        steps=steps,
+    )
+
+
+_ONE = select(pipeline).where(pipeline.c.id == bindparam("id"))
+_JOBS = (
+    select(pipeline_job, job.c.state.label("now"))
+    .outerjoin(job, job.c.id == pipeline_job.c.job_id)
+    .where(pipeline_job.c.pipeline_id == bindparam("pipeline_id"), pipeline_job.c.superseded.is_(False))
+    .order_by(pipeline_job.c.step, pipeline_job.c.number)
+)
+_PENDING = (
+    select(job.c.id)
+    .join(pipeline_job, pipeline_job.c.job_id == job.c.id)
+    .where(pipeline_job.c.pipeline_id == bindparam("pipeline_id"), job.c.state == JobState.PENDING.value)
+)
+_CACHED = (
+    select(pipeline_job)
+    .join(pipeline, pipeline.c.id == pipeline_job.c.pipeline_id)
+    .where(
+        pipeline_job.c.cache_key == bindparam("key"),
+        pipeline_job.c.state == JobState.COMPLETED.value,
+        pipeline_job.c.problem.is_(None),
+        pipeline_job.c.superseded.is_(False),
+        pipeline.c.namespace == bindparam("namespace"),
+        pipeline.c.user == bindparam("user"),
+    )
+    .order_by(pipeline.c.created_at.desc())
+    .limit(1)
+)
