@@ -52,7 +52,7 @@ from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.lease_file import lease_path
+from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging
@@ -84,8 +84,10 @@ def node_worker(
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
     interceptors: Sequence[Interceptor] = (),
+    *,
+    polls: int = 2,
 ) -> Worker:
-    """The Temporal worker of this host, with the activities that it runs."""
+    """The Temporal worker of this host, with the activities that it runs. ``polls``: how many ask for steps at once."""
     watcher = RankWatcher(agent, faults.recent_fault)
     launching = LaunchActivities(agent, watcher)
     watching = WatchActivities(watcher, health.telemetry)
@@ -109,7 +111,7 @@ def node_worker(
         ],
         interceptors=interceptors,
         max_concurrent_activities=1000,
-        max_concurrent_activity_task_polls=2,
+        max_concurrent_activity_task_polls=polls,
     )
 
 
@@ -315,7 +317,13 @@ async def main() -> None:
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
-        settings, agent, make_report, health.forget_resets_before, report_by_temporal(faults), lease_file, identity
+        settings,
+        agent,
+        make_report,
+        health.forget_resets_before,
+        report_by_temporal(faults),
+        LeaseFile(str(lease_file)),
+        identity,
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
