@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.settings import Settings
 from workers.fleet.http import HostPort
 from workers.fleet.spec import FleetHostSpec
+from workers.fleet.transport import LocalTransport
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import node_app
 from workers.node.identity import NodeIdentity
@@ -47,15 +47,11 @@ FIRST_CALM_S = 1.0
 
 
 class FleetIdentity(NodeIdentity):
-    """As :class:`NodeIdentity`, with one HTTP client for all hosts of the process."""
+    """As :class:`NodeIdentity`, with connections that cost little."""
 
-    def __init__(self, settings: Settings, http: httpx.AsyncClient) -> None:
-        super().__init__(settings)
-        self._http = http
-
-    def client(self, timeout_s: float) -> AbstractAsyncContextManager[httpx.AsyncClient]:  # type: ignore[override]
-        """The shared client. It stays open."""
-        return contextlib.nullcontext(self._http)
+    def client(self, timeout_s: float) -> httpx.AsyncClient:
+        """This host's own client, so that it has connections of its own, as a machine has."""
+        return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=LocalTransport())
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ class Shared:
     settings: Settings
     """Those of the process; ``node`` is a pattern for all hosts."""
     client: Client
-    http: httpx.AsyncClient
     keys: KeyRing | None
     order_keys: PinnedKeys | None
     policy: FaultPolicy
@@ -84,6 +79,8 @@ class FleetHost:
         self.home = node_dir(shared.settings.state_dir.resolve(), spec.name)
         self._port = port
         self._rebooted = asyncio.Event()
+        self.registered = asyncio.Event()
+        """Set once the host has its first lease."""
         self._look: Callable[[], None] = lambda: None
 
     @property
@@ -118,6 +115,7 @@ class FleetHost:
             nvml, inventory, node, own_pids=lambda uuid: agent.attempt_pids(uuid), on_fault=lambda f: faults.report(f)
         )
         lease_record = FleetLease(Path(lease_path(str(self.home))))
+        lease_record.on_lease = self.registered.set
         agent = FleetAgent(
             settings, nvml, inventory, health, stages=[accountant, fitness], lease=lease_record, on_work=on_work
         )
@@ -130,7 +128,7 @@ class FleetHost:
             health.forget_resets_before,
             report_by_temporal(faults),
             lease_record,
-            FleetIdentity(settings, shared.http),
+            FleetIdentity(settings),
             shared.members,
         )
         routes = [*reading_routes(health, accountant), votes_route(lease.votes)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import resource
 from collections.abc import Sequence
 
-import httpx
 import structlog
 
 from activities.payloads.converter import ring_of
@@ -32,11 +32,13 @@ from workers.process import connect
 
 log = structlog.get_logger()
 
-START_PAUSE_S = 0.012
-"""Between the starts of two hosts. Their reports are spread over time, as those of machines are."""
+START_PAUSE_S = 0.002
+"""At least so long between the starts of two hosts, so that their reports are spread over time."""
+STARTING_AT_ONCE = 16
+"""So many hosts may wait for their first lease. More would only wait longer."""
+START_PATIENCE_S = 5.0
 LOOK_EVERY_S = 1.0
 """How often the GPUs of hosts are read that work or that are not in perfect condition."""
-CONNECTIONS = 32
 
 
 class Fleet:
@@ -53,12 +55,11 @@ class Fleet:
         loop = asyncio.get_running_loop()
         loop.add_reader(watch.fileno(), lambda: self._changed(watch))
         try:
-            for control, host in self._hosts.items():
+            for control in self._hosts:
                 fault_injection.events_dir(control).mkdir(parents=True, exist_ok=True)
                 watch.add(control)
                 watch.add(fault_injection.events_dir(control))
-                self._switch(host)
-                await asyncio.sleep(START_PAUSE_S)
+            await self._start_all()
             log.info("fleet.started", hosts=len(self._hosts))
             await self._look_for_ever()
         finally:
@@ -67,6 +68,22 @@ class Fleet:
             for life in self._lives.values():
                 life.cancel()
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+    async def _start_all(self) -> None:
+        starting = asyncio.Semaphore(STARTING_AT_ONCE)
+
+        async def registered(host: FleetHost) -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(START_PATIENCE_S):
+                    await host.registered.wait()
+            starting.release()
+
+        async with asyncio.TaskGroup() as group:
+            for host in self._hosts.values():
+                await starting.acquire()
+                self._switch(host)
+                group.create_task(registered(host))
+                await asyncio.sleep(START_PAUSE_S)
 
     def _changed(self, watch: DirectoryWatch) -> None:
         for directory in watch.take():
@@ -125,23 +142,20 @@ async def main(argv: Sequence[str]) -> None:
     _allow_many_files()
     specs = list(spec.hosts())[arguments.first : arguments.before]
     (settings.node.checkpoint_root or settings.state_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-    async with httpx.AsyncClient(timeout=5.0, trust_env=False, limits=limits) as http:
-        shared = Shared(
-            settings=settings,
-            client=await connect(settings),
-            http=http,
-            keys=ring_of(settings),
-            order_keys=None if settings.node.order_keys is None else PinnedKeys(settings.node.order_keys),
-            policy=FaultPolicy.load(settings.node.fault_policy),
-            members=MemberLists(),
-        )
-        server = FleetHttp()
-        hosts = [FleetHost(shared, one, spec.machine, server.add_host()) for one in specs]
-        note_hosts(settings.state_dir, f"{spec.name}-{arguments.first}", {one.name: one.leaf for one in specs})
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.run())
-            group.create_task(Fleet(hosts).run())
+    shared = Shared(
+        settings=settings,
+        client=await connect(settings),
+        keys=ring_of(settings),
+        order_keys=None if settings.node.order_keys is None else PinnedKeys(settings.node.order_keys),
+        policy=FaultPolicy.load(settings.node.fault_policy),
+        members=MemberLists(),
+    )
+    server = FleetHttp()
+    hosts = [FleetHost(shared, one, spec.machine, server.add_host()) for one in specs]
+    note_hosts(settings.state_dir, f"{spec.name}-{arguments.first}", {one.name: one.leaf for one in specs})
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.run())
+        group.create_task(Fleet(hosts).run())
 
 
 def _allow_many_files() -> None:

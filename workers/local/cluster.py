@@ -42,6 +42,7 @@ READY_TIMEOUT_S = 60.0
 REGISTRATIONS_PER_S = 20
 """So many hosts of a fleet register in a second, even on a busy machine."""
 MANY = 20
+NAMED = 8
 """While so many hosts are missing, the list of all is not asked for all the time."""
 
 DYNAMIC_CONFIG = (
@@ -386,12 +387,18 @@ class LocalCluster:
                 except httpx.HTTPError:
                     pass
                 await asyncio.sleep(1.0 if len(missing) > MANY else 0.05)
-        what = f"{', '.join(sorted(missing))}{refusal}"
+        what = f"{some_of(missing)}{refusal}"
         raise CannotStart(f"not ready after {patience_s:.0f} s: {what}. {self._diagnosis()}")
 
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]
         return "\n".join(f"--- {child.name}: {child.log_file}\n{child.last_lines()}" for child in restless)
+
+
+def some_of(names: set[str]) -> str:
+    """The first few names, for people."""
+    shown = sorted(names)[:NAMED]
+    return ", ".join(shown) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _open_namespaces() -> dict[str, str]:

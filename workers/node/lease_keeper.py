@@ -92,6 +92,9 @@ class LeaseKeeper:
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
         self._ended = False
+        self._are_busy = False
+        """The services take too long. Reports through Temporal cost many times as much, and would make that worse. So a
+        host without ranks, which has nothing to lose, waits."""
         left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
             agent.host,
@@ -147,12 +150,15 @@ class LeaseKeeper:
     async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
         """Send the report to the services in turn, then through Temporal. None: none of them answered."""
         made = await asyncio.to_thread(self._make_report)
+        self._are_busy = False
         for url in list(self._urls):
             answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
             if answer is not None:
                 # The service that answered is asked first from now on.
                 self._urls = [url, *(other for other in self._urls if other != url)]
                 return answer
+        if self._are_busy and not made.attempts:
+            return None
         return await self._report_by(self._temporal, made, lease_s)
 
     async def _report_by(self, send: TemporalReporter, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
@@ -173,6 +179,7 @@ class LeaseKeeper:
                 answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
+            self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError)
             return None
         self._apply_answer(answer, sent_at, lease_s)
         return answer

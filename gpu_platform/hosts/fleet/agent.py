@@ -51,6 +51,8 @@ class FleetLease:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.current: Lease | None = None
+        self.on_lease: Callable[[], None] = lambda: None
+        """Called when the host gets its first lease."""
         self.has_real_ranks: Callable[[], bool] = lambda: False
 
     def read(self) -> Lease | None:
@@ -59,7 +61,10 @@ class FleetLease:
 
     def write(self, lease: Lease) -> None:
         """Replace the lease."""
+        first = lease.leased_until_s > 0 and (self.current is None or self.current.leased_until_s <= 0)
         self.current = lease
+        if first:
+            self.on_lease()
         if self.has_real_ranks():
             self.save()
 
@@ -135,7 +140,10 @@ class FleetAgent(HostAgent):
 
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
         """See :meth:`HostAgent.checkpoints`. Ranks of simulated duration write none."""
-        return super().checkpoints([key for key in keys if self.simulated.get(key) is None])
+        real = [key for key in keys if self.simulated.get(key) is None]
+        if not real and self.checkpointing.root_id is not None:
+            return []
+        return super().checkpoints(real)
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """See :meth:`HostAgent.stopped_because`."""

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer, Member, MembersChange, rhythm
+from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer, rhythm
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import writing_unsynced
@@ -99,21 +99,14 @@ class _Lists:
     def __init__(self, session: Session, version: int, ttl_s: float) -> None:
         self._session = session
         self.version = version
-        self._whole: list[Member] | None = None
-        self._changes: dict[int, MembersChange | None] = {}
+        self._news: dict[int, dict[str, Any]] = {}
         self.rhythm = rhythm(ttl_s, membership.count(session))
 
     def since(self, known: int) -> dict[str, Any]:
         """The fields of the answer to a host that knows the list ``known``."""
-        if known == self.version:
-            return {}
-        if known not in self._changes:
-            self._changes[known] = membership.change_between(self._session, known, self.version)
-        if (change := self._changes[known]) is not None:
-            return {"members_change": change}
-        if self._whole is None:
-            self._whole = membership.read_members(self._session, self.version)
-        return {"members": self._whole}
+        if known not in self._news:
+            self._news[known] = membership.news(self._session, known, self.version)
+        return self._news[known]
 
 
 def _answer(beat: Heartbeat, row: Any, current: int, lists: _Lists, ttl_s: float) -> LeaseAnswer:
