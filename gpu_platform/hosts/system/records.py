@@ -47,6 +47,7 @@ CLOSED = "closed"
 LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"
 USAGE = "usage.json"
+WATCH = "watch.json"
 JAIL = "fence.json"
 JAIL_LOCK = "fence.lock"
 
