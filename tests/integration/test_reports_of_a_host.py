@@ -143,8 +143,9 @@ async def test_a_service_with_another_database_gets_everything(database: Path, t
         with store.write() as session:  # as if the database were restored from before this host came
             for table in ("allocation", "gpu", "host"):
                 session.execute(text(f"DELETE FROM {table}"))
-        await eventually(lambda: wire.count("report") == 2, "a full report")
+        await eventually(lambda: hosts.list_hosts(store, _now()), "a full report")
         assert hosts.get_host(store, "a", _now()).gpus_total == 1
+        assert wire.count("report") == 2
     store.close()
 
 
