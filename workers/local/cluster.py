@@ -39,7 +39,7 @@ from workers.local.token import forget_token, local_token, note_token
 log = structlog.get_logger()
 
 READY_TIMEOUT_S = 60.0
-REGISTRATIONS_PER_S = 20
+REGISTRATIONS_PER_S = 5
 """So many hosts of a fleet register in a second, even on a busy machine."""
 MANY = 20
 NAMED = 8
