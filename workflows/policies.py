@@ -60,6 +60,10 @@ WATCH: dict[str, Any] = {
 }
 """A node worker that died leaves its ranks alive: watch again as soon as it is back."""
 
+WATCH_ELEMENTS: dict[str, Any] = {**WATCH, "heartbeat_timeout": HEARTBEAT_TIMEOUT}
+"""A host has one watch for all elements of an array, so its heartbeats are few. They also tell it soon that another
+watch has taken its place."""
+
 STOP: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,
     "heartbeat_timeout": HEARTBEAT_TIMEOUT,

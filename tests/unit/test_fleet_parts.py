@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.hosts.lease import LeaseAnswer, Member, MembersChange
 from gpu_platform.hosts.fleet.register import note_hosts, select_hosts
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
+from workers.fleet.http import FleetHttp
 from workers.fleet.spec import FleetSpec
 from workers.fleet.transport import LocalTransport
 from workers.node.members import MemberLists
@@ -93,6 +96,22 @@ def test_one_descriptor_watches_many_directories(tmp_path: Path) -> None:
         assert watch.take() == {places[0]}
     finally:
         watch.close()
+
+
+async def test_each_host_answers_at_its_own_port() -> None:
+    server = FleetHttp()
+    first, second = server.add_host(), server.add_host()
+    for port, text in ((first, "one"), (second, "two")):
+        port.answer_with(partial(PlainTextResponse, text))
+    serving = asyncio.create_task(server.run())
+    try:
+        async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
+            assert [(await http.get(port.url)).text for port in (first, second)] == ["one", "two"]
+            second.answer_with(None)
+            assert [(await http.get(port.url)).status_code for port in (first, second)] == [200, 503]
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_the_transport_keeps_connections_and_survives_their_end() -> None:

@@ -41,7 +41,12 @@ class FleetHttp:
     async def run(self) -> None:
         """Serve until cancelled."""
         config = uvicorn.Config(
-            self._answer, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            self._answer,
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         try:

@@ -21,8 +21,9 @@ log = structlog.get_logger()
 
 async def repeat_watches(client: Client, agent: HostAgent) -> None:
     """Let Temporal repeat the watches that this host was given before the start of this process."""
-    tokens = {key: token for key in agent.attempts() if (token := agent.watch_token(key)) is not None}
-    await asyncio.gather(*[_end(client, key, token) for key, token in tokens.items()])
+    # Elements of an array have one watch together.
+    watches = {token: key for key in agent.attempts() if (token := agent.watch_token(key)) is not None}
+    await asyncio.gather(*[_end(client, key, token) for token, key in watches.items()])
 
 
 async def _end(client: Client, key: AttemptKey, token: bytes) -> None:
