@@ -32,6 +32,7 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from workers.fleet.spec import FleetSpec
+from workers.local import fleets
 from workers.local.gateway import LocalGateway
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
@@ -39,11 +40,6 @@ from workers.local.token import forget_token, local_token, note_token
 log = structlog.get_logger()
 
 READY_TIMEOUT_S = 60.0
-REGISTRATIONS_PER_S = 5
-"""So many hosts of a fleet register in a second, even on a busy machine."""
-MANY = 20
-NAMED = 8
-"""While so many hosts are missing, the list of all is not asked for all the time."""
 
 DYNAMIC_CONFIG = (
     # There is one server: dividing a task queue into partitions would only add forwarding between them.
@@ -352,9 +348,8 @@ class LocalCluster:
         return self._module(f"node-{node.name}", "workers.node", env)
 
     def _fleet(self, fleet: FleetSpec, first: int, before: int) -> ChildProcess:
-        argv = [sys.executable, "-m", "workers.fleet", str(fleet), "--first", str(first), "--before", str(before)]
         env = {"GPU_PLATFORM_NODE__ORDER_KEYS": str(self.signing_key.with_suffix(".pub"))}
-        return self._child(f"fleet-{fleet.name}-{first}", argv, env)
+        return self._child(f"fleet-{fleet.name}-{first}", fleets.argv(fleet, first, before), env)
 
     def _module(self, name: str, module: str, env: dict[str, str] | None = None) -> ChildProcess:
         return self._child(name, [sys.executable, "-m", module], env)
@@ -365,10 +360,9 @@ class LocalCluster:
 
     async def wait_until_ready(self) -> None:
         """Wait until the service is ready and every host has registered, in service or drained."""
-        patience_s = READY_TIMEOUT_S + sum(fleet.count for fleet in self.config.fleets) / REGISTRATIONS_PER_S
+        patience_s = READY_TIMEOUT_S + fleets.registration_s(self.config.fleets)
         deadline = asyncio.get_running_loop().time() + patience_s
-        in_fleets = {host.name for fleet in self.config.fleets for host in fleet.hosts()}
-        wanted = set(self.nodes) | in_fleets
+        wanted = set(self.nodes) | fleets.names(self.config.fleets)
         missing, refusal = wanted | {"service"}, ""
         verify = ssl.create_default_context(cafile=self.ca_file) if self.config.tls else True
         async with httpx.AsyncClient(base_url=self.api_url, headers=self.headers, timeout=5.0, verify=verify) as http:
@@ -386,19 +380,13 @@ class LocalCluster:
                         refusal = f" (the service says: {answer.status_code} {answer.text[:500]})"
                 except httpx.HTTPError:
                     pass
-                await asyncio.sleep(1.0 if len(missing) > MANY else 0.05)
-        what = f"{some_of(missing)}{refusal}"
+                await asyncio.sleep(fleets.pause_s(len(missing)))
+        what = f"{fleets.some_of(missing)}{refusal}"
         raise CannotStart(f"not ready after {patience_s:.0f} s: {what}. {self._diagnosis()}")
 
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]
         return "\n".join(f"--- {child.name}: {child.log_file}\n{child.last_lines()}" for child in restless)
-
-
-def some_of(names: set[str]) -> str:
-    """The first few names, for people."""
-    shown = sorted(names)[:NAMED]
-    return ", ".join(shown) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _open_namespaces() -> dict[str, str]:
