@@ -47,7 +47,7 @@ def host_of(found: Job) -> str:
     return found.placement.hosts[0]
 
 
-async def running(client: AsyncClient, ids: Sequence[str], attempt: int = 1, within_s: float = 120) -> list[Job]:
+async def running(client: AsyncClient, ids: Sequence[str], attempt: int = 1, within_s: float = 90) -> list[Job]:
     async def all_run() -> list[Job] | None:
         found = [await client.get(one) for one in ids]
         return found if all(one.state is JobState.RUNNING and one.attempt >= attempt for one in found) else None

@@ -131,6 +131,7 @@ class FleetHost:
             FleetIdentity(settings),
             shared.members,
         )
+        lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
         routes = [*reading_routes(health, accountant), votes_route(lease.votes)]
         self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
 

@@ -88,6 +88,8 @@ class LeaseKeeper:
         self._peers = PeerVotes(agent.host, self._identity.peer_extensions)
         self.revoked: Revoked = {}
         """Machines whose certificates are not believed, as the service last said."""
+        self.announces_restart: Callable[[], bool] = lambda: True
+        """False: what runs here ends with this process, so a longer lease would only delay its next attempt."""
         self._refused = ""
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
@@ -265,7 +267,7 @@ class LeaseKeeper:
 
     async def _announce_restart(self, http: httpx.AsyncClient) -> None:
         """Ask for a restart lease, so that ranks may run until the next node worker is there."""
-        if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
+        if not self.announces_restart() or not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
             return
         renewed = False
         with contextlib.suppress(TimeoutError):
