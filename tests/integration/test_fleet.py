@@ -61,9 +61,9 @@ def switch(state_dir: Path, names: Sequence[str], *, on: bool) -> None:
 
 
 async def test_a_lost_rack_returns_after_its_jobs_went_elsewhere(tmp_path: Path) -> None:
-    async with fleet(tmp_path, 66) as (_, client):
+    async with fleet(tmp_path, 90) as (_, client):
         leaves = fleet_hosts(tmp_path)
-        assert len(leaves) == 66
+        assert len(leaves) == 90
         before = await running(client, [(await client.submit(job(*LONG))).id for _ in range(6)])
         lost_leaf = leaves[host_of(before[0])]
         lost = select_hosts(tmp_path, [], [lost_leaf])
