@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest
 WORKERS := 3
 
-.PHONY: help run up setup dev test test-storm test-chaos test-scale test-fuzz model check format bench bench-scheduler bench-host lock docs client clean
+.PHONY: help run up setup dev test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock docs client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ bench-host: dev  ## Measure what a GPU host costs: start, stop, isolation, healt
 
 bench: dev  ## Measure and print (ONLY="store hosts" chooses)
 	@$(PYTHON) -m tests.benchmarks $(ONLY)
+
+bench-fleet: dev  ## Measure a thousand simulated hosts, about an hour (ARGS="--hosts 100 --jobs 400 --waiting 500 --minutes 1": less)
+	@. .venv/bin/activate && exec python -m tests.benchmarks.bench_fleet $(ARGS)
 
 bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TRACES=DIR: on real traces; no servers)
 	@$(PYTHON) -m tests.benchmarks.bench_scheduling

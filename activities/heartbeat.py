@@ -16,10 +16,13 @@ DETAILS_EVERY = 3
 """New details with every third heartbeat: Temporal's client sends no more than one in about five seconds."""
 
 
-async def heartbeating(work: Awaitable[T], details: Callable[[], BaseModel] | None = None) -> T:
+async def heartbeating(
+    work: Awaitable[T], details: Callable[[], BaseModel] | None = None, *, every_s: float = HEARTBEAT_S
+) -> T:
     """Wait for ``work`` and send heartbeats meanwhile. Returns its result. Cancelling the activity cancels ``work``.
 
-    ``details``: what the Temporal UI shows of the activity while it is pending.
+    ``details``: what the Temporal UI shows of the activity while it is pending. ``every_s``: a quarter of the
+    activity's heartbeat timeout, or less.
     """
     task = asyncio.ensure_future(work)
     shown: list[BaseModel] = []
@@ -30,7 +33,7 @@ async def heartbeating(work: Awaitable[T], details: Callable[[], BaseModel] | No
                 shown = [details()]
             beats += 1
             activity.heartbeat(*shown)
-            await asyncio.wait([task], timeout=HEARTBEAT_S)
+            await asyncio.wait([task], timeout=every_s)
         return task.result()
     finally:
         task.cancel()

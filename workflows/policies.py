@@ -19,6 +19,10 @@ HOST_REPORT: dict[str, Any] = {
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """After this time Temporal notices that a node worker died in a step. The next node worker repeats the step."""
 
+WATCH_HEARTBEAT_TIMEOUT = timedelta(seconds=60)
+"""Much longer for a watch, since thousands run at once and each heartbeat costs Temporal a write. A node worker that
+starts says itself that the watches of the one before it have ended; a host that does not come back is LOST."""
+
 REFUSED_STARTS = 20
 """How often a check before the start may refuse a job's GPUs without using up a retry."""
 
@@ -49,12 +53,16 @@ HOST_STEP: dict[str, Any] = {
 
 WATCH: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,
-    "heartbeat_timeout": HEARTBEAT_TIMEOUT,
+    "heartbeat_timeout": WATCH_HEARTBEAT_TIMEOUT,
     "retry_policy": RetryPolicy(
         initial_interval=timedelta(milliseconds=200), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=2)
     ),
 }
 """A node worker that died leaves its ranks alive: watch again as soon as it is back."""
+
+WATCH_ELEMENTS: dict[str, Any] = {**WATCH, "heartbeat_timeout": HEARTBEAT_TIMEOUT}
+"""A host has one watch for all elements of an array, so its heartbeats are few. They also tell it soon that another
+watch has taken its place."""
 
 STOP: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,

@@ -24,6 +24,10 @@ FAULT_SETTLE_S = 0.4
 XID."""
 
 
+HEARTBEAT_S = 15.0
+"""Seconds between the heartbeats of a watch; see ``WATCH_HEARTBEAT_TIMEOUT`` of the workflows."""
+
+
 class RankWatcher:
     """Waits for the end of ranks. ``recent_fault`` returns a fault that just came on a GPU of an attempt."""
 
@@ -44,6 +48,10 @@ class RankWatcher:
         elif exits.first_failure.failure is None:
             exits = await self._blame(request, exits)
         return exits
+
+    def note(self, key: AttemptKey, token: bytes) -> None:
+        """See :meth:`HostAgent.note_watch`."""
+        self._agent.note_watch(key, token)
 
     def describe(self, request: WatchRequest, telemetry: Sequence[GpuTelemetry]) -> WatchedAttempt:
         """What this host sees of the attempt now. ``telemetry``: the readings of all GPUs of the host."""
@@ -110,6 +118,9 @@ class WatchActivities:
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
         """See :meth:`HostAgent.watch`. Sends heartbeats while it waits."""
+        self._watcher.note(request.key, activity.info().task_token)
         return await heartbeating(
-            self._watcher.until_ended(request), lambda: self._watcher.describe(request, self._telemetry())
+            self._watcher.until_ended(request),
+            lambda: self._watcher.describe(request, self._telemetry()),
+            every_s=HEARTBEAT_S,
         )

@@ -168,6 +168,14 @@ class HostAgent:
         """Remove surplus checkpoints of the jobs that run here; see ``checkpoints/retention.py``."""
         return self.checkpointing.retention.sweep(self.local.open_plans())
 
+    def note_watch(self, key: AttemptKey, token: bytes) -> None:
+        """Keep the token by which Temporal knows the step that watches the attempt, for the next node worker."""
+        self.local.note_watch(key, token)
+
+    def watch_token(self, key: AttemptKey) -> bytes | None:
+        """The token of the newest watch of the attempt. None: it was not watched."""
+        return self.local.watch_token(key)
+
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""
         return self.local.stopped_because(key, at_ms)

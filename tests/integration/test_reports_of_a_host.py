@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.lease import GpuTelemetry, HostReport, LeaseAnswer, facts_hash
+from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.settings import NodeSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus, hosts
@@ -82,7 +83,9 @@ async def node_worker(store: Store, tmp_path: Path) -> AsyncIterator[tuple[Wire,
     settings = Settings(api_url="http://localhost", node=NodeSettings(lease_interval_s=0.02))
     identity = Identity(wire, node_headers("a", tmp_path))
     path = tmp_path / "lease.json"
-    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made[0], lambda _: None, temporal, path, identity)
+    keeper = LeaseKeeper(
+        settings, cast(Any, agent), lambda: made[0], lambda _: None, temporal, LeaseFile(str(path)), identity
+    )
     async with in_process(app):
         running = asyncio.create_task(keeper.run())
         try:
@@ -140,8 +143,9 @@ async def test_a_service_with_another_database_gets_everything(database: Path, t
         with store.write() as session:  # as if the database were restored from before this host came
             for table in ("allocation", "gpu", "host"):
                 session.execute(text(f"DELETE FROM {table}"))
-        await eventually(lambda: wire.count("report") == 2, "a full report")
+        await eventually(lambda: hosts.list_hosts(store, _now()), "a full report")
         assert hosts.get_host(store, "a", _now()).gpus_total == 1
+        assert wire.count("report") == 2
     store.close()
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.hosts.system import lease_file
+from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.settings import Settings
 from tests.store_cluster import inventory
@@ -38,7 +39,7 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
     settings = Settings(api_url=f"http://127.0.0.1:{free_port()}")  # no service answers: Temporal is the way
     fields = {"session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1"}
     made = HostReport(name="a", inventory=inventory("a", 1), **fields)
-    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, path)
+    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, LeaseFile(str(path)))
     running = asyncio.create_task(keeper.run())
 
     async def is_renewed() -> bool:

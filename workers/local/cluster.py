@@ -31,6 +31,8 @@ from gpu_platform.private_files import PUBLIC, make_private_directory, write_fil
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
+from workers.fleet.spec import FleetSpec
+from workers.local import fleets
 from workers.local.gateway import LocalGateway
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
@@ -89,6 +91,8 @@ class ClusterConfig:
     database_url: str | None = None
     tls: bool = False
     """TLS between service, node workers and clients: with a CA, and a join token for each node worker."""
+    fleets: tuple[FleetSpec, ...] = ()
+    """Many simulated hosts in few processes."""
     gateway: bool = False
     """Hosts reach Temporal through a node gateway, with certificates. On one machine they need not."""
     settings: dict[str, str] = field(default_factory=dict)
@@ -127,6 +131,7 @@ class LocalCluster:
         self.gateway = LocalGateway(config.state_dir / "gateway") if config.gateway else None
         self._gateways = [] if self.gateway is None else [self._module("gateway", "workers.gateway", self.gateway.env)]
         self.nodes = {node.name: self._node(node) for node in config.nodes}
+        self.fleets = [self._fleet(fleet, *part) for fleet in config.fleets for part in fleet.parts()]
 
     @property
     def api_url(self) -> str:
@@ -177,6 +182,7 @@ class LocalCluster:
             *self.schedulers,
             *self._gateways,
             *self.nodes.values(),
+            *self.fleets,
         ]
 
     async def __aenter__(self) -> LocalCluster:
@@ -217,7 +223,7 @@ class LocalCluster:
     async def stop(self) -> None:
         """Stop all processes. Node workers leave their ranks running: those belong to the jobs."""
         # Hosts ask for a restart lease, so the processes that answer them stop later, and Temporal last.
-        hosts = list(self.nodes.values())
+        hosts = [*self.nodes.values(), *self.fleets]
         await asyncio.gather(*[child.stop() for child in hosts])
         await asyncio.gather(*[child.stop() for child in self.children if child not in (self.temporal, *hosts)])
         await self.temporal.stop()
@@ -341,6 +347,10 @@ class LocalCluster:
             env["GPU_PLATFORM_NODE__JOIN_TOKEN_FILE"] = str(self._join_token_file(node.name))
         return self._module(f"node-{node.name}", "workers.node", env)
 
+    def _fleet(self, fleet: FleetSpec, first: int, before: int) -> ChildProcess:
+        env = {"GPU_PLATFORM_NODE__ORDER_KEYS": str(self.signing_key.with_suffix(".pub"))}
+        return self._child(f"fleet-{fleet.name}-{first}", fleets.argv(fleet, first, before), env)
+
     def _module(self, name: str, module: str, env: dict[str, str] | None = None) -> ChildProcess:
         return self._child(name, [sys.executable, "-m", module], env)
 
@@ -350,8 +360,9 @@ class LocalCluster:
 
     async def wait_until_ready(self) -> None:
         """Wait until the service is ready and every host has registered, in service or drained."""
-        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
-        wanted = set(self.nodes)
+        patience_s = READY_TIMEOUT_S + fleets.registration_s(self.config.fleets)
+        deadline = asyncio.get_running_loop().time() + patience_s
+        wanted = set(self.nodes) | fleets.names(self.config.fleets)
         missing, refusal = wanted | {"service"}, ""
         verify = ssl.create_default_context(cafile=self.ca_file) if self.config.tls else True
         async with httpx.AsyncClient(base_url=self.api_url, headers=self.headers, timeout=5.0, verify=verify) as http:
@@ -369,9 +380,9 @@ class LocalCluster:
                         refusal = f" (the service says: {answer.status_code} {answer.text[:500]})"
                 except httpx.HTTPError:
                     pass
-                await asyncio.sleep(0.05)
-        what = f"{', '.join(sorted(missing))}{refusal}"
-        raise CannotStart(f"not ready after {READY_TIMEOUT_S:.0f} s: {what}. {self._diagnosis()}")
+                await asyncio.sleep(fleets.pause_s(len(missing)))
+        what = f"{fleets.some_of(missing)}{refusal}"
+        raise CannotStart(f"not ready after {patience_s:.0f} s: {what}. {self._diagnosis()}")
 
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]

@@ -19,6 +19,7 @@ from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.topology.machine_file import find_machine, is_machine_file
 from service.cli.terminal import safe
+from workers.fleet.spec import FleetSpec
 from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.local.demo import run_demo
 
@@ -41,17 +42,26 @@ def parse(argv: list[str]) -> argparse.Namespace:
         metavar="NAME=MACHINE",
         action="append",
         default=[],
-        help="a simulated host, e.g. box=dgx-h100 or box=my-host.yaml; may be repeated. Default: this machine's GPUs, "
-        "or four simulated hosts when it has none",
+        help="a simulated host, e.g. box=dgx-h100 or box=my-host.yaml, or a fleet: 'rack*=dgx-h100:1000'; may be "
+        "repeated. Default: this machine's GPUs, or four simulated hosts when it has none",
     )
     return parser.parse_args(argv)
 
 
+def fleets_of(simulate: list[str]) -> tuple[FleetSpec, ...]:
+    """The fleets that the command line asks for."""
+    fleets = tuple(FleetSpec.parse(item) for item in simulate if FleetSpec.is_one(item))
+    names = [fleet.name for fleet in fleets]
+    if len(set(names)) < len(names):
+        raise PlatformError("two fleets of one name: choose patterns that differ in more than the place of the *")
+    return fleets
+
+
 def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
-    """The hosts that the command line asks for."""
+    """The single hosts that the command line asks for."""
     if simulate:
         nodes = []
-        for item in simulate:
+        for item in (item for item in simulate if not FleetSpec.is_one(item)):
             name, found, machine = item.partition("=")
             if not found:
                 raise PlatformError(f"--simulate {item!r}: write NAME=MACHINE, e.g. box=dgx-h100")
@@ -78,6 +88,7 @@ async def main(arguments: argparse.Namespace) -> int:
             state_dir=(demo_dir or arguments.state_dir).resolve(),
             # The demo always needs two hosts, so it brings its own.
             nodes=DEMO_NODES if arguments.demo and not arguments.simulate else nodes_of(arguments.simulate),
+            fleets=fleets_of(arguments.simulate),
             port=port,
             temporal_port=temporal_port,
             temporal_ui_port=ui_port,
@@ -115,12 +126,15 @@ async def _unless_stopped(work, stopped: asyncio.Event) -> int:
 
 
 def _greet(cluster: LocalCluster) -> None:
-    simulated = [node for node in cluster.config.nodes if node.simulate]
+    simulated = [node for node in cluster.config.nodes if node.simulate] or cluster.config.fleets
     console.print(f"[bold]gpu-platform is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
         real = "real GPUs" if Settings().node.gpus else "without GPU support"
         console.print(f"  host {node.name}: {node.simulate + ' (simulated)' if node.simulate else real}")
+    for fleet in cluster.config.fleets:
+        names = [host.name for host in fleet.hosts()]
+        console.print(f"  fleet {names[0]} to {names[-1]}: {fleet.count} x {fleet.machine} (simulated)")
     export = "" if cluster.config.port == 8700 else f"export GPU_PLATFORM_API_URL={cluster.api_url}; "
     python = Path(sys.executable).parent
     console.print(f"try:  {export}{python}/gpu-platform submit --gpus 2 --wait -- nvidia-smi" if not simulated else

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import httpx
 import structlog
@@ -27,17 +26,17 @@ from gpu_platform.domain.hosts.lease import (
     Heartbeat,
     HostReport,
     LeaseAnswer,
-    Member,
     ReportedFacts,
 )
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
 from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
-from gpu_platform.hosts.system import lease_file
+from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.identity.revocation import Revoked
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
+from workers.node.members import MemberList, MemberLists
 from workers.node.peer_votes import PeerVotes
 
 log = structlog.get_logger()
@@ -45,7 +44,7 @@ log = structlog.get_logger()
 TemporalReporter = Callable[[HostReport], Awaitable[LeaseAnswer]]
 """Sends a report through Temporal. Raises what the Temporal client raises if it cannot."""
 
-LOOKS_PER_LEASE = 40
+LOOKS_PER_LEASE, SELDOM_LOOKS_PER_LEASE = 40, 8
 NOT_UNDERSTOOD = (404, 405, 409)
 """How a service answers a heartbeat whose facts it does not know, or a service of an older release any heartbeat."""
 RESTART_NOTICE_S = 4.0
@@ -61,8 +60,9 @@ class LeaseKeeper:
         make_report: Callable[[], HostReport],
         forget_resets_before: Callable[[int], None],
         temporal: TemporalReporter,
-        path: Path,
+        record: LeaseRecord,
         identity: NodeIdentity | None = None,
+        members: MemberLists | None = None,
     ) -> None:
         """``forget_resets_before`` is called with the time (Unix ms) when an operator last put the host online.
 
@@ -75,23 +75,29 @@ class LeaseKeeper:
         self._make_report = make_report
         self._excuse_resets = forget_resets_before
         self._temporal = temporal
-        self._path = str(path)
+        self._record = record
         self._ttl_s = settings.lease_ttl_s
         self._own_interval_s = settings.node.lease_interval_s
         self._interval_s = self._own_interval_s or self._ttl_s / REPORTS_PER_LEASE
         self._facts = ReportedFacts()
         self._telemetry_in_s = 0.0
         self._telemetry_sent_at = -math.inf
-        self._members: dict[str, Member] = {}
+        self._lists = members or MemberLists()
+        self._members: MemberList | None = None
         self._identity = identity or NodeIdentity(settings)
         self._peers = PeerVotes(agent.host, self._identity.peer_extensions)
         self.revoked: Revoked = {}
         """Machines whose certificates are not believed, as the service last said."""
+        self.announces_restart: Callable[[], bool] = lambda: True
+        """False: what runs here ends with this process, so a longer lease would only delay its next attempt."""
         self._refused = ""
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
         self._ended = False
-        left = lease_file.read_lease(self._path) or lease_file.Lease(-1.0, -1.0, 0)
+        self._are_busy = False
+        """The services take too long. Reports through Temporal cost many times as much, and would make that worse. So a
+        host without ranks, which has nothing to lose, waits."""
+        left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
             agent.host,
             LeaseTimes.of(self._ttl_s),
@@ -146,12 +152,15 @@ class LeaseKeeper:
     async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
         """Send the report to the services in turn, then through Temporal. None: none of them answered."""
         made = await asyncio.to_thread(self._make_report)
+        self._are_busy = False
         for url in list(self._urls):
             answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
             if answer is not None:
                 # The service that answered is asked first from now on.
                 self._urls = [url, *(other for other in self._urls if other != url)]
                 return answer
+        if self._are_busy and not made.attempts:
+            return None
         return await self._report_by(self._temporal, made, lease_s)
 
     async def _report_by(self, send: TemporalReporter, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
@@ -172,6 +181,7 @@ class LeaseKeeper:
                 answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
+            self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError)
             return None
         self._apply_answer(answer, sent_at, lease_s)
         return answer
@@ -220,7 +230,10 @@ class LeaseKeeper:
         self._ttl_s = answer.ttl_s
         self._interval_s = self._own_interval_s or answer.report_in_s or answer.ttl_s / REPORTS_PER_LEASE
         self._telemetry_in_s = answer.telemetry_in_s or 0.0
-        members = self._learn_members(answer)
+        members = self._lists.learn(self._members, answer)
+        if members is not None:
+            self._members = members
+            self._peers.know(members.members)
         self.revoked = self.revoked if answer.revoked is None else answer.revoked
         self._lease = self._lease.with_times(LeaseTimes.of(answer.ttl_s)).answered(
             boot_clock_s(),
@@ -228,7 +241,7 @@ class LeaseKeeper:
             round=answer.round,
             term=answer.term,
             members_version=answer.members_version,
-            members=members,
+            members=None if members is None else members.names,
             renewed=answer.renewed,
             lease_s=lease_s,
         )
@@ -242,18 +255,6 @@ class LeaseKeeper:
             if key not in self._killing:
                 self._killing[key] = asyncio.create_task(self._kill(key))
 
-    def _learn_members(self, answer: LeaseAnswer) -> list[str] | None:
-        """The names of all members. None: nothing has changed."""
-        if answer.members is not None:
-            self._members = {member.name: member for member in answer.members}
-        elif (change := answer.members_change) is not None:
-            self._members = {name: one for name, one in self._members.items() if name not in change.left}
-            self._members |= {member.name: member for member in change.joined}
-        else:
-            return None
-        self._peers.know(list(self._members.values()))
-        return list(self._members)
-
     async def _kill(self, key: AttemptKey) -> None:
         log.warning("attempt.stale", job=key.job_id, attempt=key.attempt)
         try:
@@ -266,7 +267,7 @@ class LeaseKeeper:
 
     async def _announce_restart(self, http: httpx.AsyncClient) -> None:
         """Ask for a restart lease, so that ranks may run until the next node worker is there."""
-        if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
+        if not self.announces_restart() or not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
             return
         renewed = False
         with contextlib.suppress(TimeoutError):
@@ -288,7 +289,14 @@ class LeaseKeeper:
                     await self._ask(http)
             elif not self._ended:
                 await self._end_ranks()
-            await asyncio.sleep(self._ttl_s / LOOKS_PER_LEASE)
+            await asyncio.sleep(self._look_again_in_s())
+
+    def _look_again_in_s(self) -> float:
+        """Often when something is due, and seldom while nothing can be: a host with a new answer has nothing to do."""
+        often, seldom = self._ttl_s / LOOKS_PER_LEASE, self._ttl_s / SELDOM_LOOKS_PER_LEASE
+        lease = self._lease
+        due_in_s = min(lease.answered_at + lease.times.vote_after_s, lease.run_until) - boot_clock_s()
+        return max(often, min(due_in_s, seldom))
 
     async def _ask(self, http: httpx.AsyncClient) -> None:
         asked_at = boot_clock_s()
@@ -314,8 +322,8 @@ class LeaseKeeper:
     def _write(self) -> None:
         lease = self._lease
         try:
-            lease_file.write_lease(self._path, lease_file.Lease(lease.run_until, lease.leased_until, lease.term))
+            self._record.write(Lease(lease.run_until, lease.leased_until, lease.term))
         except (
             OSError
         ) as error:  # the disk is full: ranks end with the lease that is on disk, unless it is renewed in time
-            log.error("lease.not_written", path=self._path, error=str(error))
+            log.error("lease.not_written", error=str(error))

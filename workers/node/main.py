@@ -53,7 +53,7 @@ from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.lease_file import lease_path
+from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging
@@ -62,6 +62,7 @@ from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
+from workers.node.interrupted_watches import repeat_watches
 from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
@@ -85,8 +86,10 @@ def node_worker(
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
     interceptors: Sequence[Interceptor] = (),
+    *,
+    polls: int = 2,
 ) -> Worker:
-    """The Temporal worker of this host, with the activities that it runs."""
+    """The Temporal worker of this host, with the activities that it runs. ``polls``: how many ask for steps at once."""
     watcher = RankWatcher(agent, faults.recent_fault)
     launching = LaunchActivities(agent, watcher)
     watching = WatchActivities(watcher, health.telemetry)
@@ -111,7 +114,7 @@ def node_worker(
         ],
         interceptors=interceptors,
         max_concurrent_activities=1000,
-        max_concurrent_activity_task_polls=2,
+        max_concurrent_activity_task_polls=polls,
     )
 
 
@@ -182,6 +185,7 @@ async def run_activities(
     worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
     # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
     faults.client = client
+    await repeat_watches(client, agent)
     await run_worker(settings, client, worker)
 
 
@@ -317,7 +321,13 @@ async def main() -> None:
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
-        settings, agent, make_report, health.forget_resets_before, report_by_temporal(faults), lease_file, identity
+        settings,
+        agent,
+        make_report,
+        health.forget_resets_before,
+        report_by_temporal(faults),
+        LeaseFile(str(lease_file)),
+        identity,
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)

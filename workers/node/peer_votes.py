@@ -44,16 +44,16 @@ class PeerVotes:
         """``extensions_of``: options of a request to a host, e.g. the name in its certificate."""
         self._own_name = own_name
         self._extensions_of = extensions_of
-        self._others: list[Member] = []
+        self._members: Sequence[Member] = []
 
     def know(self, members: Sequence[Member]) -> None:
-        """Set who the other hosts are."""
-        self._others = [member for member in members if member.name != self._own_name]
+        """Set who the members are, this host included."""
+        self._members = members
 
     async def ask(self, http: httpx.AsyncClient, patience_s: float) -> dict[str, float]:
         """Ask for votes. Returns member -> for how many seconds its vote held when it answered. Silent members are
         left out."""
-        asked = self._others
+        asked = [member for member in self._members if member.name != self._own_name]
         if len(asked) > ALL_ARE_ASKED:
             asked = random.sample(asked, ASKED_AT_ONCE)
         answers = await asyncio.gather(*[self._ask_one(http, member, patience_s) for member in asked])

@@ -135,7 +135,7 @@ class ElementHosts:
             ElementsWatch(watches=watches),
             task_queue=node_task_queue(host),
             summary=cut_summary(f"Health watch of {counted(len(elements), 'element')} on {host}"),
-            **policies.WATCH,
+            **policies.WATCH_ELEMENTS,
         )
 
     def _give_up(self, host: str, elements: list[Element], error: BaseException) -> None:

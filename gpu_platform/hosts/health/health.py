@@ -185,6 +185,17 @@ class HealthMonitor:
             except Exception:
                 log.exception("health.poll_failed", gpu=gpu.info.uuid)
 
+    def take_events(self) -> None:
+        """Handle the XIDs that wait now, without a thread that listens. For hosts that share a process."""
+        event_set = self._nvml.nvmlEventSetCreate()
+        try:
+            for gpu in self._gpus:
+                self._register(gpu, event_set)
+            while self._take_event(event_set, 0):
+                pass
+        finally:
+            self._nvml.nvmlEventSetFree(event_set)
+
     def _poll_for_ever(self) -> None:
         rounds = 0
         next_at = time.monotonic()
@@ -271,17 +282,22 @@ class HealthMonitor:
         try:
             silent = [gpu for gpu in self._gpus if not self._register(gpu, event_set)]
             while not self._stopping.is_set():
-                try:
-                    event = nvml.nvmlEventSetWait_v2(event_set, _EVENT_WAIT_MS)
-                except nvml.NVMLError_Timeout:
-                    if any(gpu.lost is None for gpu in silent):
-                        return  # a lost GPU came back: register all again
-                    continue
-                gpu = next((gpu for gpu in self._gpus if _same_device(gpu.event_handle, event.device)), None)
-                if gpu is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
-                    self._faults.on_xid(gpu, int(event.eventData), partial(self._recovery_action, gpu))
+                if not self._take_event(event_set, _EVENT_WAIT_MS) and any(gpu.lost is None for gpu in silent):
+                    return  # a lost GPU came back: register all again
         finally:
             nvml.nvmlEventSetFree(event_set)
+
+    def _take_event(self, event_set: Any, wait_ms: int) -> bool:
+        """Wait for an XID and handle it. False: the time was up."""
+        nvml = self._nvml
+        try:
+            event = nvml.nvmlEventSetWait_v2(event_set, wait_ms)
+        except nvml.NVMLError_Timeout:
+            return False
+        gpu = next((gpu for gpu in self._gpus if _same_device(gpu.event_handle, event.device)), None)
+        if gpu is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
+            self._faults.on_xid(gpu, int(event.eventData), partial(self._recovery_action, gpu))
+        return True
 
     def _follow_kernel_log(self) -> None:
         """Read XIDs from the kernel's log: NVML delivers only critical XIDs, and only those that come while it

@@ -19,6 +19,7 @@ from typing import Any
 
 FALLEN_OFF_THE_BUS = 79
 _COUNT = "gpu-count"
+_POWER = "power"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,26 @@ def read_gpu_count(control_dir: Path) -> int | None:
         return int((control_dir / _COUNT).read_text())
     except (FileNotFoundError, ValueError):
         return None
+
+
+def switch_power(control_dir: Path, *, on: bool) -> None:
+    """Switch a host of a fleet off, as a power loss does, or on again."""
+    if control_dir.is_dir():
+        _replace(control_dir / _POWER, "on" if on else "off")
+
+
+def has_power(control_dir: Path) -> bool:
+    """False for a host of a fleet that was switched off."""
+    try:
+        return (control_dir / _POWER).read_text() != "off"
+    except FileNotFoundError:
+        return True
+
+
+def is_perfect(control_dir: Path) -> bool:
+    """True if nothing is wrong with any GPU of the host."""
+    indices = [int(path.stem.removeprefix("gpu-")) for path in control_dir.glob("gpu-*.json")]
+    return all(read_condition(control_dir, index) == GpuCondition() for index in indices)
 
 
 def reset_condition(control_dir: Path, gpu_index: int) -> str | None:

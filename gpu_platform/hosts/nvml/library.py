@@ -38,6 +38,9 @@ class NvmlLibrary:
     def add_process(self, uuid: str, pid: int) -> None:
         """Note that the process ``pid`` got the GPU. A real driver notices by itself who computes on a GPU."""
 
+    def simulate_work(self, uuid: str, *, begins: bool) -> None:
+        """Note that a simulated GPU begins or ends to work for a rank that is no process. A real GPU ignores it."""
+
     def reset_gpu(self, uuid: str, timeout_s: float) -> str | None:
         """Reset one GPU (``nvidia-smi --gpu-reset -i UUID``). Returns why it failed, or None. Needs root."""
         return _nvidia_smi_reset(["-i", uuid], timeout_s)

@@ -30,6 +30,8 @@ class SimulatedGpu:
         self.stamp: tuple[int, int] | None = None
         self.condition = GpuCondition()
         self.processes: set[Process] = set()
+        self.simulated_work = 0
+        """How many ranks work on it that are no processes: those of a fleet."""
         self.compute_mode = pynvml.NVML_COMPUTEMODE_DEFAULT
         self.power_limit_mw = POWER_LIMITS_MW[1]
         self.energy_mj = 0.0

@@ -68,6 +68,12 @@ class SimulatedNvml(SimulatedMig, SimulatedConnections, NvmlLibrary):
         if (stat := read_stat(pid)) is not None:
             self._by_uuid[uuid].processes.add(stat.process)
 
+    def simulate_work(self, uuid: str, *, begins: bool) -> None:
+        """Note that a rank without a process begins or ends to work on the GPU."""
+        with self._lock:
+            gpu = self._by_uuid[uuid]
+            gpu.simulated_work = max(0, gpu.simulated_work + (1 if begins else -1))
+
     def reset_gpu(self, uuid: str, timeout_s: float = 0.0) -> str | None:
         """Reset the simulated GPU. Returns why it failed, or None."""
         index = self._by_uuid[uuid].index
@@ -287,4 +293,4 @@ class SimulatedNvml(SimulatedMig, SimulatedConnections, NvmlLibrary):
         return (self.description.gpu.memory_mib << 20) // 10 * 7
 
     def _is_busy(self, gpu: SimulatedGpu) -> bool:
-        return bool(gpu.living())
+        return gpu.simulated_work > 0 or bool(gpu.living())

@@ -8,7 +8,7 @@ imports it.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gpu_platform.domain.hosts.lease_protocol import may_start
 from gpu_platform.hosts.system import records
@@ -26,6 +26,33 @@ class Lease(NamedTuple):
     """No rank is started after this time."""
     term: int
     """The host's term when the lease was given. It grows each time that the host is declared LOST."""
+
+
+class LeaseRecord(Protocol):
+    """Where a host keeps its lease, so that it survives the node worker and ranks can see it."""
+
+    def read(self) -> Lease | None:
+        """The lease. None: there was none in this boot."""
+        ...
+
+    def write(self, lease: Lease) -> None:
+        """Replace the lease. Raises ``OSError`` if the disk is full."""
+        ...
+
+
+class LeaseFile:
+    """A :class:`LeaseRecord` on disk, which supervisors read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self) -> Lease | None:
+        """See :class:`LeaseRecord`."""
+        return read_lease(self._path)
+
+    def write(self, lease: Lease) -> None:
+        """See :class:`LeaseRecord`."""
+        write_lease(self._path, lease)
 
 
 def lease_path(home: str) -> str:
@@ -49,7 +76,11 @@ def read_lease(path: str) -> Lease | None:
 def why_not_start(path: str, term: int) -> str | None:
     """Why a rank that was planned in ``term`` of this host must not start now. None: it may. ``term`` 0 is not
     checked."""
-    lease = read_lease(path)
+    return refusal(read_lease(path), term)
+
+
+def refusal(lease: Lease | None, term: int) -> str | None:
+    """As :func:`why_not_start`, for a lease that was read already."""
     now = records.boot_clock_s()
     if lease is not None and may_start(now, lease.leased_until_s, lease.term, term):
         return None
@@ -60,7 +91,11 @@ def why_not_start(path: str, term: int) -> str | None:
 
 def may_start_later(path: str, term: int) -> bool:
     """True if a rank that was planned in ``term`` may start after the host's lease is renewed."""
-    lease = read_lease(path)
+    return is_renewable(read_lease(path), term)
+
+
+def is_renewable(lease: Lease | None, term: int) -> bool:
+    """As :func:`may_start_later`, for a lease that was read already."""
     if lease is None:
         return True
     return term > lease.term or (term in (0, lease.term) and records.boot_clock_s() >= lease.leased_until_s)

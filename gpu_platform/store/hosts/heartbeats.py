@@ -1,8 +1,9 @@
 """Heartbeats of many hosts in one transaction.
 
-A heartbeat is *quiet* when its host is as the database knows it: nothing happens but that the lease is renewed. In a
-healthy cluster nearly all are. The others are written one by one (``reports.renew_lease``), so that what goes wrong
-with one host stays with it.
+A heartbeat is *quiet* when its host is as the database knows it: nothing happens but that the lease is renewed, or not
+if it brings back a round that is too old. In a healthy cluster nearly all are. The others are written one by one
+(``reports.renew_lease``), so that what goes wrong with one host stays with it. Those with an old round are quiet,
+because they come from all hosts at once when a service was too slow: written one by one, they would keep it so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer, Member, MembersChange, rhythm
+from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer, rhythm
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import writing_unsynced
@@ -45,18 +46,22 @@ def renew_quiet(
         if beat.name not in twice
         and (row := rows.get(beat.name)) is not None
         and _is_quiet(beat, row)
-        and renews(times, beat.round, current)
         and held.issuperset((beat.name, key.job_id, key.attempt) for key in beat.attempts)
     ]
     version = membership.current_version(session)
-    for with_telemetry in (False, True):
+    renewed = {beat.name for beat in quiet if renews(times, beat.round, current)}
+    for (renews_it, with_telemetry), statement in _STATEMENTS.items():
         written = [
-            _columns(beat, version, ttl_s, now) for beat in quiet if (beat.telemetry is not None) is with_telemetry
+            _heard(beat, version) | (_lease(beat, ttl_s, now) if renews_it else {})
+            for beat in quiet
+            if (beat.name in renewed, beat.telemetry is not None) == (renews_it, with_telemetry)
         ]
         if written:
-            session.execute(_RENEW_WITH_TELEMETRY if with_telemetry else _RENEW, written)
+            session.execute(statement, written)
     lists = _Lists(session, version, ttl_s)
-    answers = {beat.name: _answer(beat, rows[beat.name], current, lists, ttl_s) for beat in quiet}
+    answers = {
+        beat.name: _answer(beat, rows[beat.name], current, lists, ttl_s, renewed=beat.name in renewed) for beat in quiet
+    }
     return [None if beat.name in twice else answers.get(beat.name) for beat in beats]
 
 
@@ -78,12 +83,14 @@ def _held(session: Session, beats: Sequence[Heartbeat]) -> set[tuple[str, str, i
     return {(row.host, row.job_id, row.attempt) for row in session.execute(_HELD, {"names": busy})} if busy else set()
 
 
-def _columns(beat: Heartbeat, version: int, ttl_s: float, now: datetime) -> dict[str, Any]:
+def _lease(beat: Heartbeat, ttl_s: float, now: datetime) -> dict[str, Any]:
+    return {"new_lease_until": now + timedelta(seconds=beat.lease_s or ttl_s), "new_lease_s": beat.lease_s}
+
+
+def _heard(beat: Heartbeat, version: int) -> dict[str, Any]:
     telemetry = {} if beat.telemetry is None else {"new_telemetry": telemetry_text(beat.telemetry)}
     return telemetry | {
         "host_name": beat.name,
-        "new_lease_until": now + timedelta(seconds=beat.lease_s or ttl_s),
-        "new_lease_s": beat.lease_s,
         "new_report_seq": beat.seq,
         "new_round": beat.round,
         "new_voted": beat.voted,
@@ -99,28 +106,22 @@ class _Lists:
     def __init__(self, session: Session, version: int, ttl_s: float) -> None:
         self._session = session
         self.version = version
-        self._whole: list[Member] | None = None
-        self._changes: dict[int, MembersChange | None] = {}
+        self._news: dict[int, dict[str, Any]] = {}
         self.rhythm = rhythm(ttl_s, membership.count(session))
 
     def since(self, known: int) -> dict[str, Any]:
         """The fields of the answer to a host that knows the list ``known``."""
-        if known == self.version:
-            return {}
-        if known not in self._changes:
-            self._changes[known] = membership.change_between(self._session, known, self.version)
-        if (change := self._changes[known]) is not None:
-            return {"members_change": change}
-        if self._whole is None:
-            self._whole = membership.read_members(self._session, self.version)
-        return {"members": self._whole}
+        if known not in self._news:
+            self._news[known] = membership.news(self._session, known, self.version)
+        return self._news[known]
 
 
-def _answer(beat: Heartbeat, row: Any, current: int, lists: _Lists, ttl_s: float) -> LeaseAnswer:
+def _answer(beat: Heartbeat, row: Any, current: int, lists: _Lists, ttl_s: float, *, renewed: bool) -> LeaseAnswer:
     return LeaseAnswer(
         ttl_s=ttl_s,
         online_ms=None if row.online_at is None else int(row.online_at.timestamp() * 1000),
         draining=row.cordoned,
+        renewed=renewed,
         round=current,
         term=row.term,
         members_version=lists.version,
@@ -155,6 +156,14 @@ _HELD = (
     .distinct()
 )
 _ROUND = select(leader.c.round)
-_WRITTEN = ("lease_until", "lease_s", "report_seq", "round", "voted", "members_known", "members_sent")
-_RENEW = update(host).where(host.c.name == bindparam("host_name")).values({n: bindparam(f"new_{n}") for n in _WRITTEN})
-_RENEW_WITH_TELEMETRY = _RENEW.values(telemetry=bindparam("new_telemetry"))
+_HEARD = ("report_seq", "round", "voted", "members_known", "members_sent")
+_LEASE = ("lease_until", "lease_s")
+_TELEMETRY = ("telemetry",)
+_STATEMENTS = {
+    (renews_it, with_telemetry): update(host)
+    .where(host.c.name == bindparam("host_name"))
+    .values({name: bindparam(f"new_{name}") for name in (*_HEARD, *_LEASE * renews_it, *_TELEMETRY * with_telemetry)})
+    for renews_it in (True, False)
+    for with_telemetry in (True, False)
+}
+"""(It renews the lease, it brings telemetry) -> the statement."""

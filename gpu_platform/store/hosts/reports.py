@@ -222,7 +222,7 @@ def _answer(
         term=row.term,
         members_version=version,
         **rhythm(ttl_s, membership.count(session)),
-        members=None if report.members_version == version else membership.read_members(session, version),
+        **membership.news(session, report.members_version, version),
     )
 
 

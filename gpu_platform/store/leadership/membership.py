@@ -8,12 +8,16 @@ as some host may know them.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Iterable
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from sqlalchemy import ColumnElement, case, delete, func, insert, select, text
+from sqlalchemy import Engine, case, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.hosts.lease import Member, MembersChange
@@ -21,6 +25,9 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.store.models import host, membership
 
 _LOCK = 0x6770755F6D656D62  # "gpu_memb"
+KEPT_LISTS = 64
+"""So many lists each process keeps in memory. A list with a number never changes."""
+_lists: weakref.WeakKeyDictionary[Engine, OrderedDict[int, Mapping[str, str]]] = weakref.WeakKeyDictionary()
 
 
 def refresh(session: Session) -> None:
@@ -52,19 +59,26 @@ def count(session: Session) -> int:
 
 def read_members(session: Session, version: int) -> list[Member]:
     """The hosts of the list with this number, with the addresses of their node workers; empty if it is gone."""
-    members = session.scalar(select(membership.c.members).where(membership.c.version == version))
-    return [Member(name=name, url=url) for name, url in json.loads(members or "[]")]
+    return [Member(name=name, url=url) for name, url in (_list(session, version) or {}).items()]
 
 
 def change_between(session: Session, known: int, version: int) -> MembersChange | None:
     """What makes list ``known`` into list ``version``. None: one of them is gone, or the whole list is as short."""
-    texts = {row.version: row.members for row in session.execute(select(membership).where(_one_of(known, version)))}
-    if len(texts) < 2:
+    before, after = _list(session, known), _list(session, version)
+    if before is None or after is None:
         return None
-    before, after = (dict(json.loads(texts[one])) for one in (known, version))
     joined = [Member(name=name, url=url) for name, url in after.items() if before.get(name) != url]
     left = sorted(before.keys() - after.keys())
     return None if len(joined) + len(left) >= len(after) else MembersChange(joined=joined, left=left)
+
+
+def news(session: Session, known: int, version: int) -> dict[str, Any]:
+    """The fields of an answer that bring a host from list ``known`` to ``version``: nothing, a change, or a list."""
+    if known == version:
+        return {}
+    if known and (change := change_between(session, known, version)) is not None:
+        return {"members_change": change}
+    return {"members": read_members(session, version)}
 
 
 def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]]:
@@ -75,10 +89,21 @@ def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]
     return {row.version: frozenset(name for name, _ in json.loads(row.members)) for row in rows}
 
 
-def _one_of(*versions: int) -> ColumnElement[bool]:
-    return membership.c.version.in_(versions)
+def _list(session: Session, version: int) -> Mapping[str, str] | None:
+    """Name -> address, of the list with this number. None: it is gone."""
+    kept = _lists.setdefault(session.get_bind().engine, OrderedDict())
+    found = kept.get(version)
+    if found is None:
+        text = session.scalar(select(membership.c.members).where(membership.c.version == version))
+        if text is None:
+            return None
+        found = kept[version] = dict(json.loads(text))
+        while len(kept) > KEPT_LISTS:
+            kept.popitem(last=False)
+    return found
 
 
+@functools.lru_cache(maxsize=16_384)
 def _address(agent_url: str) -> str:
     """Without the password, which is for the service alone."""
     parts = urlsplit(agent_url)

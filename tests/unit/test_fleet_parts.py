@@ -1,0 +1,139 @@
+"""The parts of a fleet: its hosts, the lists of members that they share, its file watch and its HTTP connections."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+
+from gpu_platform.domain.errors import InvalidRequest, NotFound
+from gpu_platform.domain.hosts.lease import LeaseAnswer, Member, MembersChange
+from gpu_platform.hosts.fleet.register import note_hosts, select_hosts
+from gpu_platform.hosts.system.watch_directory import DirectoryWatch
+from workers.fleet.http import FleetHttp
+from workers.fleet.spec import FleetSpec
+from workers.fleet.transport import LocalTransport
+from workers.node.members import MemberLists
+
+
+def test_the_hosts_of_a_fleet() -> None:
+    fleet = FleetSpec.parse("rack*=dgx-h100:1000")
+    hosts = list(fleet.hosts())
+    assert (hosts[0].name, hosts[-1].name) == ("rack0001", "rack1000")
+    assert (hosts[31].leaf, hosts[32].leaf) == ("rack-leaf-1", "rack-leaf-2")
+    assert (hosts[255].spine, hosts[256].spine) == ("rack-spine-1", "rack-spine-2")
+    assert FleetSpec.parse(str(fleet)) == fleet
+    assert [host.name for host in FleetSpec.parse("a*b=dgx-1v:2").hosts()] == ["a1b", "a2b"]
+
+
+def test_every_host_is_in_one_process() -> None:
+    for count in (1, 999, 1000, 1001, 2500):
+        parts = FleetSpec("rack*", "dgx-h100", count).parts()
+        assert [index for first, before in parts for index in range(first, before)] == list(range(count))
+
+
+@pytest.mark.parametrize("text", ["rack*=dgx-h100", "rack=dgx-h100:5", "r**=dgx-h100:5", "rack*=dgx-h100:0", "*=x:y"])
+def test_what_is_no_fleet(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        FleetSpec.parse(text)
+
+
+def test_hosts_are_selected_by_name_and_by_leaf(tmp_path: Path) -> None:
+    note_hosts(tmp_path, "rack-0", {"rack1": "leaf-1", "rack2": "leaf-1", "rack3": "leaf-2"})
+    note_hosts(tmp_path, "other-0", {"other1": "leaf-9"})
+    assert select_hosts(tmp_path, ["rack[12]", "other*"]) == ["other1", "rack1", "rack2"]
+    assert select_hosts(tmp_path, [], ["leaf-2"]) == ["rack3"]
+    for patterns, leaves in ((["no*"], []), ([], ["leaf-7"])):
+        with pytest.raises(NotFound):
+            select_hosts(tmp_path, patterns, leaves)
+
+
+def answer(version: int, **news: object) -> LeaseAnswer:
+    return LeaseAnswer(ttl_s=10, members_version=version, **news)  # type: ignore[arg-type]
+
+
+def member(name: str, port: int = 1) -> Member:
+    return Member(name=name, url=f"http://127.0.0.1:{port}")
+
+
+def test_hosts_that_know_the_same_members_share_one_list() -> None:
+    lists = MemberLists()
+    whole = lists.learn(None, answer(1, members=[member("a"), member("b")]))
+    same = lists.learn(None, answer(1, members=[member("a"), member("b")]))
+    assert whole is same
+    assert lists.learn(whole, answer(1)) is None
+    change = MembersChange(joined=[member("c"), member("b", 2)], left=["a"])
+    first, second = (lists.learn(whole, answer(2, members_change=change)) for _ in range(2))
+    assert first is second
+    assert first is not None
+    assert {name: one.url[-1] for name, one in first.by_name.items()} == {"b": "2", "c": "1"}
+    # Another host knew another list before: it gets what is right for it, and not what others share.
+    odd = lists.learn(None, answer(2, members_change=change))
+    assert odd is not None
+    assert odd.names == {"b", "c"}
+    other = lists.learn(lists.learn(None, answer(0, members=[member("z")])), answer(2, members_change=change))
+    assert other is not None
+    assert other.names == {"b", "c", "z"}
+
+
+def test_one_descriptor_watches_many_directories(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in "abc"]
+    for place in places:
+        place.mkdir()
+    watch = DirectoryWatch(*places)
+    try:
+        assert watch.take() == set()
+        for place in places[1:]:
+            (tmp_path / "draft").write_text("")
+            (tmp_path / "draft").rename(place / "file")
+        assert watch.wait(5.0) is True
+        (tmp_path / "draft").write_text("")
+        (tmp_path / "draft").rename(places[0] / "file")
+        assert watch.take() == {places[0]}
+    finally:
+        watch.close()
+
+
+async def test_each_host_answers_at_its_own_port() -> None:
+    server = FleetHttp()
+    first, second = server.add_host(), server.add_host()
+    for port, text in ((first, "one"), (second, "two")):
+        port.answer_with(partial(PlainTextResponse, text))
+    serving = asyncio.create_task(server.run())
+    try:
+        async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
+            assert [(await http.get(port.url)).text for port in (first, second)] == ["one", "two"]
+            second.answer_with(None)
+            assert [(await http.get(port.url)).status_code for port in (first, second)] == [200, 503]
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_the_transport_keeps_connections_and_survives_their_end() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        for _ in range(2):  # then the server closes the connection
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            body = await reader.readexactly(length)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
+        for number in range(5):
+            answered = await http.post(f"http://127.0.0.1:{port}/", content=str(number))
+            assert (answered.status_code, answered.text) == (200, str(number))
+        assert connections == 3
+    async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.post(f"http://127.0.0.1:{port}/", content="nobody is there")

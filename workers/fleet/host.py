@@ -1,0 +1,173 @@
+"""One host of a fleet: the parts of a node worker, without threads and files that only a machine of its own needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import structlog
+from temporalio.client import Client
+
+from activities.payloads.converter import data_converter
+from activities.payloads.orders import CheckingOrders, OrderGuard
+from gpu_platform.domain.contracts import node_task_queue
+from gpu_platform.hosts.accounting.accounting import Accountant
+from gpu_platform.hosts.fleet.agent import FleetAgent, FleetLease
+from gpu_platform.hosts.health.boot import boot_id
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.fitness import GpuFitness
+from gpu_platform.hosts.health.host_reset import reboot_simulated
+from gpu_platform.hosts.nvml import fault_injection
+from gpu_platform.hosts.system.lease_file import lease_path
+from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.identity.signing import PinnedKeys
+from gpu_platform.settings import Settings
+from workers.fleet.http import HostPort
+from workers.fleet.spec import FleetHostSpec
+from workers.fleet.transport import LocalTransport
+from workers.node.fault_outbox import FaultDispatcher
+from workers.node.http import node_app
+from workers.node.identity import NodeIdentity
+from workers.node.lease_keeper import LeaseKeeper
+from workers.node.main import health_monitor, node_worker, report_by_temporal, report_maker
+from workers.node.members import MemberLists
+from workers.node.nvml_watch import open_gpus
+from workers.node.peer_votes import votes_route
+from workers.node.readings import reading_routes
+
+log = structlog.get_logger()
+
+FIRST_CALM_S = 1.0
+
+
+class FleetIdentity(NodeIdentity):
+    """As :class:`NodeIdentity`, with connections that cost little."""
+
+    def client(self, timeout_s: float) -> httpx.AsyncClient:
+        """This host's own client, so that it has connections of its own, as a machine has."""
+        return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=LocalTransport())
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all hosts of a fleet process share."""
+
+    settings: Settings
+    """Those of the process; ``node`` is a pattern for all hosts."""
+    client: Client
+    keys: KeyRing | None
+    order_keys: PinnedKeys | None
+    policy: FaultPolicy
+    members: MemberLists
+
+
+class FleetHost:
+    """One host. :meth:`run` is its life from power on to power off."""
+
+    def __init__(self, shared: Shared, spec: FleetHostSpec, machine: str, port: HostPort) -> None:
+        self._shared = shared
+        changed = {"name": spec.name, "simulate": machine, "leaf": spec.leaf, "spine": spec.spine}
+        node = shared.settings.node.model_copy(update=changed)
+        self._settings = shared.settings.model_copy(update={"node": node})
+        self.name = spec.name
+        self.home = node_dir(shared.settings.state_dir.resolve(), spec.name)
+        self._port = port
+        self._rebooted = asyncio.Event()
+        self.registered = asyncio.Event()
+        """Set once the host has its first lease."""
+        self._look: Callable[[], None] = lambda: None
+
+    @property
+    def control_dir(self) -> Path:
+        """Where faults of its GPUs are injected."""
+        return control_dir(self.home)
+
+    def look(self) -> bool:
+        """Read the GPUs once. True: nothing is wrong with them, so no further look is needed before a change."""
+        self._look()
+        return fault_injection.is_perfect(self.control_dir)
+
+    async def run(self, on_work: Callable[[], None]) -> None:
+        """Be this host until cancelled. After a reboot it begins again. ``on_work``: see :class:`FleetAgent`."""
+        while True:
+            self._rebooted.clear()
+            async with self._powered(on_work) as works, asyncio.TaskGroup() as group:
+                running = [group.create_task(work) for work in works]
+                await self._rebooted.wait()
+                for task in running:
+                    task.cancel()
+
+    @asynccontextmanager
+    async def _powered(self, on_work: Callable[[], None]) -> AsyncGenerator[list[Any]]:
+        settings, shared = self._settings, self._shared
+        node = settings.node
+        nvml, inventory = open_gpus(node, self.home)
+        health = health_monitor(settings, nvml, inventory, self.home, shared.policy, lambda fault: faults.report(fault))
+        accountant = Accountant(self.home)
+        health.observe_with(accountant)
+        fitness = GpuFitness(
+            nvml, inventory, node, own_pids=lambda uuid: agent.attempt_pids(uuid), on_fault=lambda f: faults.report(f)
+        )
+        lease_record = FleetLease(Path(lease_path(str(self.home))))
+        lease_record.on_lease = self.registered.set
+        agent = FleetAgent(
+            settings, nvml, inventory, health, stages=[accountant, fitness], lease=lease_record, on_work=on_work
+        )
+        client = self._client()
+        faults = FaultDispatcher(self.home / "faults", client, agent, node.reset_attempts)
+        lease = LeaseKeeper(
+            settings,
+            agent,
+            report_maker(settings, inventory, agent, health, fitness, self._port.url),
+            health.forget_resets_before,
+            report_by_temporal(faults),
+            lease_record,
+            FleetIdentity(settings),
+            shared.members,
+        )
+        lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
+        routes = [*reading_routes(health, accountant), votes_route(lease.votes)]
+        self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
+
+        async def reboot(of_boot: str | None) -> None:
+            if boot_id(self.home, simulated=True) == of_boot:
+                pids = {pid for gpu in inventory.gpus for pid in agent.attempt_pids(gpu.uuid)}
+                await asyncio.to_thread(reboot_simulated, self.home, pids)
+                asyncio.get_running_loop().call_later(FIRST_CALM_S, self._rebooted.set)
+
+        guard = []
+        if shared.order_keys is not None:
+            guard = [OrderGuard(required=node.require_signed_orders)]
+        worker = node_worker(client, agent, faults, health, reboot, guard, polls=1)
+
+        def look() -> None:
+            health.take_events()
+            health.poll_once()
+
+        self._look = look
+        health.poll_once()
+        try:
+            yield [lease.run(), faults.run(), worker.run()]
+        finally:
+            self._look = lambda: None
+            self._port.answer_with(None)
+            agent.end_simulated(f"{self.name} was switched off", relaxed=True)
+            agent.close()
+
+    def _client(self) -> Client:
+        """A client with this host's own keys, on the connection that all share."""
+        shared, queue = self._shared, node_task_queue(self.name)
+        orders = None if shared.order_keys is None else CheckingOrders(self.name, shared.order_keys)
+        converter = data_converter(
+            None if shared.keys is None else shared.keys.scoped(queue),
+            home=queue,
+            accepts_plain=shared.settings.temporal.plain_payloads == "accept",
+            orders=orders,
+        )
+        return Client(**{**shared.client.config(), "data_converter": converter})
