@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 LONG = ("fleet",)
 """Not run unless named: ``make bench-fleet``."""
 
