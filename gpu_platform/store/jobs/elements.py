@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, element_id
@@ -103,7 +103,7 @@ def _make(
     rows = [
         _element_row(known, index, kind, now, cancelled=skipped is not None and index in skipped) for index in indices
     ]
-    session.execute(_MAKE, rows)
+    insert_all_new(session, job, rows)  # one may be there: a database that was lost got it back from its own workflow
     session.execute(_ADVANCE, {"array_": known.array_id, "to": until})
     data = {"name": row.name, "gpus": known.spec.gpu_count}
     for one in rows:
@@ -269,7 +269,6 @@ _OF_ARRAY = update(job_array).where(job_array.c.id == bindparam("array_"))
 _ADVANCE = _OF_ARRAY.values(position=bindparam("to"))
 _STOP = _OF_ARRAY.values(stopped_by=bindparam("by"))
 _STATE = _OF_ARRAY.values(state=bindparam("state_"), state_at=bindparam("now"), finished_at=bindparam("ended"))
-_MAKE = insert(job)
 _COUNT = (
     select(job.c.state, func.count().label("jobs")).where(job.c.array_id == bindparam("array_")).group_by(job.c.state)
 )
