@@ -1,4 +1,4 @@
-"""The states of jobs, arrays, GPUs and hosts, and the only transitions there are.
+"""The states of jobs, arrays, pipelines, GPUs and hosts, and the only transitions there are.
 
 A transition that is not in these tables is an :class:`IllegalTransition`: nothing in the product writes a state without
 asking :func:`check_transition` first. Statements that change many rows at once ask when they are built, see
@@ -62,6 +62,16 @@ class ArrayState(StrEnum):
     def is_terminal(self) -> bool:
         """True if the array has ended."""
         return not ARRAY_TRANSITIONS[self]
+
+
+class PipelineState(StrEnum):
+    """How far a pipeline is."""
+
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    """Every step was COMPLETED or SKIPPED."""
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
 
 
 class GpuState(StrEnum):
@@ -146,6 +156,13 @@ ARRAY_TRANSITIONS: dict[ArrayState, frozenset[ArrayState]] = {
     **dict.fromkeys(_ARRAY_ENDS, frozenset()),
 }
 
+_PIPELINE_ENDS = frozenset({PipelineState.COMPLETED, PipelineState.FAILED, PipelineState.CANCELLED})
+PIPELINE_TRANSITIONS: dict[PipelineState, frozenset[PipelineState]] = {
+    PipelineState.RUNNING: _PIPELINE_ENDS,
+    # A retry runs it again from a step.
+    **dict.fromkeys(_PIPELINE_ENDS, frozenset({PipelineState.RUNNING})),
+}
+
 OUT_OF_SERVICE = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
 _DRAIN = frozenset({GpuState.DRAINING, GpuState.DRAINED})
 _HEALED = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE}) | _DRAIN
@@ -170,7 +187,7 @@ HOST_TRANSITIONS: dict[HostState, frozenset[HostState]] = {
     HostState.LOST: frozenset({HostState.READY, HostState.DRAINING, HostState.DRAINED}),
 }
 
-_State = TypeVar("_State", JobState, ArrayState, GpuState, HostState)
+_State = TypeVar("_State", JobState, ArrayState, PipelineState, GpuState, HostState)
 
 
 def check_transition(subject: str, current: _State, wanted: _State) -> None:
@@ -186,6 +203,8 @@ def check_transition(subject: str, current: _State, wanted: _State) -> None:
         table = JOB_TRANSITIONS  # type: ignore[assignment]
     elif isinstance(current, ArrayState):
         table = ARRAY_TRANSITIONS  # type: ignore[assignment]
+    elif isinstance(current, PipelineState):
+        table = PIPELINE_TRANSITIONS  # type: ignore[assignment]
     elif isinstance(current, GpuState):
         table = GPU_TRANSITIONS  # type: ignore[assignment]
     else:

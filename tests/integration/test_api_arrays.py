@@ -179,7 +179,7 @@ async def test_elements_are_counted_and_listed_by_index(service: Service) -> Non
     with pytest.raises(NotFound, match=f"name one of its elements, e.g. {array.id}.0"):
         await service.client.get(array.id)
     with pytest.raises(InvalidRequest, match="same user"):
-        await service.client._send(calls_with_user(array.id), Array)
+        await service.client.send(calls_with_user(array.id), Array)
 
 
 def calls_with_user(array_id: str) -> Call:

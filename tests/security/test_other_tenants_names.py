@@ -18,18 +18,22 @@ from fastapi.sse import KEEPALIVE_COMMENT
 
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.job import Failure, FailureKind
 from gpu_platform.domain.jobs.placement import BlockingJob, Reason, WaitCode
+from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.pipelines.pipeline import PipelineSpec, Step
 from gpu_platform.domain.states import JobState
 from gpu_platform.settings import RateLimitSettings, ServiceSettings
 from gpu_platform.store import Store
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs import arrays, jobs, pipelines, queue, schedules
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
+from gpu_platform.store.reservations.elements import ElementStep, advance_elements
 from service import streams
 from service.access.masking import Mask
 from service.access.routes import routes_of
@@ -39,6 +43,7 @@ from tests.unit.service.api_server import application, bearer, served, sign_in
 CANARY = "canary"
 RUNNING, WAITING, ENDED, SHARING = (f"j-canary{number:09}" for number in range(4))
 THEIRS = (RUNNING, WAITING, ENDED, SHARING)
+THEIR_ARRAY, THEIR_SCHEDULE, THEIR_PIPELINE = "a-canary000000000", "s-canary000000000", "p-canary000000000"
 MINE, MINE_ENDED = "j-0000000000mine0", "j-0000000000mine1"
 LAST = "my-last-event"
 """The event after all others: a stream that showed it has shown everything."""
@@ -53,7 +58,12 @@ class Tenants:
 
 
 def theirs(store: Store, job_id: str, **fields: object) -> None:
-    spec = JobSpec.model_validate(
+    jobs.submit_job(store, job_id, their_spec(**fields), actor=f"{CANARY}-user", now=NOW, idempotency_key=None)
+    jobs.admit_job(store, job_id, NOW)
+
+
+def their_spec(**fields: object) -> JobSpec:
+    return JobSpec.model_validate(
         {
             "name": f"{CANARY}-name",
             "user": f"{CANARY}-user",
@@ -65,8 +75,18 @@ def theirs(store: Store, job_id: str, **fields: object) -> None:
             **fields,
         }
     )
-    jobs.submit_job(store, job_id, spec, actor=f"{CANARY}-user", now=NOW, idempotency_key=None)
-    jobs.admit_job(store, job_id, NOW)
+
+
+def others_of_theirs(store: Store) -> None:
+    """An array with an element, a schedule and a pipeline."""
+    spec, actor = their_spec(), f"{CANARY}-user"
+    array = ArraySpec(indices="0-1")
+    arrays.submit_array(store, THEIR_ARRAY, spec, array, actor=actor, now=NOW, idempotency_key=None)
+    advance_elements(store, THEIR_ARRAY, ElementStep(add=1), NOW)
+    schedules.create(store, THEIR_SCHEDULE, ScheduleRequest(job=spec, cron="@daily"), actor=actor, now=NOW)
+    steps = (Step(name="one", job=spec),)
+    pipeline = PipelineSpec(name=f"{CANARY}-name", namespace=spec.namespace, user=spec.user, steps=steps)
+    pipelines.create(store, THEIR_PIPELINE, pipeline, actor=actor, uses_cache=False, now=NOW)
 
 
 def mine(store: Store, job_id: str, **fields: object) -> None:
@@ -87,6 +107,7 @@ def set_up(store: Store) -> None:
     part = ShareGrant(mode=ShareMode.TIME_SLICE, percent=10, memory_mib=1000)
     reserving.reserve_gang(store, key(SHARING), placement({"b": [0]}, grant=part), now=NOW)
     attempts.mark_running(store, key(SHARING), NOW)
+    others_of_theirs(store)
     theirs(store, WAITING, priority=100)
     cluster.enqueue(WAITING)
     theirs(store, ENDED, gpus={"gpus_per_host": 0})
@@ -138,7 +159,10 @@ async def tenants(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Async
 
 
 VALUES = {
-    "job_id": (*THEIRS, MINE, MINE_ENDED),
+    "job_id": (*THEIRS, f"{THEIR_ARRAY}.0", MINE, MINE_ENDED),
+    "array_id": (THEIR_ARRAY,),
+    "schedule_id": (THEIR_SCHEDULE,),
+    "pipeline_id": (THEIR_PIPELINE,),
     "name": ("a", "b"),
     "gpu_id": ("a:0", "b:0", uuid_of("b", 0)),
     "session_id": (SESSION,),
@@ -181,9 +205,9 @@ async def everything(http: httpx.AsyncClient, path: str, token: str) -> str:
 
 def leaks_of(text: str, path: str) -> list[str]:
     """The lines with the canary, which may stand only where the answer repeats what was asked."""
-    for job_id in THEIRS:
-        if job_id in path:
-            text = text.replace(job_id, "")
+    for one in (*THEIRS, THEIR_ARRAY, THEIR_SCHEDULE, THEIR_PIPELINE):
+        if one in path:
+            text = text.replace(one, "")
     return [line[:400] for line in text.splitlines() if CANARY in line.lower()]
 
 

@@ -10,21 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import JobState, PipelineState
 
 MAX_STEPS = 200
 MAX_JOBS_OF_STEP = 1000
 MAX_FILE_BYTES = 256 * 1024
-
-
-class PipelineState(StrEnum):
-    """How far a pipeline is."""
-
-    RUNNING = "RUNNING"
-    COMPLETED = "COMPLETED"
-    """Every step was COMPLETED or SKIPPED."""
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
 
 
 class StepState(StrEnum):

@@ -189,7 +189,7 @@ def _shown(session: Session, rows: Sequence[Row[Any]]) -> list[Array]:
     query = select(job.c.array_id, job.c.state, func.count().label("elements"))
     query = query.where(job.c.array_id.in_(list(counted))).group_by(job.c.array_id, job.c.state)
     for row in session.execute(query):
-        counted[row.array_id][JobState(row.state)] = row.elements
+        counted[row.array_id] |= {JobState(row.state): row.elements}
     return [_array_of(row, counted[row.id]) for row in rows]
 
 

@@ -18,14 +18,13 @@ from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
     PipelineSpec,
-    PipelineState,
     StepJob,
     StepState,
     StepStatus,
 )
 from gpu_platform.domain.pipelines.readiness import Decision, JobRecord, NewJob, decide
-from gpu_platform.domain.states import JobState
-from gpu_platform.store.database import reading, writing
+from gpu_platform.domain.states import JobState, PipelineState, check_transition
+from gpu_platform.store.database import reading, undone_alone, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.jobs import get_job, record_submission
@@ -120,6 +119,7 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
     decision = decide(spec, [record for record, _ in records], cancelled=row.stopped_by is not None)
     done = Advance(decision.state, {name: one.state for name, one in decision.steps.items()})
     if decision.state is not PipelineState.RUNNING:
+        check_transition(f"pipeline {pipeline_id}", PipelineState(row.state), decision.state)
         values = {"state": decision.state.value, "finished_at": now}
         session.execute(update(pipeline).where(pipeline.c.id == pipeline_id).values(values))
         data = {"pipeline": pipeline_id, "name": row.name}
@@ -177,6 +177,7 @@ def retry(session: Session, pipeline_id: str, from_step: str | None, actor: str,
     )
     which = (pipeline_job.c.pipeline_id == pipeline_id) & failed
     session.execute(update(pipeline_job).where(which).values(superseded=True))
+    check_transition(f"pipeline {pipeline_id}", PipelineState(row.state), PipelineState.RUNNING)
     values = {"state": PipelineState.RUNNING.value, "tries": row.tries + 1, "stopped_by": None, "finished_at": None}
     session.execute(update(pipeline).where(pipeline.c.id == pipeline_id).values(values))
     append_event(session, "pipeline.retried", actor, now, data={"pipeline": pipeline_id, "from": from_step})
@@ -283,7 +284,7 @@ def _submit(session: Session, row: Row[Any], new: NewJob, now: datetime) -> None
             "env": new.env,
             "artifacts": Artifacts(output=directory, inputs=new.inputs),
         }
-        with session.begin_nested():
+        with undone_alone(session):
             record_submission(session, job_id, type(step.job).model_validate(fields), actor=row.actor, now=now)
             watches.watch(session, job_id, row.id)
         line["job_id"] = job_id

@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.derived_ids import derived_job_id
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.schedule import SHOWN_RUNS, Schedule, ScheduleRequest, ScheduleRun
 from gpu_platform.domain.states import JobState
-from gpu_platform.store.database import change, reading, writing
+from gpu_platform.store.database import change, reading, undone_alone, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.jobs import get_job, record_submission
@@ -155,7 +155,7 @@ def record_firing(session: Session, schedule_id: str, workflow_id: str, due_at: 
     spec = ScheduleRequest.model_validate_json(row.request).job
     made, refusal = None, None
     try:
-        with session.begin_nested():
+        with undone_alone(session):
             job_id = derived_job_id("schedule", workflow_id)
             made, _ = record_submission(session, job_id, spec, actor=row.actor, now=now)
             watches.watch(session, job_id, workflow_id)
