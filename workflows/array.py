@@ -93,7 +93,7 @@ class ArrayWorkflow:
         self._elements: dict[str, Element] = {}
         """Job id -> element. Those that have workflows of their own are not here."""
         self._hosts = ElementHosts(self._note_running, self._note_end)
-        self._own = OwnWorkflows(self._note_own_end)
+        self._own = OwnWorkflows(self._count_end)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
         self._steps = 0
@@ -278,6 +278,7 @@ class ArrayWorkflow:
         for key in done.conflicts:
             if (element := self._elements.get(key.job_id)) is not None:
                 element.standing, element.attempt.placement = Standing.WAITS, None
+                self._has_interrupts = True  # it may have been cancelled while it was being reserved
         for key in done.waiting:
             self._elements[key.job_id] = element = Element.new(self._spec, key)
             self._apply_stop(element)
@@ -317,9 +318,6 @@ class ArrayWorkflow:
             self._step.running.remove(element.key)
             end.ran_unmarked = True
         self._step.ended.append(end)
-
-    def _note_own_end(self, job_id: str, state: JobState) -> None:
-        self._count_end(job_id, state)
 
     def _count_end(self, job_id: str, state: JobState) -> None:
         self._ended[state] += 1
@@ -361,7 +359,7 @@ class ArrayWorkflow:
             attempt.stop.cancel = attempt.stop.cancel or request
         elif verb == "kill":
             attempt.stop.kill = attempt.stop.kill or request
-        elif attempt.placement is not None and request.attempt in (None, element.key.attempt):
+        elif element.standing in (Standing.LAUNCHES, Standing.RUNS) and request.attempt in (None, element.key.attempt):
             attempt.preempt = attempt.preempt or request
         self._look(element)
 
