@@ -26,7 +26,8 @@ from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.leader import LeaderActivities
 from activities.search_attributes import of_submission
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.jobs.array import Array, ArraySpec
@@ -323,6 +324,20 @@ class Platform:
 
         await eventually(closed, f"the workflow of {array_id} to close", within_s)
         return array
+
+    async def ends_element(self, array_id: str, index: int, state: JobState, within_s: float = DEADLINE_S) -> Job:
+        """Wait until an element, which may have no row yet, is in this terminal state."""
+
+        def ended() -> Job | None:
+            try:
+                job = self.job(element_id(array_id, index))
+            except NotFound:
+                return None
+            return job if job.state.is_terminal else None
+
+        job = await eventually(ended, f"element {index} of {array_id} to end", within_s)
+        assert job.state is state, (job.state, job.failure)
+        return job
 
     def workflow(self, job_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(job_id)

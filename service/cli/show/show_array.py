@@ -44,6 +44,8 @@ def _facts(array: Array) -> Iterable[tuple[str, RenderableType]]:
     yield "array", f"{array.id}  {spec.name}  (namespace {spec.namespace}, user {spec.user})"
     yield "state", tables.state(array.state)
     yield "elements", f"{array.size:,}: {tables.array_summary(array)}"
+    if array.reason is not None:
+        yield "reason", one_line(array.reason.message)
     if waiting := array.count(*_WAIT):
         yield "waiting", f"{waiting:,}, of which {array.count(JobState.PENDING):,} have not entered the queue"
     yield "indices", shape.indices
