@@ -98,6 +98,8 @@ class ArrayWorkflow:
         self._own = OwnWorkflows(self._count_end)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
+        self._writes: list[asyncio.Task[None]] = []
+        """What is being written of stops. It is there before the end is written."""
         self._steps = 0
         self._continues = False
         """No new elements: this run is about to continue as new."""
@@ -339,6 +341,7 @@ class ArrayWorkflow:
                 self._step.ended.append(end_of(element.attempt, ending, element.progress))
 
     async def _end(self) -> ArrayResult:
+        await asyncio.gather(*self._writes)
         counts = await database_step(ArrayActivities.end_array, self._id, summary="Array has ended")
         failed = counts.get(JobState.FAILED, 0)
         state = ArrayState.FAILED if failed else ArrayState.COMPLETED
@@ -365,8 +368,14 @@ class ArrayWorkflow:
 
     def _count_end(self, job_id: str, state: JobState) -> None:
         self._ended[state] += 1
-        if state is JobState.FAILED and self._input.on_failure is OnFailure.STOP and not self._is_stopped:
-            self.cancel(Interrupt(actor="array", reason=f"element {index_of(job_id)} failed"))
+        if state is not JobState.FAILED or self._is_stopped:
+            return
+        order = Interrupt(actor="array", reason=f"element {index_of(job_id)} failed")
+        if self._input.on_failure is OnFailure.STOP:
+            self.cancel(order)
+        elif self._input.on_failure is OnFailure.NO_MORE and self._left:
+            self._left = False
+            self._writes.append(asyncio.create_task(self._write_stop("cancel", order)))
 
     # -- interrupts ----------------------------------------------------------------------------
 
@@ -376,7 +385,7 @@ class ArrayWorkflow:
         for job_id in self._own.job_ids:
             self._forward(job_id, verb, request)
         self._left = False
-        asyncio.create_task(self._write_stop(verb, request))  # noqa: RUF006  # it only writes, and ends by itself
+        self._writes.append(asyncio.create_task(self._write_stop(verb, request)))
 
     async def _write_stop(self, verb: str, request: Interrupt) -> None:
         by = StoppedBy(verb="kill" if verb == "kill" else "cancel", actor=request.actor, reason=request.reason)

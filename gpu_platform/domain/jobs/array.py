@@ -41,6 +41,8 @@ class OnFailure(StrEnum):
     """The other elements go on."""
     STOP = "stop"
     """Elements that run are cancelled, and no other one starts."""
+    NO_MORE = "no_more"
+    """Elements that are under way go on, and no other one starts."""
 
 
 class ParameterTable(BaseModel):
@@ -304,6 +306,7 @@ def _filled_fields(
         "env": _filled_env(spec.env, texts) | own,
         "workdir": None if spec.workdir is None else _filled(spec.workdir, texts),
         "groups": groups,
+        "artifacts": None if spec.artifacts is None else spec.artifacts.of_element(index),
         # The array waits for other jobs, not each element once more.
         "after": (),
         "if_unmet": None,

@@ -34,8 +34,7 @@ class WholeArray(NamedTuple):
     array: ArraySpec
 
 
-@writing
-def submit_array(
+def record_array(
     session: Session,
     array_id: str,
     spec: JobSpec,
@@ -46,7 +45,8 @@ def submit_array(
     idempotency_key: IdempotencyKey | str | None,
     repeats: str | None = None,
 ) -> tuple[Array, bool]:
-    """Record a PENDING array. Returns it and whether it is new. ``repeats``: the array whose elements it runs again.
+    """Inside a transaction: record a PENDING array. Returns it and whether it is new. ``repeats``: the array
+    whose elements it runs again.
 
     As :func:`gpu_platform.store.jobs.jobs.submit_job`: a key that was seen returns the array that it made, or raises
     :class:`IdempotencyConflict`. What cannot run raises :class:`OverQuota` or :class:`InvalidRequest`, and one that
@@ -77,6 +77,10 @@ def submit_array(
     data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats}
     append_event(session, "array.submitted", actor, now, job_id=array_id, data=data)
     return _shown(session, [_read(session, array_id)])[0], True
+
+
+submit_array = writing(record_array)
+"""As :func:`record_array`, in a transaction of its own."""
 
 
 @writing
@@ -154,6 +158,14 @@ def indices_in(session: Session, array_id: str, states: Collection[JobState]) ->
 
 # Without the parameters, which may be large.
 _COLUMNS = [column for column in job_array.c if column.name != "array"]
+
+
+def pending_arrays(session: Session, array_ids: Collection[str]) -> list[Array]:
+    """Inside a transaction: those of these arrays that are PENDING."""
+    query = select(*_COLUMNS).where(
+        job_array.c.id.in_(sorted(array_ids)), job_array.c.state == ArrayState.PENDING.value
+    )
+    return _shown(session, session.execute(query).all())
 
 
 def _check(session: Session, spec: JobSpec, array: ArraySpec, now: datetime) -> None:

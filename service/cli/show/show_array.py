@@ -54,6 +54,8 @@ def _facts(array: Array) -> Iterable[tuple[str, RenderableType]]:
     yield "at once", "no bound" if shape.at_once is None else str(shape.at_once)
     if shape.on_failure is OnFailure.STOP:
         yield "on failure", "the other elements are stopped (--fail-fast)"
+    if shape.on_failure is OnFailure.NO_MORE:
+        yield "on failure", "no other element starts"
     if shape.repeats is not None:
         yield "repeats", f"elements of {shape.repeats}"
     yield "command", one_line(" ".join(spec.command))
