@@ -251,7 +251,7 @@ steps:
   one:
     for_each: [{{lr: 1, name: "{{index}}"}}, {{lr: 2, name: b}}]
     env: {{KEPT: "{{count}}", OWN: "${{{{ item.lr }}}}"}}
-    command: [sh, -c, 'echo "$1 $2 $3 $KEPT $OWN" >> {tmp_path}/ran', x, "${{{{ item }}}}", "{{array}}", "${{{{index}}}}"]
+    command: [sh, -c, 'echo "$@ $KEPT $OWN" >> {tmp_path}/ran', x, "${{{{ item }}}}", "{{array}}", "${{{{ index }}}}"]
 """
     await submitted(platform, text)
     found = await ends(platform, PipelineState.COMPLETED)
