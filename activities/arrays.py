@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
+from activities.lost_arrays import LostArrays
 from activities.reservation import EndAttempt, attempt_end
 from gpu_platform.domain.contracts import AttemptKey, index_of
 from gpu_platform.domain.jobs.array_steps import ElementPlaced, OwnWorkflow
@@ -124,48 +125,53 @@ class ArrayActivities:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._lost = LostArrays(store)
 
     @activity.defn
     def begin_array(self, array_id: str) -> bool:
         """PENDING -> RUNNING. False: the array has ended already."""
-        return elements.begin_array(self._store, array_id, utc_now())
+        with self._lost.ending(array_id):
+            return elements.begin_array(self._store, array_id, utc_now())
 
     @activity.defn
     def take_over_array(self, array_id: str) -> TakenOverArray:
         """Temporal lost the array's workflow: its elements that are under way go on with workflows of their own."""
-        known = elements.known_array(self._store, array_id)
-        own = [self._own(known, job_id) for job_id in elements.open_elements(self._store, array_id)]
-        return TakenOverArray(position=elements.position_of(self._store, array_id), own=own)
+        with self._lost.ending(array_id):
+            known = elements.known_array(self._store, array_id)
+            own = [self._own(known, job_id) for job_id in elements.open_elements(self._store, array_id)]
+            return TakenOverArray(position=elements.position_of(self._store, array_id), own=own)
 
     @activity.defn
     def advance_array(self, step: ArrayStep) -> ArrayStepDone:
         """Release, reserve, make and queue elements, in one transaction."""
-        now = utc_now()
-        done = advance_elements(
-            self._store,
-            step.array_id,
-            ElementStep(
-                ended=[attempt_end(end) for end in step.ended],
-                running=step.running,
-                placed=[(one.key, one.placement) for one in step.placed],
-                again=step.again,
-                first=step.first,
-                add=step.add,
-                skipped=_index_set(step.skipped) if step.skipped else None,
-                chosen=None
-                if step.chosen is None
-                else ChosenElements(_index_set(step.chosen.queued), _index_set(step.chosen.cancelled)),
-            ),
-            now,
-        )
-        return self._answer(elements.known_array(self._store, step.array_id), step, done, now)
+        with self._lost.ending(step.array_id):
+            now = utc_now()
+            done = advance_elements(
+                self._store,
+                step.array_id,
+                ElementStep(
+                    ended=[attempt_end(end) for end in step.ended],
+                    running=step.running,
+                    placed=[(one.key, one.placement) for one in step.placed],
+                    again=step.again,
+                    first=step.first,
+                    add=step.add,
+                    skipped=_index_set(step.skipped) if step.skipped else None,
+                    chosen=None
+                    if step.chosen is None
+                    else ChosenElements(_index_set(step.chosen.queued), _index_set(step.chosen.cancelled)),
+                ),
+                now,
+            )
+            return self._answer(elements.known_array(self._store, step.array_id), step, done, now)
 
     @activity.defn
     def ready_elements(self, asked: ReadyQuestion) -> ReadyIndices:
         """Which elements may be made, of an array whose elements each wait for that of another array."""
-        known = elements.known_array(self._store, asked.array_id)
         skipped = _index_set(asked.skipped) if asked.skipped else None
-        found = elements.ready_elements(self._store, known, asked.since, asked.room, skipped, utc_now())
+        with self._lost.ending(asked.array_id):
+            known = elements.known_array(self._store, asked.array_id)
+            found = elements.ready_elements(self._store, known, asked.since, asked.room, skipped, utc_now())
         return ReadyIndices(
             chosen=ChosenIndices(queued=_written(found.queued), cancelled=_written(found.cancelled)),
             skips_left=_written(found.skips_left),
@@ -179,12 +185,14 @@ class ArrayActivities:
     @activity.defn
     def stop_array(self, request: StopArray) -> None:
         """Write down that no more elements are made."""
-        elements.stop_array(self._store, request.array_id, request.by, utc_now())
+        with self._lost.ending(request.array_id):
+            elements.stop_array(self._store, request.array_id, request.by, utc_now())
 
     @activity.defn
     def end_array(self, array_id: str) -> dict[JobState, int]:
         """Write the array's end. Returns how many elements are in each state."""
-        return elements.end_array(self._store, array_id, utc_now())
+        with self._lost.ending(array_id):
+            return elements.end_array(self._store, array_id, utc_now())
 
     def _answer(self, known: KnownArray, step: ArrayStep, done: ElementStepDone, now: datetime) -> ArrayStepDone:
         refused = set(done.refused)

@@ -40,6 +40,8 @@ class PipelineAdvance(BaseModel):
     read: list[ToRead] = []
     more: bool = False
     """There is more to do at once."""
+    is_lost: bool = False
+    """The database does not know the pipeline: it was restored to a point before the submission."""
 
 
 class ReadOutput(BaseModel):
@@ -76,7 +78,7 @@ class PipelineActivities:
         try:
             done = await asyncio.to_thread(pipelines.advance, self._store, pipeline_id, utc_now())
         except NotFound:  # the database was restored to a point before the submission
-            return PipelineAdvance(state=PipelineState.CANCELLED)
+            return PipelineAdvance(state=PipelineState.CANCELLED, is_lost=True)
         limit = asyncio.Semaphore(PARALLEL_STARTS)
 
         async def start(one: Job | Array) -> None:

@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
 LOOK_AGAIN = timedelta(hours=6)
 """The leader signals when a job has ended, and every minute anyway."""
 READ_AT_ONCE = 16
+LOST = "the database does not know this pipeline: it was restored to a point before its submission. Submit it again"
 READ: dict[str, Any] = {
     "schedule_to_start_timeout": timedelta(seconds=10),
     "start_to_close_timeout": timedelta(seconds=30),
@@ -60,6 +61,8 @@ class PipelineWorkflow:
             self._standing = standing = await database_step(
                 PipelineActivities.advance_pipeline, pipeline_id, summary="Submit what is ready"
             )
+            if standing.is_lost:
+                workflow.set_current_details(LOST)
             if standing.state is not PipelineState.RUNNING:
                 if self._told:
                     continue  # it may have been retried meanwhile

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, element_id
-from gpu_platform.domain.errors import NotFound, Unavailable
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.array import ArraySpec, OnFailure, element_spec
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
@@ -29,6 +29,9 @@ from gpu_platform.store.models import JobArrayRecord, job, job_array, queue_entr
 _KNOWN = "arrays"
 _KEPT_ARRAYS = 64
 _AT_ONCE = 500
+LOST_AFTER_S = 600.0
+"""An array's workflow waits so long for what the database does not know. A database that was put back by mistake may be
+replaced in that time; rows of arrays do not come back by themselves."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,12 @@ def make_elements(
     """Inside a transaction: elements get their rows: ``count`` of them, from place ``first`` on. They are QUEUED, or
     CANCELLED if their index is in ``skipped``.
 
-    Repeated, it returns the same elements. An array that was stopped makes no more. Raises :class:`NotFound`, and
-    :class:`Unavailable` if the database is an older copy that does not know the elements before ``first``.
+    Repeated, it returns the same elements. An array that was stopped makes no more. Raises :class:`NotFound`, also if
+    the database is an older copy that does not know the elements before ``first``.
     """
     row = lock_array(session, known.array_id)
     if row.position < first:
-        raise Unavailable(f"the database is older than array {known.array_id}: it waits to be restored")
+        raise _older_than(known.array_id)
     stopped = ArrayState(row.state).is_terminal or row.stopped_by is not None
     until = min(first + count, row.position if stopped else row.size)
     _make(session, known, row, until, skipped, now)
@@ -102,7 +105,7 @@ def make_chosen(
     """As :func:`make_elements`, for elements that are named: ``queued`` become QUEUED, ``cancelled`` CANCELLED."""
     row = lock_array(session, known.array_id)
     if row.position < first:
-        raise Unavailable(f"the database is older than array {known.array_id}: it waits to be restored")
+        raise _older_than(known.array_id)
     stopped = ArrayState(row.state).is_terminal or row.stopped_by is not None
     wanted = sorted({*queued, *cancelled})
     names = {element_id(known.array_id, index): index for index in wanted}
@@ -286,6 +289,11 @@ def _read_array(session: Session, array_id: str) -> JobArrayRecord:
     if row is None:
         raise _no_such_array(array_id)
     return row
+
+
+def _older_than(array_id: str) -> NotFound:
+    message = f"the database does not know all elements of array {array_id} that were made: it is older than the array"
+    return NotFound(message, array_id=array_id)
 
 
 def _no_such_array(array_id: str) -> NotFound:

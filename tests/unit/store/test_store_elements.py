@@ -9,7 +9,7 @@ import pytest
 
 from activities.reservation import EndAttempt, attempt_end
 from gpu_platform.domain.contracts import AttemptKey, element_id
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import JobProgress, StoppedBy
@@ -107,7 +107,7 @@ def test_a_stopped_array_makes_no_more_elements(store: Store, cluster: Cluster) 
 
 
 def test_an_older_database_makes_the_array_wait(store: Store, cluster: Cluster) -> None:
-    with pytest.raises(Unavailable, match="older than array"):
+    with pytest.raises(NotFound, match="it is older than the array"):
         step(store, first=5, add=1)
 
 
