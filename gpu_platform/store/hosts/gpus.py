@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
-from gpu_platform.domain.hosts.gpu import Gpu, GpuHolder, GpuInfo
+from gpu_platform.domain.hosts.gpu import Gpu, GpuCount, GpuHolder, GpuInfo
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import allocation, gpu, host
@@ -18,9 +18,16 @@ from gpu_platform.store.reservations.shares import grant_of
 
 
 @reading
-def list_gpus(session: Session, *, host: str | None = None, states: Collection[GpuState] | None = None) -> list[Gpu]:
-    """GPUs by host and index, with their holder and last telemetry."""
-    query = _GPUS
+def list_gpus(
+    session: Session,
+    *,
+    host: str | None = None,
+    states: Collection[GpuState] | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+) -> list[Gpu]:
+    """GPUs by host and index, with their holder and last telemetry: ``limit`` of them (None: all) from ``offset``."""
+    query = _GPUS.offset(offset or None).limit(limit)
     if host is not None:
         query = query.where(gpu.c.host == host)
     if states is not None:
@@ -42,6 +49,21 @@ def count_gpus(session: Session) -> dict[tuple[str, GpuState], int]:
     return {
         (row.host, GpuState(row.state)): row.gpus for row in session.execute(query.order_by(gpu.c.host, gpu.c.state))
     }
+
+
+@reading
+def count_shown(session: Session) -> list[GpuCount]:
+    """How many GPUs are in each state on hosts of each state."""
+    query = (
+        select(host.c.state.label("host_state"), gpu.c.state, func.count().label("gpus"))
+        .join(host, host.c.name == gpu.c.host)
+        .group_by(host.c.state, gpu.c.state)
+        .order_by(host.c.state, gpu.c.state)
+    )
+    return [
+        GpuCount(state=GpuState(row.state), host_state=HostState(row.host_state), count=row.gpus)
+        for row in session.execute(query)
+    ]
 
 
 @reading

@@ -64,7 +64,7 @@ def read_leases(session: Session, ttl_s: float) -> Leases:
     newest = membership.current_version(session)
     wanted = {row.name: {row.members_known, row.members_sent, newest} for row in rows}
     # A list that is gone is known to no host that is not LOST.
-    members = membership.names(session, set().union(*wanted.values()))
+    members = membership.names(session, {newest}.union(*wanted.values()))
     leases = {
         row.name: LeaseRow(
             stamp=row.lease_until,
