@@ -96,8 +96,8 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
     found: list[Gpu] = []
     rows = session.execute(query).all()
     holders: dict[str, list[GpuHolder]] = {}
-    held = [row.uuid for row in rows if row.job_id is not None]
-    for row in session.execute(_HOLDERS_OF, {"uuids": held}) if held else ():
+    names = sorted({row.host for row in rows})
+    for row in session.execute(_HOLDERS_ON, {"hosts": names}) if names else ():
         share = None if row.exclusive else grant_of(row)
         holders.setdefault(row.gpu_uuid, []).append(GpuHolder(job_id=row.job_id, attempt=row.attempt, share=share))
     for row in rows:
@@ -111,7 +111,7 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
                 host_state=HostState(row.host_state),
                 state=GpuState(row.state),
                 reason=row.reason,
-                job_id=row.job_id,
+                job_id=min((holder.job_id for holder in holders.get(row.uuid, ())), default=None),
                 holders=holders.get(row.uuid, []),
                 shared_by=row.tenant or None,
                 percent_granted=row.sm_percent_used,
@@ -147,7 +147,7 @@ def no_such_gpu(reference: str) -> NotFound:
 
 # ---- the statements, compiled once ----
 
-_HOLDERS_OF = (
+_HOLDERS_ON = (
     select(
         allocation.c.job_id,
         allocation.c.attempt,
@@ -159,15 +159,14 @@ _HOLDERS_OF = (
         allocation.c.share_mode,
         allocation.c.mig_profile,
     )
-    .where(allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True)), allocation.c.released_at.is_(None))
+    .where(
+        allocation.c.host.in_(bindparam("hosts", expanding=True)),
+        allocation.c.released_at.is_(None),
+        allocation.c.gpu_uuid.is_not(None),
+    )
     .order_by(allocation.c.job_id, allocation.c.attempt)
 )
-_HOLDER = (
-    select(func.min(allocation.c.job_id))
-    .where(allocation.c.gpu_uuid == gpu.c.uuid, allocation.c.released_at.is_(None))
-    .correlate(gpu)
-    .scalar_subquery()
-)
+"""By host, because what is held has an index by host."""
 _GPUS = (
     select(
         gpu.c.uuid,
@@ -182,7 +181,6 @@ _GPUS = (
         gpu.c.memory_used_mib,
         host.c.telemetry,
         host.c.state.label("host_state"),
-        _HOLDER.label("job_id"),
     )
     .join(host, host.c.name == gpu.c.host)
     .order_by(gpu.c.host, gpu.c.index)

@@ -49,11 +49,13 @@ class Leases:
 
 @writing_unsynced
 def begin_round(session: Session, now: datetime) -> int:
-    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader.
+    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader. Hosts that
+    have joined meanwhile become members.
 
     At least the Unix time: a database that was restored to an older point does not give the same number twice.
     """
     number = max((session.scalar(_ROUND) or 0) + 1, int(now.timestamp()))
+    membership.catch_up(session)
     return number if change(session, update(leader).values(round=number)) else 0
 
 

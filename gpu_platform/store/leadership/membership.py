@@ -29,6 +29,8 @@ from gpu_platform.store.models import host, membership
 _LOCK = 0x6770755F6D656D62  # "gpu_memb"
 KEPT_LISTS = 64
 """So many lists each process keeps in memory. A list with a number never changes."""
+AT_ONCE = 32
+"""With more hosts than this, a new list is not written for each host that joins: see :func:`joined`."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,23 @@ class _List:
 
 
 _lists: weakref.WeakKeyDictionary[Engine, OrderedDict[int, _List]] = weakref.WeakKeyDictionary()
+
+
+def joined(session: Session) -> None:
+    """Inside a transaction in which a host came: it is a member at once, or in a large cluster within a second or so.
+
+    A thousand hosts that come within a minute would cause a thousand lists, and every host would have to learn each. A
+    host that is not in the list that it knows counts no votes, so its ranks end with its lease: no rank runs twice.
+    """
+    if current_version(session) < int(time.time()) or count(session) <= AT_ONCE:
+        refresh(session)
+
+
+def catch_up(session: Session) -> None:
+    """Write a new list if hosts have joined that are in none yet. The leader does this in every round."""
+    newest = _list(session, current_version(session))
+    if count(session) != (0 if newest is None else len(newest.urls)):
+        refresh(session)
 
 
 def refresh(session: Session) -> None:
