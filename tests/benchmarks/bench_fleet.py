@@ -15,6 +15,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -320,7 +321,7 @@ def _command_ms(cluster: LocalCluster, words: list[str]) -> float:
     environ = {**os.environ, **cluster.env}
     began = time.perf_counter()
     subprocess.run(
-        [shutil.which("gpu-platform") or "gpu-platform", *words], env=environ, check=True, capture_output=True
+        [Path(sys.executable).with_name("gpu-platform"), *words], env=environ, check=True, capture_output=True
     )
     return (time.perf_counter() - began) * 1000
 

@@ -132,8 +132,11 @@ class LeaseKeeper:
 
     @property
     def _patience_s(self) -> float:
-        """How long one service may take to answer before the next is tried. Both tries must fit into a lease."""
-        return min(5.0, self._ttl_s / 4)
+        """How long one service may take to answer before the next is tried. Both tries must fit into a lease.
+
+        Not shorter than needed: what a host does not wait for, a slow service does in vain, and then once more.
+        """
+        return min(5.0, 0.4 * self._ttl_s)
 
     async def _report_for_ever(self, http: httpx.AsyncClient) -> None:
         reachable = True
