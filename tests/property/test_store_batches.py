@@ -87,7 +87,9 @@ def content(store: Store) -> dict[str, Any]:
         for table in tables:
             found[table.name] = sorted(str(row) for row in session.execute(select(table)))
         host = models.host.c
-        found["host"] = session.execute(select(host.name, host.state, host.cpus_used, host.ram_mib_used)).all()
+        found["host"] = sorted(
+            map(str, session.execute(select(host.name, host.state, host.cpus_used, host.ram_mib_used)))
+        )
         events = session.execute(select(models.event).order_by(models.event.c.seq)).all()
     of_jobs: dict[str, list[Any]] = {}
     for row in events:
