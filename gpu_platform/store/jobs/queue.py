@@ -19,7 +19,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
+from gpu_platform.domain.placing.placement_request import TOKEN_COMES, PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import change, reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
@@ -123,12 +123,14 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[P
 
 @reading
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
-    """Jobs that have been QUEUED since before ``older_than`` but are not in the queue: nobody will place them.
+    """Jobs that have been QUEUED since before ``older_than`` but are not in the queue, or keep only a place there for
+    the task token that comes: nobody will place them. The process that should have written it may have died.
 
     A job that waits for its next try, for the time at which it begins (both ``retry_at``), or for other jobs is left
     out.
     """
-    waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
+    entry = (queue_entry.c.job_id == job.c.id) & (queue_entry.c.task_token != TOKEN_COMES)
+    waits = select(queue_entry.c.job_id).where(entry).exists()
     due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
     query = select(job.c.id).where(
         job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, due, ~waits, ~IS_WAITING
