@@ -45,8 +45,9 @@ class Survival:
 
     @property
     def submissions(self) -> int:
-        """How many jobs were submitted, elements of arrays among them."""
-        return sum(max(1, step.job.elements) for step in self.plan if step.job is not None)
+        """How many jobs were submitted, elements of arrays and jobs of pipelines among them."""
+        plans = [step.job for step in self.plan if step.job is not None]
+        return sum(5 if plan.in_pipeline else max(1, plan.elements) for plan in plans)
 
     @property
     def disruptions(self) -> int:
