@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 _SUPERVISOR_PATIENCE_S = 5.0
 _MAX_ROUND_S = 1.0
+_EXECUTE_S = 0.1
+"""execve(2) closes the lock of a rank a few microseconds before the environment can be seen."""
 
 
 def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> None:
@@ -79,15 +81,18 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess])
     names the attempt), every process whose environment names the attempt, and the descendants of these. For a jailed
     attempt they are all processes in its cgroups, which nothing can leave.
     """
-    supervisors = _supervisors_and_helpers(ranks)
+    found = _supervisors_and_helpers(ranks)
     own = {rank.main_process for rank in ranks} - {None}
     pids = {process.pid for process in own if process is not None}
     if (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
         pids |= jail.rank_pids()
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
+    table = all_processes()
+    # A supervisor that had the rank before and after the look at all processes had no other rank meanwhile.
+    supervisors = set(found) & set(_supervisors_and_helpers(ranks))
     return descendants(
         (process.pid for process in supervisors),
-        all_processes(),
+        table,
         also=lambda pid: pid in pids or has_environ(pid, entries),
     )
 
@@ -101,6 +106,8 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess],
     await asyncio.to_thread(_wait_for_jail, home, key)
     for rank in ranks:
         await rank.wait_started()
+    if any(rank.may_execute_unseen for rank in ranks):
+        await asyncio.sleep(_EXECUTE_S)
     killed = await _end_ranks(home, key, ranks, grace_s)
     jail = Jail.of(str(attempt_dir(home, key)))
     while jail is not None and not await asyncio.to_thread(jail.remove):
@@ -121,8 +128,9 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], 
             pause_s = min(2 * pause_s, _MAX_ROUND_S)
             if pause_s == _MAX_ROUND_S:
                 log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
-    supervisors = _supervisors_and_helpers(ranks)
-    if not await wait_all_ended(supervisors, _SUPERVISOR_PATIENCE_S):
+    # One that saw the attempt closed ends; any other may wait for another rank now, and is none of this attempt's.
+    await wait_all_ended(_supervisors_and_helpers(ranks), _SUPERVISOR_PATIENCE_S)
+    if supervisors := _supervisors_and_helpers(ranks):
         log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(supervisors))
         for process in supervisors:
             send_signal(process, signal.SIGKILL)
@@ -145,8 +153,11 @@ async def _signal_all(
 
 def _wait_for_jail(home: Path, key: AttemptKey) -> None:
     """Wait until nobody makes a jail for the attempt. It is closed, so none is begun after this."""
-    with jail_lock(str(attempt_dir(home, key))):
-        pass
+    directory = attempt_dir(home, key)
+    # Whoever makes the file after this look sees the attempt closed.
+    if (directory / records.JAIL_LOCK).exists():
+        with jail_lock(str(directory)):
+            pass
 
 
 def _supervisors_and_helpers(ranks: Sequence[RankProcess]) -> list[Process]:
