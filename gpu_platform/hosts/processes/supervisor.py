@@ -113,7 +113,7 @@ def supervise(order: RankOrder, reply: Reply) -> bool:
     if jail is not None:
         jail.cgroup.remove()
     logged = pump.finish(_LOG_PATIENCE_S)
-    os.unlink(os.path.join(rank_dir, records.ORDER))
+    os.truncate(os.path.join(rank_dir, records.ORDER), 0)
     records.release_lock(lock)
     stopped = _is_closed(order)
     os.close(lock)  # tells who waits for the lock; it often closes the attempt then, which is no stop
