@@ -134,10 +134,13 @@ class RankProcess:
         )
 
     def _exec_locks(self) -> list[str]:
-        return [path.name for path in self.directory.glob(f"{records.EXEC_PREFIX}*")]
+        try:
+            return [name for name in os.listdir(self.directory) if name.startswith(records.EXEC_PREFIX)]
+        except FileNotFoundError:
+            return []
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        return records.read_record(str(self.directory / name))
+        return records.read_record(f"{self.directory}/{name}")
 
 
 def _knows_pid(started: dict[str, Any]) -> bool:

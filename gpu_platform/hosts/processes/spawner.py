@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from gpu_platform.hosts.isolation import privileges
 from gpu_platform.hosts.isolation.filters import seccomp
 from gpu_platform.hosts.isolation.jail import create_jail
-from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, RankOrder, parse_order
+from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, parse_order
 from gpu_platform.hosts.processes.supervisor import become_supervisor, name_process, supervise
 from gpu_platform.hosts.system.process_tree import boot_id
 

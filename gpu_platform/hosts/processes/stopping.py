@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -39,19 +40,21 @@ def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> N
 
     It may be repeated.
     """
-    path = attempt_dir(home, key) / records.CLOSED
+    directory = attempt_dir(home, key)
+    path = f"{directory}/{records.CLOSED}"
     kill_at = records.boot_clock_s() + grace_s
-    old = records.read_record(str(path))
+    old = records.read_record(path)
     if old is not None and old["boot_id"] == boot_id() and old["kill_at_boot_s"] <= kill_at:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if old is None:
+        directory.mkdir(parents=True, exist_ok=True)
     record = {
         "reason": reason if old is None else old["reason"],
         "at_ms": time.time_ns() // 1_000_000 if old is None else old["at_ms"],
         "kill_at_boot_s": kill_at,
         "boot_id": boot_id(),
     }
-    records.write_record(str(path), record, durable=True)
+    records.write_record(path, record, durable=True)
 
 
 def is_closed(home: Path, key: AttemptKey) -> bool:
@@ -115,8 +118,20 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess],
     return killed
 
 
+def has_left_nothing(home: Path, key: AttemptKey, ranks: Sequence[RankProcess]) -> bool:
+    """True if every rank of a closed attempt has ended by itself, no process of it is left, and no jail was begun."""
+    directory = attempt_dir(home, key)
+    if any(os.path.exists(f"{directory}/{name}") for name in (records.JAIL, records.JAIL_LOCK)):
+        return False
+    return _have_ended(ranks)
+
+
+def _have_ended(ranks: Sequence[RankProcess]) -> bool:
+    return all(rank.left_no_process and not rank.is_locked for rank in ranks)
+
+
 async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
-    if all(rank.left_no_process and not rank.is_locked for rank in ranks):
+    if _have_ended(ranks):
         return 0
     seen: set[Process] = set()
     if grace_s > 0:
@@ -155,7 +170,7 @@ def _wait_for_jail(home: Path, key: AttemptKey) -> None:
     """Wait until nobody makes a jail for the attempt. It is closed, so none is begun after this."""
     directory = attempt_dir(home, key)
     # Whoever makes the file after this look sees the attempt closed.
-    if (directory / records.JAIL_LOCK).exists():
+    if os.path.exists(f"{directory}/{records.JAIL_LOCK}"):
         with jail_lock(str(directory)):
             pass
 

@@ -36,12 +36,10 @@ async def wait_released(rank_dir: str, name: str = records.LOCK) -> None:
             continue
         try:
             # The look after the watch was set: what was closed before it is not told.
-            if records.is_locked(rank_dir, name):
-                await closed
+            while records.is_locked(rank_dir, name):
+                await asyncio.wait([closed], timeout=_STILL_HELD_S if closed.done() else None)
         finally:
             _CLOSES.forget(closed)
-        if records.is_locked(rank_dir, name):
-            await asyncio.sleep(_STILL_HELD_S)
 
 
 class _Closes:

@@ -55,6 +55,7 @@ JAIL_LOCK = "fence.lock"
 
 _LOCK_BYTES = 200
 _STARTED_BYTES = 256
+_READ_BYTES = 64 * 1024
 _FLOCK = "hhqqi4x"
 """The fields of struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -193,9 +194,14 @@ def read_record(path: str) -> dict[str, Any] | None:
         if error.errno == errno.ELOOP:
             raise UntrustedRecord(path, "it is a link") from None
         raise
-    with open(fd, "rb") as file:
-        _check_owner(path, os.fstat(fd))
-        text = file.read()
+    try:
+        found = os.fstat(fd)
+        _check_owner(path, found)
+        text = os.read(fd, found.st_size + 1)
+        while more := os.read(fd, _READ_BYTES):
+            text += more
+    finally:
+        os.close(fd)
     try:
         record = json.loads(text)
     except ValueError:  # it is no JSON, or not even text
