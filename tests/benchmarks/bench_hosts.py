@@ -29,7 +29,7 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
-from tests.benchmarks.process_cpu import children_of, cpu_of
+from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, parent_of
 from tests.waiting import eventually
@@ -102,8 +102,7 @@ async def bench_cpu(host: HostRig, count: int = 300) -> None:
 def cpu_of_spawner(pid: int) -> tuple[float, float]:
     """CPU seconds of the spawner itself, and of its children: those that live, and those that have ended."""
     own, ended = cpu_of(pid)
-    living = [sum(cpu_of(child)) for child in children_of(pid)]
-    return own, ended + sum(living)
+    return own, ended + sum(cpu_below(child) for child in children_of(pid))
 
 
 async def bench_stop(host: HostRig) -> None:

@@ -25,3 +25,8 @@ def children_of(pid: int) -> list[int]:
         return [int(child) for task in tasks for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def cpu_below(pid: int) -> float:
+    """CPU seconds of a living process and of all that is or was below it."""
+    return sum(cpu_of(pid)) + sum(cpu_below(child) for child in children_of(pid))

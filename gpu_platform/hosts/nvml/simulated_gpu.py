@@ -40,7 +40,8 @@ class SimulatedGpu:
     def living(self) -> list[int]:
         """Pids that compute on it."""
         if self.processes:
-            self.processes = {process for process in self.processes if is_alive(process)}
+            # Other threads add processes meanwhile.
+        self.processes.difference_update([process for process in tuple(self.processes) if not is_alive(process)])
         return sorted(process.pid for process in self.processes)
 
 
