@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from gpu_platform.hosts.processes import spawner as spawner_module
 from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.system import paths, records
-from gpu_platform.hosts.system.process_tree import read_stat
+from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_survival import NodeWorker
 from tests.waiting import eventually
@@ -236,24 +235,23 @@ async def test_a_rank_whose_pid_was_not_written_is_found_by_its_environment(host
     await asyncio.to_thread(host.agent.prepare, plan)
     directory = paths.rank_dir(host.home, plan.key, 0)
     directory.mkdir(0o700)
-    rank = subprocess.Popen(["sleep", "600"], env=marker(host.home, plan.key), start_new_session=True)
-    gone = subprocess.Popen(["true"])
-    stat = read_stat(gone.pid)
+    rank = await asyncio.create_subprocess_exec("sleep", "600", env=marker(host.home, plan.key), start_new_session=True)
+    supervisor = await asyncio.create_subprocess_exec("sleep", "600")
+    stat = read_stat(supervisor.pid)
     assert stat is not None
-    gone.wait()
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    supervisor = {**stat.process._asdict(), "boot_id": boot, "started_at_ms": 1}
-    with records.StartRecord(str(directory / records.STARTED), supervisor):
+    supervisor.kill()
+    await supervisor.wait()
+    record = {**stat.process._asdict(), "boot_id": boot_id(), "started_at_ms": 1}
+    with records.StartRecord(str(directory / records.STARTED), record):
         pass
     launched = await asyncio.to_thread(host.launch, plan)
-    assert [one.pid for one in launched.ranks] == [gone.pid]  # and nothing was started
+    assert [one.pid for one in launched.ranks] == [supervisor.pid]  # and nothing was started
     assert host.agent.local.rank(plan.key, 0).main_process is None
     exits = await host.watch(plan)
     assert exits.first_failure is not None
     assert exits.first_failure.vanished
     assert (await host.stop(plan.key)).killed_processes == 1
-    assert rank.wait() == -signal.SIGKILL
+    assert await rank.wait() == -signal.SIGKILL
 
 
 async def test_a_rank_that_writes_nothing_has_an_empty_log(host: HostRig) -> None:

@@ -20,5 +20,6 @@ def make_shown_directory(path: Path) -> None:
         return
     except FileNotFoundError:
         make_shown_directory(path.parent)
-        return make_shown_directory(path)
+        make_shown_directory(path)
+        return
     os.chmod(path, _SHOWN_DIRECTORY)
