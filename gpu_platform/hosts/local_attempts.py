@@ -171,10 +171,11 @@ class LocalAttempts:
             )
 
     def remove_secrets(self, plan: HostPlan) -> None:
-        """Remove what the records of an attempt that has ended still hold of its environment: the orders of ranks
-        whose supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
+        """Empty the records of an attempt that has ended and still hold its environment: the orders of ranks whose
+        supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
         for rank in self.ranks(plan.key):
-            (rank.directory / records.ORDER).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(f"{rank.directory}/{records.ORDER}", 0)
         bare = plan.without_environments()
         if bare != plan:
             path = str(self.directory(plan.key) / records.PLAN)

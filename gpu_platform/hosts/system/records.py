@@ -7,10 +7,10 @@ In a rank's directory::
     started.json written before the program is executed. Never removed, so a rank starts once. Without a jail the
                  supervisor writes it, first without the pid of the rank: its own is there then.
     order.json   what it was started with (argv, environment, jail), so that ``exec_helper`` can run
-                 another program in the same place. Removed when the rank has ended.
+                 another program in the same place. Emptied when the rank has ended.
     exec-<id>    the lock of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
-    output.log…  stdout and stderr, kept by the supervisor; see ``rank_log``.
+    output.log…  stdout and stderr, kept by the supervisor, from the first byte on; see ``rank_log``.
 
 In the attempt's directory::
 
