@@ -5,13 +5,11 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 
-class AttemptKey(BaseModel):
+class AttemptKey(BaseModel, frozen=True):
     """Names one attempt of a job. As text: ``JOB#ATTEMPT``."""
-
-    model_config = ConfigDict(frozen=True)
 
     job_id: str
     attempt: int

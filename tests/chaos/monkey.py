@@ -10,7 +10,9 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpu_platform.domain.contracts import element_id
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.spec import JobSpec
 from tests.chaos import disks, older_databases, partitions, processes, work, wrong_clocks
 from tests.chaos.arena import Arena, Disruption
@@ -49,12 +51,20 @@ async def play(arena: Arena, plan: Sequence[Step]) -> None:
 
 async def _do(arena: Arena, step: Step) -> None:
     if step.job is not None:
-        job = await arena.client.submit(spec_of(step.job, arena.directory))
-        arena.jobs[job.id] = step.job
+        await _submit(arena, step.job)
         return
     # What is refused (the job has just ended, the GPU is busy, the database is away) was not done, and that is all.
     with contextlib.suppress(PlatformError, OSError, SQLAlchemyError):
         await VERBS[step.verb](arena, step.draw)
+
+
+async def _submit(arena: Arena, plan: JobPlan) -> None:
+    spec = spec_of(plan, arena.directory)
+    if not plan.elements:
+        arena.jobs[(await arena.client.submit(spec)).id] = plan
+        return
+    array = await arena.client.submit_array(spec, ArraySpec(indices=f"0-{plan.elements - 1}"))
+    arena.jobs.update({element_id(array.id, index): plan for index in range(plan.elements)})
 
 
 def spec_of(plan: JobPlan, directory: Path) -> JobSpec:

@@ -17,6 +17,8 @@ class JobPlan:
     gpus: ResourceRequest = field(default_factory=lambda: ResourceRequest(gpus_per_host=1))
     rank_per: RankPer = RankPer.HOST
     max_retries: int = 0
+    elements: int = 0
+    """Of an array, each of them such a job. 0: a single job."""
 
     @property
     def endless(self) -> bool:
@@ -86,7 +88,8 @@ def only(plan: Sequence[Step], numbers: Collection[int]) -> list[Step]:
 
 
 def _job(dice: random.Random) -> JobPlan:
-    kind = dice.choices(["quick", "wide", "gang", "failing", "endless", "forking"], [8, 2, 3, 2, 3, 1])[0]
+    kinds = {"quick": 8, "wide": 2, "gang": 3, "failing": 2, "endless": 3, "forking": 1, "array": 2}
+    kind = dice.choices(list(kinds), list(kinds.values()))[0]
     seconds = dice.uniform(0.0, 1.5)
     match kind:
         case "wide":
@@ -98,6 +101,9 @@ def _job(dice: random.Random) -> JobPlan:
             return JobPlan(seconds / 3, exit_code=3, max_retries=dice.randint(0, 2))
         case "endless":
             return JobPlan(600, manners=dice.choice([(), ("stubborn",)]))
+        case "array":
+            exit_code = dice.choice([0, 0, 3])
+            return JobPlan(seconds, exit_code, max_retries=dice.randint(0, 1), elements=dice.randint(2, 12))
         case "forking":
             return JobPlan(seconds, manners=("forks",))
         case _:

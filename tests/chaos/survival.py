@@ -45,11 +45,12 @@ class Survival:
 
     @property
     def submissions(self) -> int:
-        return sum(step.job is not None for step in self.plan)
+        """How many jobs were submitted, elements of arrays among them."""
+        return sum(max(1, step.job.elements) for step in self.plan if step.job is not None)
 
     @property
     def disruptions(self) -> int:
-        return len(self.plan) - self.submissions
+        return sum(step.job is None for step in self.plan)
 
 
 async def short_storm(directory: Path, database: str, seed: int, *, without: Collection[str] = ()) -> Survival:
