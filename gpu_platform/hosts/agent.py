@@ -35,8 +35,9 @@ from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.logs import LogRead, read_log
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
-from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt
+from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt, has_left_nothing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
 from gpu_platform.settings import Settings
@@ -124,13 +125,12 @@ class HostAgent:
         """
         key = request.key
         try:
-            with self.local.writing():
-                await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
+            stopped = await asyncio.to_thread(self._close, request)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
             raise
-        # A launch in progress here either sees the attempt closed, or is done when its lock is free.
-        await asyncio.to_thread(self._launcher.wait_for_launch, key)
+        if stopped is not None:
+            return stopped
         ranks = self.local.ranks(key)
         grace_s = request.grace_s
         if request.save_first and (plan := self.local.plan(key)) is not None:
@@ -138,7 +138,20 @@ class HostAgent:
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
-        await asyncio.to_thread(self._launcher.finish, key)
+        return await asyncio.to_thread(self._finish, key, ranks, killed)
+
+    def _close(self, request: StopRequest) -> Stopped | None:
+        """Close the attempt, and finish it if nothing of it is left. None: something may be left."""
+        key = request.key
+        with self.local.writing():
+            close_attempt(self._home, key, request.reason, request.grace_s)
+        # A launch in progress here either sees the attempt closed, or is done when its lock is free.
+        self._launcher.wait_for_launch(key)
+        ranks = self.local.ranks(key)
+        return self._finish(key, ranks, 0) if has_left_nothing(self._home, key, ranks) else None
+
+    def _finish(self, key: AttemptKey, ranks: Sequence[RankProcess], killed: int) -> Stopped:
+        self._launcher.finish(key)
         self.local.ended(key)
         self._launcher.forget(key)
         exits = [rank.exit_now() for rank in ranks if rank.started is not None]

@@ -76,7 +76,7 @@ class LocalAttempts:
 
     def plan(self, key: AttemptKey) -> HostPlan | None:
         """What the attempt was to start here. None: it is unknown, or its records were removed."""
-        record = records.read_record(str(self.directory(key) / records.PLAN))
+        record = records.read_record(f"{self.directory(key)}/{records.PLAN}")
         return None if record is None else HostPlan.model_validate(record)
 
     def rank(self, key: AttemptKey, rank: int) -> RankProcess:
@@ -85,8 +85,12 @@ class LocalAttempts:
 
     def ranks(self, key: AttemptKey) -> list[RankProcess]:
         """The ranks that have a record here, in order."""
-        names = (path.name for path in self.directory(key).glob("rank-*"))
-        return [self.rank(key, number) for number in sorted(int(name.removeprefix("rank-")) for name in names)]
+        try:
+            names = os.listdir(self.directory(key))
+        except FileNotFoundError:
+            return []
+        numbers = sorted(int(name.removeprefix("rank-")) for name in names if name.startswith("rank-"))
+        return [self.rank(key, number) for number in numbers]
 
     def running_ranks(self, key: AttemptKey) -> int:
         """How many ranks of the attempt have started here and have not ended."""
@@ -167,10 +171,11 @@ class LocalAttempts:
             )
 
     def remove_secrets(self, plan: HostPlan) -> None:
-        """Remove what the records of an attempt that has ended still hold of its environment: the orders of ranks
-        whose supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
+        """Empty the records of an attempt that has ended and still hold its environment: the orders of ranks whose
+        supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
         for rank in self.ranks(plan.key):
-            (rank.directory / records.ORDER).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(f"{rank.directory}/{records.ORDER}", 0)
         bare = plan.without_environments()
         if bare != plan:
             path = str(self.directory(plan.key) / records.PLAN)
