@@ -34,6 +34,14 @@ SCHEDULED_SUBMISSION_WORKFLOW = "ScheduledSubmissionWorkflow"
 SCHEDULER_WORKFLOW_ID = "scheduler"
 
 
+def watch_id(host: str, attempt: int) -> str:
+    """The id of the activity that watches ranks of an attempt on a host, within the workflow of its job.
+
+    A host can say by this name that nobody watches there, also if the watch never reached it.
+    """
+    return f"watch-{host}-{attempt}"
+
+
 def node_task_queue(host: str) -> str:
     """The task queue of the node worker of ``host``."""
     return f"node-{host}"

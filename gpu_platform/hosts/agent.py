@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -66,6 +67,7 @@ class HostAgent:
         secrets: SecretSource | None = None,
     ) -> None:
         self._node, self._nvml, self._inventory, self._health = settings.node, nvml, inventory, health
+        self._watched = Counter[AttemptKey]()
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self.local = LocalAttempts(self._home, settings.node.name)
         self._launcher = Launcher(
@@ -102,6 +104,18 @@ class HostAgent:
         No polling. A rank that has no record, or whose supervisor was killed, has ``vanished``:
         its processes may live still, so ``stop`` must follow.
         """
+        self._watched[request.key] += 1
+        try:
+            return await self._watch(request)
+        finally:
+            self._watched[request.key] -= 1
+            self._watched += Counter()  # without those that are at 0
+
+    def watched(self) -> Collection[AttemptKey]:
+        """The attempts for which a :meth:`watch` waits now. For the event loop of these watches."""
+        return self._watched.keys()
+
+    async def _watch(self, request: WatchRequest) -> HostExits:
         waiting = {asyncio.create_task(self.local.rank(request.key, rank).wait_ended()) for rank in request.ranks}
         exits: list[RankExit] = []
         try:
@@ -180,14 +194,6 @@ class HostAgent:
     def sweep_checkpoints(self) -> list[str]:
         """Remove surplus checkpoints of the jobs that run here; see ``checkpoints/retention.py``."""
         return self.checkpointing.retention.sweep(self.local.open_plans())
-
-    def note_watch(self, key: AttemptKey, token: bytes) -> None:
-        """Keep the token by which Temporal knows the step that watches the attempt, for the next node worker."""
-        self.local.note_watch(key, token)
-
-    def watch_token(self, key: AttemptKey) -> bytes | None:
-        """The token of the newest watch of the attempt. None: it was not watched."""
-        return self.local.watch_token(key)
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""

@@ -109,18 +109,6 @@ class LocalAttempts:
         record = records.read_record(str(self.directory(key) / records.CLOSED))
         return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
 
-    def note_watch(self, key: AttemptKey, token: bytes) -> None:
-        """Keep the token of the step that watches the attempt, if it is open and the disk has room."""
-        if key in self._open:
-            with contextlib.suppress(OSError):
-                record = {"token": token.hex()}
-                records.write_record(str(self.directory(key) / records.WATCH), record, durable=False)
-
-    def watch_token(self, key: AttemptKey) -> bytes | None:
-        """The token of the newest watch of the attempt. None: there is none."""
-        record = records.read_record(str(self.directory(key) / records.WATCH))
-        return None if record is None else bytes.fromhex(record["token"])
-
     def overdue(self, key: AttemptKey) -> tuple[FailureCause, str] | None:
         """Why this host ended the attempt for its time limit or deadline. None: it did not."""
         return overdue(self.directory(key))

@@ -17,7 +17,6 @@ In the attempt's directory::
     plan.json prepared.json    what was asked, without environments, and what was answered.
     closed       the attempt was stopped. A supervisor looks for it after it took its lock, and the
                  agent looks for locks after it wrote it: one of the two always sees the other.
-    watch.json   the token of the step that watches the attempt, for the next node worker.
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it has used so far; after its end, in all.
     logs-removed.json  when and why the logs went; see ``retention``.
@@ -49,7 +48,6 @@ CLOSED = "closed"
 LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"
 USAGE = "usage.json"
-WATCH = "watch.json"
 JAIL = "fence.json"
 JAIL_LOCK = "fence.lock"
 
