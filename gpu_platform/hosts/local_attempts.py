@@ -104,6 +104,14 @@ class LocalAttempts:
         """The file that exists once the stages have finished the attempt."""
         return self.directory(key) / records.FINISHED
 
+    def note_finished(self, key: AttemptKey) -> None:
+        """Note that the stages have finished the attempt, which is closed. Only the name counts, so a second name of
+        another record is enough: that is cheaper than a file."""
+        try:
+            os.link(self.directory(key) / records.CLOSED, self.finished(key))
+        except OSError:  # there is such a file, or the file system has no second names
+            self.finished(key).touch()
+
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""
         record = records.read_record(str(self.directory(key) / records.CLOSED))

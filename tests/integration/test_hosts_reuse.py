@@ -28,7 +28,7 @@ print(json.dumps({
     "env": sorted(os.environ),
     "cwd": os.getcwd(),
     "umask": os.umask(0),
-    "signals": [line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd"))],
+    "signals": [line for line in open("/proc/self/status") if line.startswith(("SigP", "SigB", "SigI", "SigC", "Shd"))],
     "files": sorted(f"{fd} {os.readlink(f'/proc/self/fd/{fd}').split(':')[0]}" for fd in (0, 1, 2)),
     "more_files": len(os.listdir("/proc/self/fd")),
     "limits": [resource.getrlimit(number) for number in range(16)],

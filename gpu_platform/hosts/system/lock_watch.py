@@ -36,10 +36,14 @@ async def wait_released(rank_dir: str, name: str = records.LOCK) -> None:
             continue
         try:
             # The look after the watch was set: what was closed before it is not told.
-            while records.is_locked(rank_dir, name):
-                await asyncio.wait([closed], timeout=_STILL_HELD_S if closed.done() else None)
+            if not records.is_locked(rank_dir, name):
+                return
+            await closed
         finally:
             _CLOSES.forget(closed)
+        if not records.is_locked(rank_dir, name):
+            return
+        await asyncio.sleep(_STILL_HELD_S)
 
 
 class _Closes:
@@ -99,7 +103,7 @@ class _Closes:
                 at += _EVENT.size + length
                 if mask & _IN_Q_OVERFLOW:
                     told.update(self._watch_of)
-                elif mask & _IN_CLOSE_WRITE:
+                else:  # it was closed, or removed
                     told |= self._waiting.get(watch, set())
         running = asyncio.get_running_loop()
         for future in told:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,10 @@ async def test_another_one_who_asks_for_the_lock_wakes_nobody(tmp_path: Path) ->
     wait = asyncio.create_task(wait_released(str(tmp_path)))
     assert await is_waiting(wait)
     assert records.take_lock(str(tmp_path)) is None  # opens the file for writing, and closes it
+    before = time.process_time()
     assert await is_waiting(wait)
+    await asyncio.wait([wait], timeout=0.5)
+    assert time.process_time() - before < 0.1, "it looks again and again"
     process.communicate("")
     await asyncio.wait_for(wait, PATIENCE_S)
 
