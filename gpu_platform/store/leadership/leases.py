@@ -49,11 +49,13 @@ class Leases:
 
 @writing_unsynced
 def begin_round(session: Session, now: datetime) -> int:
-    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader.
+    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader. Hosts that
+    have joined meanwhile become members.
 
     At least the Unix time: a database that was restored to an older point does not give the same number twice.
     """
     number = max((session.scalar(_ROUND) or 0) + 1, int(now.timestamp()))
+    membership.catch_up(session)
     return number if change(session, update(leader).values(round=number)) else 0
 
 
@@ -64,7 +66,7 @@ def read_leases(session: Session, ttl_s: float) -> Leases:
     newest = membership.current_version(session)
     wanted = {row.name: {row.members_known, row.members_sent, newest} for row in rows}
     # A list that is gone is known to no host that is not LOST.
-    members = membership.names(session, set().union(*wanted.values()))
+    members = membership.names(session, {newest}.union(*wanted.values()))
     leases = {
         row.name: LeaseRow(
             stamp=row.lease_until,
