@@ -121,7 +121,9 @@ class Reconciler:
             preemptions=job.preemptions,
         )
         known = None if row.state is JobState.PENDING else progress
-        await self._workflows.start(JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True))
+        await self._workflows.start(
+            JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True, named_watches=True)
+        )
 
     async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:
         held: list[HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, row.job_id)

@@ -18,7 +18,7 @@ from gpu_platform.store.database import Store, writing
 from gpu_platform.store.jobs.elements import KnownArray, MadeElements, known_array, make_elements, queue_elements
 from gpu_platform.store.models import job
 from gpu_platform.store.reservations import batches
-from gpu_platform.store.reservations.batches import EndedAttempt
+from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.reservations.reserving import Taken
 
 
@@ -68,7 +68,7 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     # First what gives back: the array's next elements may get it.
     refused = batches.end_attempts(session, step.ended, now)
     refused |= batches.mark_running(session, step.running, now)
-    places = batches.take_places(session, step.placed, now)
+    places = batches.take_places(session, dict(step.placed), now)
     refused |= places.refused
     made = make_elements(session, known, step.first, step.add, step.skipped, now) if step.add else _NONE_MADE
     waiting = [] if known.spec.spans_hosts else [*made.keys]
@@ -76,7 +76,7 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     queue_elements(session, known, waiting, now)
     return ElementStepDone(
         taken=places.taken,
-        conflicts=places.conflicts,
+        conflicts={key: error.message for key, error in places.conflicts.items()},
         made=made.keys,
         skipped=made.skipped,
         position=made.position,
