@@ -18,14 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from sqlalchemy import select
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -33,7 +35,7 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.hosts.fleet.register import select_hosts
 from gpu_platform.hosts.nvml.fault_injection import switch_power
 from gpu_platform.hosts.system.paths import control_dir, node_dir
-from gpu_platform.store import Store
+from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
 from tests.benchmarks.bench_jobs import last_epoch, reference_loop
@@ -123,16 +125,23 @@ async def steady(bench: Bench, what: str) -> None:
 
 
 async def run_jobs(bench: Bench) -> None:
-    """So many jobs run at the same time."""
-    wanted = bench.options.jobs
+    """So many jobs run at the same time: some of them submitted one by one, the others as the elements of an array."""
+    wanted, singles = bench.options.jobs, min(bench.options.singles, bench.options.jobs)
     began = time.monotonic()
     with bench.cpu_per("started job", lambda: bench.count(JobState.RUNNING)):
-        await _submit(bench, wanted, gpus=1, name="runs")
+        await _submit(bench, singles, gpus=1, name="runs")
         accepted = time.monotonic() - began
-        await bench.until(lambda: bench.count(JobState.RUNNING) >= wanted, "jobs running", 30 + wanted / 2, pause_s=2)
+        await bench.until(lambda: bench.count(JobState.RUNNING) >= singles, "jobs running", 30 + singles / 2, pause_s=2)
     took = time.monotonic() - began
-    show(f"{wanted} jobs running at once, one GPU each", f"{took:.0f} s, {wanted / took:.1f}/s", "all")
+    show(f"{singles} jobs running at once, one GPU each", f"{took:.0f} s, {singles / took:.1f}/s", "all")
     print(f"  accepted in {accepted:.0f} s", flush=True)
+    if elements := wanted - singles:
+        began = time.monotonic()
+        with bench.cpu_per("started element", lambda: bench.count(JobState.RUNNING) - singles):
+            await bench.client.submit_array(_job(1, "element"), ArraySpec(indices=f"0-{elements - 1}"))
+            await bench.until(lambda: bench.count(JobState.RUNNING) >= wanted, "elements running", 60 + wanted / 10)
+        took = time.monotonic() - began
+        show(f"{elements} elements of an array beside them", f"{took:.0f} s, {elements / took:.1f}/s", "all")
     await steady(bench, f"{wanted} jobs run")
 
 
@@ -141,7 +150,7 @@ async def lose_a_rack(bench: Bench) -> None:
     fleet = bench.cluster.config.fleets[0]
     state_dir = bench.cluster.config.state_dir
     lost = select_hosts(state_dir, [], [f"{fleet.name}-leaf-1"])
-    running = await _running_on(bench, set(lost))
+    running = _running_on(bench, lost)
     for name in lost:
         switch_power(control_dir(node_dir(state_dir, name)), on=False)
 
@@ -285,12 +294,12 @@ async def _submit(bench: Bench, count: int, *, gpus: int, name: str, at_once: in
     await asyncio.gather(*[submitter() for _ in range(at_once)])
 
 
-async def _running_on(bench: Bench, names: set[str]) -> list[str]:
-    found: list[str] = []
-    async for job in bench.client.list(states=[JobState.RUNNING], page_size=1000):
-        if job.placement is not None and names & set(job.placement.hosts):
-            found.append(job.id)
-    return found
+def _running_on(bench: Bench, names: Collection[str]) -> list[str]:
+    """The jobs that hold something on these hosts, elements of arrays among them."""
+    held = models.allocation.c
+    with bench.store.read() as session:
+        query = select(held.job_id).where(held.released_at.is_(None), held.host.in_(names)).distinct()
+        return list(session.scalars(query))
 
 
 async def _some_running(bench: Bench) -> str:
@@ -438,6 +447,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"in this order; default: all. {', '.join(PARTS)}")
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=5000, help="that run at once, one GPU each")
+    parser.add_argument("--singles", type=int, default=1000, help="so many of them are no elements of an array")
     parser.add_argument("--waiting", type=int, default=10_000)
     parser.add_argument("--rate", type=int, default=100, help="submissions per second")
     parser.add_argument("--minutes", type=int, default=5, help="how long memory is watched at the end")
