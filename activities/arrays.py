@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel
@@ -22,7 +23,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import elements
 from gpu_platform.store.jobs.elements import KnownArray
 from gpu_platform.store.jobs.jobs import get_job
-from gpu_platform.store.reservations.elements import ElementStep, ElementStepDone, advance_elements
+from gpu_platform.store.reservations.elements import ChosenElements, ElementStep, ElementStepDone, advance_elements
 from gpu_platform.store.reservations.reserving import Taken
 
 
@@ -40,6 +41,38 @@ class ArrayStep(BaseModel):
     """Indices of elements that were cancelled before they were made. They are made CANCELLED."""
     own: list[str] = []
     """Elements with a workflow of their own of which this workflow hears nothing: have they ended?"""
+    chosen: ChosenIndices | None = None
+    """Instead of ``add``: see :class:`ReadyIndices`."""
+
+
+class ChosenIndices(BaseModel):
+    """Elements that are made whatever their place. Indices as in :class:`IndexSet`; empty: none."""
+
+    queued: str = ""
+    cancelled: str = ""
+
+
+class ReadyQuestion(BaseModel):
+    """Which elements may be made of an array whose elements each wait for that of another array?"""
+
+    array_id: str
+    since: int
+    """All elements with smaller indices have been made."""
+    room: int
+    skipped: str = ""
+    """Indices of elements that were cancelled before they were made."""
+
+
+class ReadyIndices(BaseModel):
+    """The answer to :class:`ReadyQuestion`; see :class:`ReadyElements`."""
+
+    chosen: ChosenIndices = ChosenIndices()
+    skips_left: str = ""
+    more: bool = False
+    again: bool = False
+    since: int = 0
+    over: bool = False
+    why_never: str = ""
 
 
 class ReservedElement(BaseModel):
@@ -118,11 +151,30 @@ class ArrayActivities:
                 again=step.again,
                 first=step.first,
                 add=step.add,
-                skipped=IndexSet.parse(step.skipped) if step.skipped else None,
+                skipped=_index_set(step.skipped) if step.skipped else None,
+                chosen=None
+                if step.chosen is None
+                else ChosenElements(_index_set(step.chosen.queued), _index_set(step.chosen.cancelled)),
             ),
             now,
         )
         return self._answer(elements.known_array(self._store, step.array_id), step, done, now)
+
+    @activity.defn
+    def ready_elements(self, asked: ReadyQuestion) -> ReadyIndices:
+        """Which elements may be made, of an array whose elements each wait for that of another array."""
+        known = elements.known_array(self._store, asked.array_id)
+        skipped = _index_set(asked.skipped) if asked.skipped else None
+        found = elements.ready_elements(self._store, known, asked.since, asked.room, skipped, utc_now())
+        return ReadyIndices(
+            chosen=ChosenIndices(queued=_written(found.queued), cancelled=_written(found.cancelled)),
+            skips_left=_written(found.skips_left),
+            more=found.more,
+            again=found.again,
+            since=found.since,
+            over=found.over,
+            why_never=found.why_never,
+        )
 
     @activity.defn
     def stop_array(self, request: StopArray) -> None:
@@ -176,6 +228,14 @@ class ArrayActivities:
             preemptions=job.preemptions,
         )
         return OwnWorkflow(job_id=job_id, spec=_spec(known, job_id), progress=progress, takes_over=True)
+
+
+def _index_set(text: str) -> IndexSet:
+    return IndexSet.parse(text) if text else IndexSet(())
+
+
+def _written(indices: Sequence[int]) -> str:
+    return str(IndexSet.of(indices))
 
 
 def _spec(known: KnownArray, job_id: str) -> JobSpec:

@@ -1,4 +1,4 @@
-"""The step in which a job looks whether the jobs that it comes after have ended."""
+"""The step in which a job or an array looks whether the jobs and arrays that it comes after have ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_platform.store.jobs.dependencies import DependencyLook
 
 
 class DependencyActivities:
-    """Looks whether a job may go on, and releases or holds it."""
+    """Looks whether a job or an array may go on, and releases or holds it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -16,7 +16,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.job_signals import signal_job
 from activities.job_start import JobStarter
-from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, AttemptKey, array_of, cleanup_id
+from gpu_platform.domain.contracts import (
+    CLEANUP_WORKFLOW,
+    CONTROL_TASK_QUEUE,
+    AttemptKey,
+    array_of,
+    cleanup_id,
+    is_array_id,
+)
 from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.domain.states import JobState
@@ -138,9 +145,10 @@ class TemporalJobWorkflows:
         return True
 
     async def ask_again(self, job_id: str) -> None:
-        """See :meth:`JobWorkflowsView.ask_again`. Does nothing if there is no workflow."""
+        """See :meth:`JobWorkflowsView.ask_again`. Does nothing if there is no workflow. An array looks for what it
+        waits."""
         try:
-            await signal_job(self._client, job_id, "place_again")
+            await signal_job(self._client, job_id, "look_again" if is_array_id(job_id) else "place_again")
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

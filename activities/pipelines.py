@@ -11,10 +11,11 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from activities.clock import utc_now
 from activities.submissions import Submissions
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW, is_array_id
 from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
-from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.jobs.job import Interrupt, Job
 from gpu_platform.domain.pipelines.pipeline import PipelineState, StepState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import pipelines
@@ -78,14 +79,17 @@ class PipelineActivities:
             return PipelineAdvance(state=PipelineState.CANCELLED)
         limit = asyncio.Semaphore(PARALLEL_STARTS)
 
-        async def start(number: int) -> None:
+        async def start(one: Job | Array) -> None:
             async with limit:
-                await self._submissions.start(done.start[number])
+                if isinstance(one, Array):
+                    await self._submissions.start_array(one)
+                else:
+                    await self._submissions.start(one)
 
-        await asyncio.gather(*[start(number) for number in range(len(done.start))])
+        await asyncio.gather(*[start(one) for one in done.start])
         request = Interrupt(actor="pipeline", reason=f"pipeline {pipeline_id} was cancelled")
-        for job_id in done.cancel:
-            await self._submissions.cancel(job_id, request)
+        for name in done.cancel:
+            await (self._submissions.cancel_array if is_array_id(name) else self._submissions.cancel)(name, request)
         read = [ToRead(request=one, hosts=hosts) for one, hosts in done.read]
         return PipelineAdvance(state=done.state, steps=done.steps, read=read, more=done.more)
 

@@ -26,6 +26,7 @@ from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.leader import LeaderActivities
 from activities.search_attributes import of_submission
+from gpu_platform.domain.contracts import element_id
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.lease import HostReport
@@ -52,7 +53,7 @@ from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, reports
-from gpu_platform.store.jobs import arrays, jobs
+from gpu_platform.store.jobs import arrays, elements, jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
 from tests.waiting import DEADLINE_S, eventually
@@ -323,6 +324,17 @@ class Platform:
 
         await eventually(closed, f"the workflow of {array_id} to close", within_s)
         return array
+
+    async def reaches_element(self, array_id: str, index: int, *states: JobState, within_s: float = DEADLINE_S) -> Job:
+        """As :meth:`reaches`, for an element, which may have no row yet."""
+        job_id = element_id(array_id, index)
+        there = lambda: elements.states_of(self.store, [job_id])  # noqa: E731
+        await eventually(there, f"{job_id} to enter the queue", within_s)
+        return await self.reaches(job_id, *states, within_s=within_s)
+
+    async def ends_element(self, array_id: str, index: int, state: JobState, within_s: float = DEADLINE_S) -> Job:
+        """Wait until an element, which may have no row yet, is in this terminal state."""
+        return await self.reaches_element(array_id, index, state, within_s=within_s)
 
     def workflow(self, job_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(job_id)

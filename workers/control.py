@@ -106,6 +106,7 @@ def control_worker(
             arrays.begin_array,
             arrays.take_over_array,
             arrays.advance_array,
+            arrays.ready_elements,
             arrays.stop_array,
             arrays.end_array,
             cleanup.find_orphan,

@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from workflows.attempts.compensations import end_of, wait_for_last_stops
 from workflows.attempts.endings import interruption
+from workflows.elements.after_others import AfterOthers, united
 from workflows.elements.element import Element, Standing
 from workflows.elements.hosts import ElementHosts
 from workflows.elements.own_workflows import OwnWorkflows
@@ -25,7 +26,7 @@ from workflows.steps import database_step, sleep_until, until
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.arrays import ArrayActivities, ArrayStep, ArrayStepDone, StopArray
+    from activities.arrays import ArrayActivities, ArrayStep, ArrayStepDone, ChosenIndices, StopArray
     from activities.interrupts import InterruptActivities
     from activities.reservation import EndAttempt
     from activities.search_attributes import STATE
@@ -86,7 +87,8 @@ class ArrayWorkflow:
         self._id, self._spec = input.array_id, input.spec
         self._position, self._left = carried.position, carried.left
         self._cancel, self._kill = carried.cancel, carried.kill
-        self._skipped = carried.skipped
+        self._skipped, self._skipped_by = carried.skipped, Interrupt(actor="array")
+        self._after = AfterOthers(self._id, self._spec, carried.since)
         self._ended: Counter[JobState] = Counter(carried.ended)
         self._step = ArrayStep(array_id=self._id)
         """What has happened since the last step."""
@@ -96,6 +98,8 @@ class ArrayWorkflow:
         self._own = OwnWorkflows(self._count_end)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
+        self._writes: list[asyncio.Task[None]] = []
+        """What is being written of stops. It is there before the end is written."""
         self._steps = 0
         self._continues = False
         """No new elements: this run is about to continue as new."""
@@ -198,6 +202,11 @@ class ArrayWorkflow:
         if element is not None and element.standing is Standing.WAITS and element.key not in self._step.again:
             self._step.again.append(element.key)
 
+    @workflow.signal
+    def look_again(self) -> None:
+        """Signal: jobs or arrays for which this array waits have ended, or elements of them."""
+        self._after.told = True
+
     @workflow.query
     def status(self) -> ArrayStatus:
         """Query: how far the array is."""
@@ -219,10 +228,15 @@ class ArrayWorkflow:
             self._resume(self._input.carried)
         else:
             self._left = await database_step(ArrayActivities.begin_array, self._id, summary="Array is RUNNING")
+        too_late: asyncio.Task[None] | None = None
+        if self._input.carried is None and self._after.whole and self._position == 0:
+            too_late = asyncio.create_task(self._watch_deadline())
+            await self._wait_for_others()
+        if not self._input.takes_over and self._input.carried is None:
             begin = self._spec.begin_at
             if begin is not None:
                 await sleep_until(begin, lambda: self._is_stopped)
-        too_late = asyncio.create_task(self._watch_deadline())
+        too_late = too_late or asyncio.create_task(self._watch_deadline())
         while not self._is_over:
             await self._until_work()
             if self._can_continue_as_new:
@@ -232,6 +246,17 @@ class ArrayWorkflow:
         too_late.cancel()
         await wait_for_last_stops(self._hosts.stops)
         return await self._end()
+
+    async def _wait_for_others(self) -> None:
+        """Wait for the jobs and arrays after which the first element is to start. If it never can, stop."""
+        why = await self._after.wait(lambda: self._is_stopped or not self._left)
+        if why is not None:
+            await self._never_start(why)
+
+    async def _never_start(self, why: str) -> None:
+        """The elements that have not been made never start."""
+        self._left = False
+        await self._write_stop("cancel", Interrupt(actor="dependency", reason=why))
 
     async def _until_work(self) -> None:
         """Wait until a step has something to do."""
@@ -249,8 +274,13 @@ class ArrayWorkflow:
     async def _advance(self) -> None:
         """One step: hand what has happened to the database, and take note of what that led to."""
         self._steps += 1
+        chosen = await self._choose() if self._asks else None
         step, self._step = self._step, ArrayStep(array_id=self._id)
-        step.first, step.add, step.skipped = self._position, self._room, self._skipped
+        step.first, step.chosen = self._position, chosen
+        if not self._after.each:
+            step.add, step.skipped = self._room, self._skipped
+        elif not _does_something(step):
+            return
         done = await database_step(ArrayActivities.advance_array, step, summary=_summary(step))
         for end in step.ended:
             del self._elements[end.key.job_id]
@@ -259,14 +289,25 @@ class ArrayWorkflow:
         for own in done.own:
             self._elements.pop(own.job_id, None)
             self._own.start(own)
-        if step.add:
-            self._position, self._left = done.position, done.left > 0
+        if step.add or chosen is not None:
+            self._position, self._left = done.position, self._left and done.left > 0
             self._ended[JobState.CANCELLED] += done.skipped
         self._own.note_ended(done.own_ended.items())
         self._note_places(done)
         self._has_interrupts = self._has_interrupts or self._is_stopped
         self._end_waiting()
+        if self._after.why_never and self._left:
+            await self._never_start(self._after.why_never)
         self._show()
+
+    async def _choose(self) -> ChosenIndices | None:
+        """Which elements are to be made now, if they wait for those of another array. None: none."""
+        skipped, self._skipped = self._skipped, ""
+        chosen, left = await self._after.choose(self._room, skipped)
+        self._skipped = united(self._skipped, left)
+        if self._after.why_never and chosen is None:
+            await self._never_start(self._after.why_never)
+        return chosen
 
     def _note_places(self, done: ArrayStepDone) -> None:
         started = []
@@ -279,9 +320,14 @@ class ArrayWorkflow:
             if (element := self._elements.get(key.job_id)) is not None:
                 element.standing, element.attempt.placement = Standing.WAITS, None
                 self._has_interrupts = True  # it may have been cancelled while it was being reserved
+        # Some may have been cancelled while they were being made.
+        skipped = IndexSet.parse(self._skipped) if self._skipped else ()
         for key in done.waiting:
             self._elements[key.job_id] = element = Element.new(self._spec, key)
             self._apply_stop(element)
+            if index_of(key.job_id) in skipped:
+                element.attempt.stop.cancel = element.attempt.stop.cancel or self._skipped_by
+                self._has_interrupts = True
 
     def _end_waiting(self) -> None:
         """End the elements that wait and were interrupted. They hold nothing."""
@@ -295,6 +341,7 @@ class ArrayWorkflow:
                 self._step.ended.append(end_of(element.attempt, ending, element.progress))
 
     async def _end(self) -> ArrayResult:
+        await asyncio.gather(*self._writes)
         counts = await database_step(ArrayActivities.end_array, self._id, summary="Array has ended")
         failed = counts.get(JobState.FAILED, 0)
         state = ArrayState.FAILED if failed else ArrayState.COMPLETED
@@ -321,8 +368,14 @@ class ArrayWorkflow:
 
     def _count_end(self, job_id: str, state: JobState) -> None:
         self._ended[state] += 1
-        if state is JobState.FAILED and self._input.on_failure is OnFailure.STOP and not self._is_stopped:
-            self.cancel(Interrupt(actor="array", reason=f"element {index_of(job_id)} failed"))
+        if state is not JobState.FAILED or self._is_stopped:
+            return
+        order = Interrupt(actor="array", reason=f"element {index_of(job_id)} failed")
+        if self._input.on_failure is OnFailure.STOP:
+            self.cancel(order)
+        elif self._input.on_failure is OnFailure.NO_MORE and self._left:
+            self._left = False
+            self._writes.append(asyncio.create_task(self._write_stop("cancel", order)))
 
     # -- interrupts ----------------------------------------------------------------------------
 
@@ -332,7 +385,7 @@ class ArrayWorkflow:
         for job_id in self._own.job_ids:
             self._forward(job_id, verb, request)
         self._left = False
-        asyncio.create_task(self._write_stop(verb, request))  # noqa: RUF006  # it only writes, and ends by itself
+        self._writes.append(asyncio.create_task(self._write_stop(verb, request)))
 
     async def _write_stop(self, verb: str, request: Interrupt) -> None:
         by = StoppedBy(verb="kill" if verb == "kill" else "cancel", actor=request.actor, reason=request.reason)
@@ -346,8 +399,8 @@ class ArrayWorkflow:
         for job_id in self._own.job_ids:
             if index_of(job_id) in indices:
                 self._forward(job_id, verb, request.interrupt)
-        before = IndexSet.parse(self._skipped) if self._skipped else ()
-        self._skipped = str(IndexSet.of([*before, *indices]))
+        self._skipped, self._skipped_by = united(self._skipped, str(indices)), request.interrupt
+        self._after.told = True
 
     def _interrupt(self, job_id: str, verb: str, request: Interrupt) -> None:
         element = self._elements.get(job_id)
@@ -433,6 +486,7 @@ class ArrayWorkflow:
             cancel=self._cancel,
             kill=self._kill,
             skipped=self._skipped,
+            since=self._after.since,
             ended=dict(self._ended),
         )
         return self._input.model_copy(update={"carried": carried, "takes_over": False})
@@ -446,7 +500,16 @@ class ArrayWorkflow:
     @property
     def _has_work(self) -> bool:
         step = self._step
-        return bool(step.ended or step.running or step.placed or step.again or step.own or self._room > 0)
+        return bool(step.ended or step.running or step.placed or step.again or step.own or self._asks or self._may_add)
+
+    @property
+    def _asks(self) -> bool:
+        """True if it is worth looking which elements may be made, as they wait for those of another array."""
+        return self._left and not self._continues and self._after.asks(self._room)
+
+    @property
+    def _may_add(self) -> bool:
+        return not self._after.each and self._room > 0
 
     @property
     def _is_over(self) -> bool:
@@ -475,11 +538,16 @@ class ArrayWorkflow:
         workflow.set_current_details(f"{self._position} elements made, {under_way} under way; ended: {ended}")
 
 
+def _does_something(step: ArrayStep) -> bool:
+    return bool(step.ended or step.running or step.placed or step.again or step.own or step.chosen is not None)
+
+
 def _summary(step: ArrayStep) -> str:
     parts = [
         (f"reservation of {counted(len(step.placed), 'placement')}", step.placed),
         (f"release of {len(step.ended)}", step.ended),
         (f"RUNNING: {len(step.running)}", step.running),
         (f"placement: up to {step.add} more ask for one", step.add),
+        ("placement: elements ask for one whose counterparts have ended", step.chosen is not None),
     ]
     return "; ".join(text for text, there in parts if there) or "Elements with workflows of their own"

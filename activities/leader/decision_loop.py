@@ -79,6 +79,8 @@ class _FeedDelta:
     ended: set[str] = field(default_factory=set)
     completed: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
+    arrays: set[str] = field(default_factory=set)
+    """Arrays that have ended."""
     fewer_hosts: bool = False
 
     def record(self, event: Event) -> None:
@@ -98,6 +100,8 @@ class _FeedDelta:
                 self.completed.add(event.job_id)
         elif kind == "job.cancelled" and event.job_id:
             self.cancelled.add(event.job_id)
+        elif kind in ("array.completed", "array.failed", "array.cancelled") and event.job_id:
+            self.arrays.add(event.job_id)
         elif event.job_id and event.attempt is not None:
             key = AttemptKey(job_id=event.job_id, attempt=event.attempt)
             if kind.startswith("gang."):
@@ -119,8 +123,8 @@ _WHY = {
 
 
 class DecisionLoop:
-    """Owns the scheduler core. ``answer``, ``send_preemption`` and ``note_ended`` (jobs that ended) are called from its
-    thread and must not block.
+    """Owns the scheduler core. ``answer``, ``send_preemption`` and ``note_ended`` (jobs and arrays that ended) are
+    called from its thread and must not block.
 
     ``may_place``: False while GPUs that look free may be in use. ``policy_is_new``: the leader before decided by
     another policy.
@@ -327,8 +331,8 @@ class DecisionLoop:
 
     def _follow_ends(self, delta: _FeedDelta) -> None:
         """Learn from jobs that have ended, and tell who waits for them."""
-        if delta.ended or delta.cancelled:
-            self._note_ended(delta.ended | delta.cancelled)
+        if ended := delta.ended | delta.cancelled | delta.arrays:
+            self._note_ended(ended)
         if delta.ended:
             self._run_times.learn(delta.ended)
         if delta.completed and self._policy.uses_history:

@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.observability import bound, get_logger
-from gpu_platform.store.jobs import arrays, interrupts
+from gpu_platform.store.jobs import arrays, counterparts, interrupts
 from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from service.context import ServiceContext, now
 from service.operations import submission
@@ -118,7 +118,25 @@ def repetition(context: ServiceContext, array_id: str, elements: str | None) -> 
         first = first if first is not None or array.state.is_terminal else _not_made(context, array_id, indices)
         if first is not None:
             raise InvalidRequest(f"element {first} of array {array_id} has not ended: wait for it, or cancel it")
-    return Submission(whole.spec, whole.array.only(indices), array_id)
+    return Submission(_freed(context, array_id, whole.spec, indices), whole.array.only(indices), array_id)
+
+
+def _freed(context: ServiceContext, array_id: str, spec: JobSpec, indices: IndexSet) -> JobSpec:
+    """What the elements share, without the array for whose elements they wait: of these indices all have COMPLETED.
+
+    Raises :class:`InvalidRequest` if one has not.
+    """
+    other = counterparts.after_array(spec)
+    if other is None:
+        return spec
+    completed = set(arrays.indices_in(context.store, other, [JobState.COMPLETED]))
+    if (first := next((index for index in indices if index not in completed), None)) is not None:
+        raise InvalidRequest(
+            f"element {first} of array {array_id} comes after element {first} of {other}, which has not COMPLETED: run "
+            f"that again first (jobs retry {other} --elements {first}), and submit these elements as a new array"
+        )
+    after = tuple(one for one in spec.after if one.job_id != other)
+    return spec.model_copy(update={"after": after, "if_unmet": spec.if_unmet if after else None})
 
 
 def _not_made(context: ServiceContext, array_id: str, indices: IndexSet) -> int | None:

@@ -30,7 +30,7 @@ from gpu_platform.domain.errors import (
 )
 from gpu_platform.domain.jobs.array import Array, ArraySpec, ParameterTable, element_spec
 from gpu_platform.domain.jobs.blame import FailureKind
-from gpu_platform.domain.jobs.dependency import Dependency
+from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
@@ -304,11 +304,47 @@ def authorized(service: Service) -> dict[str, str]:
     return service.client._connection.request_options(Call("GET", "/v1/arrays"))["headers"]
 
 
-async def test_an_array_cannot_wait_for_other_jobs(service: Service) -> None:
+async def test_an_array_waits_for_jobs_and_for_elements(service: Service) -> None:
     first = await service.client.submit(TRAIN)
     spec = JobSpec(command=["x"], after=(Dependency(job_id=first.id),))
-    with pytest.raises(InvalidRequest, match="an array cannot wait for other jobs"):
-        await service.client.submit_array(spec, ArraySpec(indices="0-3"))
+    array = await service.client.submit_array(spec, ArraySpec(indices="0-3"))
+    assert array.reason is not None
+    assert array.reason.message == f"waits for job {first.id} (PENDING)"
+    each = JobSpec(command=["x"], after=(Dependency(job_id=array.id, kind=DependencyKind.EACH),))
+    second = await service.client.submit_array(each, ArraySpec(indices="0,1-3"))
+    assert second.reason is not None
+    assert second.reason.message == f"its elements wait for those of array {array.id} (PENDING), each for its own"
+    with pytest.raises(InvalidRequest, match="4 is not in"):
+        await service.client.submit_array(each, ArraySpec(indices="0-4"))
+    with pytest.raises(InvalidRequest, match="only an array comes after each element"):
+        await service.client.submit(each)
+    after_element = JobSpec(command=["x"], after=(Dependency(job_id=element_id(array.id, 3)),))
+    assert (await service.client.submit(after_element)).id
+    with pytest.raises(NotFound, match="the array has the indices 0-3"):
+        await service.client.submit(JobSpec(command=["x"], after=(Dependency(job_id=element_id(array.id, 4)),)))
+
+
+async def test_elements_that_wait_for_others_run_again_once_those_have_completed(service: Service) -> None:
+    first = await service.client.submit_array(TRAIN, ArraySpec(indices="0-2"))
+    each = JobSpec(command=["x"], after=(Dependency(job_id=first.id, kind=DependencyKind.EACH),))
+    second = await service.client.submit_array(each, ArraySpec(indices="0-2"))
+    service.elements(first, {0: JobState.COMPLETED, 1: JobState.FAILED})
+    service.elements(second, {0: JobState.FAILED, 1: JobState.CANCELLED})
+    again = await service.client.retry_array(second.id, elements="0")
+    assert (again.spec.after, again.array.indices) == ((), "0")
+    with pytest.raises(InvalidRequest, match=f"element 1 of {first.id}, which has not COMPLETED"):
+        await service.client.retry_array(second.id, elements="1")
+
+
+async def test_nobody_waits_for_an_array_that_one_may_not_see(service: Service) -> None:
+    hidden = await service.client.submit_array(JobSpec(command=["x"], namespace="research"), ArraySpec(indices="0-3"))
+    async with service.as_user(EVE) as eve:
+        for job_id in (hidden.id, element_id(hidden.id, 1)):
+            spec = JobSpec(command=["x"], after=(Dependency(job_id=job_id),))
+            with pytest.raises(NotFound, match="there is no such"):
+                await eve.submit(spec)
+            with pytest.raises(NotFound, match="there is no such"):
+                await eve.submit_array(spec, ArraySpec(indices="0-3"))
 
 
 async def test_all_elements_count_for_the_longest_queue(service: Service) -> None:

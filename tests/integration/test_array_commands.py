@@ -36,6 +36,19 @@ async def test_indices_a_bound_and_fail_fast(service: Service) -> None:
     assert (spec.command, spec.gpu_count, spec.name) == (list(TRAIN[1:]), 1, "python")
 
 
+async def test_arrays_come_after_jobs_and_after_elements(service: Service) -> None:
+    first = await submitted(service, "--array", "0-4", *TRAIN)
+    job = (await run("submit", "--after", f"{first},{first}.3", "--", "x", url=service.url)).out.split()[0]
+    second = await submitted(service, "--array", "0-4", "--after-array", first, "--after-any", job, *TRAIN)
+    described = words(await run("jobs", "describe", second, url=service.url))
+    assert f"waits for job {job} (PENDING)" in described
+    wrong = await run("submit", "--array", "0-5", "--after-array", first, *TRAIN, url=service.url)
+    assert wrong.code != 0
+    assert f"indices 0-5, and {first} has 0-4: 5 is not in {first}" in words(wrong)
+    alone = await run("submit", "--after-array", first, *TRAIN, url=service.url)
+    assert "only an array comes after each element of another one" in words(alone)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -30,7 +30,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(
             st.just("submit"),
-            st.dictionaries(st.integers(0, MOST), st.sampled_from(DependencyKind), max_size=3),
+            st.dictionaries(st.integers(0, MOST), st.sampled_from(list(MET_BY)), max_size=3),
             st.sampled_from([None, *IfUnmet]),
         ),
         st.tuples(st.just("end"), st.integers(0, MOST), st.sampled_from(ENDS)),

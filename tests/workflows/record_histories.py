@@ -12,18 +12,34 @@ import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
-from gpu_platform.domain.contracts import AttemptKey, cleanup_id, remediation_id
+from activities.pipelines import start_pipeline
+from gpu_platform.domain.contracts import (
+    CONTROL_TASK_QUEUE,
+    SCHEDULED_SUBMISSION_WORKFLOW,
+    AttemptKey,
+    cleanup_id,
+    remediation_id,
+    schedule_workflow_prefix,
+)
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
-from gpu_platform.domain.jobs.job import Job, JobInput
+from gpu_platform.domain.jobs.array import OnFailure
+from gpu_platform.domain.jobs.array_steps import ElementsInterrupt
+from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
+from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.domain.pipelines.file import read_pipeline
+from gpu_platform.domain.pipelines.pipeline import PipelineSpec
+from gpu_platform.domain.states import ArrayState, GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
+from gpu_platform.store.jobs import arrays, pipelines, schedules
 from tests.builders import ONE_GPU
 from tests.harness import Platform
 from tests.temporal_server import temporal_server
@@ -294,6 +310,82 @@ async def cleanup_of_a_healthy_job(platform: Platform) -> str:
     return cleanup_id(key)
 
 
+async def array_with_a_retry(platform: Platform) -> str:
+    script = '[ "$GPU_PLATFORM_ARRAY_INDEX" != 3 ] || [ "$GPU_PLATFORM_ATTEMPT" = 2 ]'
+    array_id = await platform.submit_array(shell(script, max_retries=1), "0-11", at_once=8)
+    await platform.array_ends(array_id, ArrayState.COMPLETED)
+    return array_id
+
+
+async def array_that_stops_at_a_failure(platform: Platform) -> str:
+    script = "[ {index} != 2 ] && sleep 600"
+    array_id = await platform.submit_array(shell(script), "0-39", on_failure=OnFailure.STOP)
+    await platform.array_ends(array_id, ArrayState.FAILED)
+    return array_id
+
+
+async def array_of_which_elements_are_cancelled(platform: Platform) -> str:
+    array_id = await platform.submit_array(shell("sleep 600"), "0-19")
+    await platform.reaches_element(array_id, 0, JobState.RUNNING)
+    order = ElementsInterrupt(indices="0,19", interrupt=Interrupt(actor="op"))
+    await platform.workflow(array_id).signal("cancel_elements", order)
+    await platform.ends_element(array_id, 0, JobState.CANCELLED)
+    await platform.signal(array_id, "kill")
+    await platform.array_ends(array_id, ArrayState.CANCELLED)
+    return array_id
+
+
+async def array_after_a_job(platform: Platform) -> str:
+    first = await platform.submit(shell("sleep 1"))
+    array_id = await platform.submit_array(shell("true", after=(Dependency(job_id=first),)), "0-3")
+    await platform.array_ends(array_id, ArrayState.COMPLETED)
+    return array_id
+
+
+async def array_after_the_elements_of_another(platform: Platform) -> str:
+    first = await platform.submit_array(shell("sleep 0.{index}; [ {index} != 4 ]"), "0-5")
+    each = Dependency(job_id=first, kind=DependencyKind.EACH)
+    array_id = await platform.submit_array(shell("true", after=(each,)), "0-5")
+    await platform.array_ends(array_id, ArrayState.CANCELLED)
+    return array_id
+
+
+async def piped(platform: Platform, name: str, text: str) -> str:
+    read, pipeline_id = read_pipeline(text, {}), f"p-{name}"
+    spec = PipelineSpec(name=name, namespace="default", user="ada", steps=read.steps)
+    pipelines.create(platform.store, pipeline_id, spec, actor="ada", uses_cache=True, now=datetime.now(UTC))
+    await start_pipeline(platform.client, pipeline_id)
+    return pipeline_id
+
+
+async def pipeline_with_a_fan_out(platform: Platform) -> str:
+    text = """
+steps:
+  split: {command: [sh, -c, "echo '[1, 2, 3]' > $GPU_PLATFORM_OUTPUT"]}
+  part: {after: split, for_each: "${{ split.output }}", command: [sh, -c, "echo ${{ item }} > $GPU_PLATFORM_OUTPUT"]}
+  join: {after: part, when: "part.output[2] == 3", command: ["true"]}
+"""
+    return await closed(platform, await piped(platform, "fan-out", text))
+
+
+async def pipeline_that_is_cancelled(platform: Platform) -> str:
+    pipeline_id = await piped(platform, "cancelled", 'steps: {one: {command: [sleep, "600"], for_each: [1, 2]}}')
+    await eventually(lambda: arrays.open_arrays(platform.store), "its array")
+    pipelines.cancel(platform.store, pipeline_id, "ada", "", datetime.now(UTC))
+    await start_pipeline(platform.client, pipeline_id)
+    return await closed(platform, pipeline_id)
+
+
+async def firing_of_a_schedule(platform: Platform) -> str:
+    """Started as Temporal's schedule does it."""
+    job = {"user": "ada", "command": ["/bin/sh", "-c", "sleep 1"]}
+    request = ScheduleRequest.model_validate({"cron": "0 0 1 1 *", "job": job})
+    schedules.create(platform.store, "s-recorded", request, actor="ada", now=datetime.now(UTC))
+    workflow_id = f"{schedule_workflow_prefix('s-recorded')}-2026-01-01T00:00:00Z"
+    await platform.client.start_workflow(SCHEDULED_SUBMISSION_WORKFLOW, id=workflow_id, task_queue=CONTROL_TASK_QUEUE)
+    return await closed(platform, workflow_id)
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -319,6 +411,14 @@ SCENARIOS: dict[str, Scenario] = {
         cleanup_of_a_healthy_job,
         lost_host_is_told_to_stop,
         begun_again_while_running,
+        array_with_a_retry,
+        array_that_stops_at_a_failure,
+        array_of_which_elements_are_cancelled,
+        array_after_a_job,
+        array_after_the_elements_of_another,
+        pipeline_with_a_fan_out,
+        pipeline_that_is_cancelled,
+        firing_of_a_schedule,
         remediation_heals,
         remediation_repairs_the_host,
         remediation_takes_offline,  # last: the GPUs stay away

@@ -13,11 +13,12 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.leader.workflow_watch import WorkflowWatch
 from activities.pipelines import start_pipeline
+from gpu_platform.domain.contracts import array_of, element_id
 from gpu_platform.domain.pipelines.file import read_pipeline
 from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineSpec, PipelineState, StepState
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import jobs, pipelines
+from gpu_platform.store.jobs import arrays, elements, jobs, pipelines
 from tests.harness import Platform
 from tests.waiting import eventually
 
@@ -74,6 +75,11 @@ def job_of(found: Pipeline, step: str, index: int = 0) -> str:
     return job.job_id
 
 
+def state_of(platform: Platform, job_id: str) -> JobState | None:
+    """None: the element has not entered the queue."""
+    return elements.states_of(platform.store, [job_id]).get(job_id)
+
+
 async def test_the_example_picks_the_best_and_takes_from_the_cache(platform: Platform) -> None:
     text = (EXAMPLE / "pipeline.yaml").read_text()
     await submitted(platform, text, given={"points": 50}, workdir=EXAMPLE)
@@ -88,7 +94,11 @@ async def test_the_example_picks_the_best_and_takes_from_the_cache(platform: Pla
     best = next(step for step in found.steps if step.name == "best")
     assert best.output["rate"] in (0.5, 1.9)
     train = jobs.get_job(platform.store, job_of(found, "train", 2))
-    assert (train.spec.user, train.spec.name, train.spec.command[2]) == ("ada", "train-2", "0.5")
+    assert (train.spec.user, train.spec.name, train.spec.command[2]) == ("ada", "train", "0.5")
+    [array], _ = arrays.list_arrays(platform.store)
+    assert (array.size, array.array.at_once, array.state) == (4, 2, ArrayState.COMPLETED)
+    assert [job_of(found, "train", index) for index in range(4)] == [element_id(array.id, index) for index in range(4)]
+    assert len(jobs.list_jobs(platform.store)[0]) == 3, "the other steps are single jobs"
     assert jobs.get_job(platform.store, job_of(found, "report")).spec.command[1].endswith(str(best.output["rate"]))
 
     async def closed() -> bool:
@@ -139,6 +149,8 @@ async def test_a_failed_step_is_retried_and_what_completed_is_kept(platform: Pla
     assert job_of(second, "split") == job_of(found, "split")
     assert job_of(second, "part", 0) == job_of(found, "part", 0)
     assert job_of(second, "part", 1) != job_of(found, "part", 1)
+    again = arrays.get_array(platform.store, array_of(job_of(second, "part", 1)) or "")
+    assert again.array.indices.startswith("1"), "only what did not complete runs again"
     pipelines.retry(platform.store, ID, "part", "ada", datetime.now(UTC))
     await start_pipeline(platform.client, ID)
     third = await ends(platform, PipelineState.COMPLETED)
@@ -182,20 +194,19 @@ steps:
   after: {after: long, command: ["true"]}
 """
     await submitted(platform, text)
-    await eventually(
-        lambda: sum(job.state is None for job in look(platform).steps[0].jobs) == 2 and look(platform), "two to run"
-    )
-    running = [job.job_id for job in look(platform).steps[0].jobs if job.job_id]
+    await eventually(lambda: len(look(platform).steps[0].jobs) == 3, "the array to be submitted")
+    running = [job.job_id for job in look(platform).steps[0].jobs if job.job_id and job.index < 2]
     for job_id in running:
-        await platform.reaches(job_id, JobState.RUNNING)
+        await eventually(lambda job_id=job_id: state_of(platform, job_id) is JobState.RUNNING, "it to run")
     pipelines.cancel(platform.store, ID, "ada", "wrong data", datetime.now(UTC))
     await start_pipeline(platform.client, ID)
     found = await ends(platform, PipelineState.CANCELLED)
     assert str(found.stopped_by) == "cancelled by ada: wrong data"
     for job_id in running:
-        ended = await platform.ends(job_id, JobState.CANCELLED)
+        ended = await platform.reaches(job_id, JobState.CANCELLED)
         assert str(ended.stopped_by) == f"cancelled by pipeline: pipeline {ID} was cancelled"
-    assert len(found.steps[0].jobs) == 2
+    assert [job.state for job in found.steps[0].jobs] == [JobState.CANCELLED] * 3
+    assert state_of(platform, job_of(found, "long", 2)) is None, "it never entered the queue"
     await platform.nothing_leaked()
 
 
@@ -228,7 +239,41 @@ async def test_a_step_of_the_pipeline_that_is_repeated_submits_nothing_twice(pla
     recorded(platform, 'steps: {one: {for_each: [1, 2], command: ["true"]}}')
     first = await asyncio.to_thread(pipelines.advance, platform.store, ID, datetime.now(UTC))
     second = await asyncio.to_thread(pipelines.advance, platform.store, ID, datetime.now(UTC))
-    assert [job.id for job in first.start] == [job.id for job in second.start]
-    assert len(first.start) == 2
+    assert [array.id for array in first.start] == [array.id for array in second.start]
+    assert len(first.start) == 1
     # Nobody starts the workflow of the pipeline: the leader finds it.
     await ends(platform, PipelineState.COMPLETED)
+
+
+async def test_braces_and_objects_reach_the_elements_as_they_are_written(platform: Platform, tmp_path: Path) -> None:
+    text = f"""
+steps:
+  one:
+    for_each: [{{lr: 1, name: "{{index}}"}}, {{lr: 2, name: b}}]
+    env: {{KEPT: "{{count}}", OWN: "${{{{ item.lr }}}}"}}
+    command: [sh, -c, 'echo "$@ $KEPT $OWN" >> {tmp_path}/ran', x, "${{{{ item }}}}", "{{array}}", "${{{{ index }}}}"]
+"""
+    await submitted(platform, text)
+    found = await ends(platform, PipelineState.COMPLETED)
+    assert sorted((tmp_path / "ran").read_text().splitlines()) == [
+        '{"lr": 1, "name": "{index}"} {array} 0 {count} 1',
+        '{"lr": 2, "name": "b"} {array} 1 {count} 2',
+    ]
+    assert jobs.get_job(platform.store, job_of(found, "one", 1)).spec.artifacts is not None
+
+
+async def test_a_failure_starts_no_other_element_and_what_was_refused_says_why(platform: Platform) -> None:
+    text = """
+steps:
+  fails: {for_each: [1, 2, 3, 4, 5, 6, 7, 8], at_once: 1, command: [sh, -c, "test ${{ item }} -lt 3"]}
+  empty: {for_each: [" ", "x"], command: ["${{ item }}"]}
+"""
+    await submitted(platform, text)
+    found = await ends(platform, PipelineState.FAILED)
+    states_of_jobs = [job.state for job in found.steps[0].jobs]
+    assert states_of_jobs[:3] == [JobState.COMPLETED, JobState.COMPLETED, JobState.FAILED]
+    assert set(states_of_jobs[3:]) == {JobState.CANCELLED}
+    assert found.steps[0].message == f"job {job_of(found, 'fails', 2)} ended FAILED"
+    [refused] = {job.refusal for job in found.steps[1].jobs}
+    assert refused is not None
+    assert refused.startswith("it was refused: elements of the array could not run")

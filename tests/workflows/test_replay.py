@@ -18,15 +18,26 @@ from temporalio.workflow import NondeterminismError
 
 from gpu_platform.domain.jobs.job import JobInput
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
+from workflows.array import ArrayWorkflow
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.compensations import stop_hosts
 from workflows.attempts.endings import Ending
 from workflows.cleanup import CleanupWorkflow
 from workflows.job import JobResult, JobWorkflow
+from workflows.pipeline import PipelineWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
+from workflows.scheduled_submission import ScheduledSubmissionWorkflow
 
 PATH = re.compile(r"(?<![\w.:=+/-])/[\w.-]+/[\w./-]+")
+WORKFLOWS = (
+    JobWorkflow,
+    ArrayWorkflow,
+    PipelineWorkflow,
+    ScheduledSubmissionWorkflow,
+    RemediationWorkflow,
+    CleanupWorkflow,
+)
 RECORDED = sorted(HISTORIES.glob("*.json"))
 
 
@@ -40,7 +51,7 @@ def replayer(*workflows: type, runner: WorkflowRunner) -> Replayer:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 async def test_a_recorded_history_is_replayed(path: Path) -> None:
-    ours = replayer(JobWorkflow, RemediationWorkflow, CleanupWorkflow, runner=workflow_runner(checked=True))
+    ours = replayer(*WORKFLOWS, runner=workflow_runner(checked=True))
     await ours.replay_workflow(history(path))
 
 

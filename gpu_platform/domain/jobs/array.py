@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, fi
 
 from gpu_platform.domain.jobs.index_set import MAX_INDEX, IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, ArrayState, JobState
 from gpu_platform.domain.texts import check_text
@@ -40,6 +41,8 @@ class OnFailure(StrEnum):
     """The other elements go on."""
     STOP = "stop"
     """Elements that run are cancelled, and no other one starts."""
+    NO_MORE = "no_more"
+    """Elements that are under way go on, and no other one starts."""
 
 
 class ParameterTable(BaseModel):
@@ -235,6 +238,8 @@ class Array(BaseModel):
     stopped_by: StoppedBy | None = None
     created_at: datetime
     finished_at: datetime | None = None
+    reason: Reason | None = None
+    """For which jobs and arrays it waits. None: for none."""
     workflow_url: str | None = None
 
     @property
@@ -301,6 +306,10 @@ def _filled_fields(
         "env": _filled_env(spec.env, texts) | own,
         "workdir": None if spec.workdir is None else _filled(spec.workdir, texts),
         "groups": groups,
+        "artifacts": None if spec.artifacts is None else spec.artifacts.of_element(index),
+        # The array waits for other jobs, not each element once more.
+        "after": (),
+        "if_unmet": None,
     }
 
 

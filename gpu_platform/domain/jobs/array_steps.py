@@ -60,6 +60,8 @@ class CarriedElements(BaseModel):
     kill: Interrupt | None = None
     skipped: str = ""
     """Indices of elements that were cancelled before they were made."""
+    since: int = 0
+    """Its elements wait for those of another array: all with smaller indices have been made."""
     ended: dict[JobState, int] = {}
     """How many elements have ended in each state."""
 

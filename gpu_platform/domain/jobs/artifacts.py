@@ -22,6 +22,10 @@ class Artifacts(BaseModel):
     inputs: dict[str, tuple[ArtifactPath, ...]] = {}
     """Step -> the directories of its jobs, in their order."""
 
+    def of_element(self, index: int) -> Artifacts:
+        """Those of one element of an array: it has a directory of its own."""
+        return self.model_copy(update={"output": f"{self.output}-{index}"})
+
 
 class OutputRequest(BaseModel):
     """Read what a job wrote into its output file."""

@@ -1,4 +1,6 @@
-"""Dependencies: a job waits until other jobs have ended, each of them as the job asks for."""
+"""Dependencies: a job or an array waits until other jobs and arrays have ended, each of them as it asks for.
+
+What is said of jobs here holds for arrays and for their elements, too."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpu_platform.domain.contracts import is_array_id
 from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 
@@ -26,6 +29,9 @@ class DependencyKind(StrEnum):
     """However it ends."""
     FAIL = "fail"
     """FAILED or CANCELLED."""
+    EACH = "each"
+    """Between two arrays with the same indices: an element starts once the element of the other array with its index
+    has COMPLETED. Slurm: aftercorr."""
 
 
 class IfUnmet(StrEnum):
@@ -37,11 +43,20 @@ class IfUnmet(StrEnum):
 
 
 class Dependency(BaseModel):
-    """One job that must end before this one may start."""
+    """One job, array or element of an array that must end before this job or array may start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    job_id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w.-]+$", examples=["j-1jrp3k2h0x4t7za"])]
+    job_id: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=64,
+            pattern=r"^[\w.-]+$",
+            description="A job, an array (a-…) or an element of one (a-….17)",
+            examples=["j-1jrp3k2h0x4t7za"],
+        ),
+    ]
     kind: DependencyKind = DependencyKind.OK
 
 
@@ -73,21 +88,26 @@ class WatchedJob:
         if not self.state.is_terminal:
             return Standing.WAITS
         completed = self.state is JobState.COMPLETED
-        met = {DependencyKind.OK: completed, DependencyKind.ANY: True, DependencyKind.FAIL: not completed}[self.kind]
+        met = {DependencyKind.ANY: True, DependencyKind.FAIL: not completed}.get(self.kind, completed)
         return Standing.MET if met else Standing.UNMET
 
     @property
     def why_unmet(self) -> str:
         """Why it can never be met."""
         if self.state is None:
-            return f"job {self.job_id} is not known any more"
+            return f"{named(self.job_id)} is not known any more"
         if self.kind is DependencyKind.FAIL:
-            return f"job {self.job_id} ended {self.state}, and this job was to run only if it failed"
-        return f"job {self.job_id} ended {self.state}, and this job was to run only after it had COMPLETED"
+            return f"{named(self.job_id)} ended {self.state}, and this job was to run only if it failed"
+        return f"{named(self.job_id)} ended {self.state}, and this job was to run only after it had COMPLETED"
 
     def __str__(self) -> str:
         wanted = " to fail" if self.kind is DependencyKind.FAIL else ""
         return f"{self.job_id} ({'not known' if self.state is None else self.state}){wanted}"
+
+
+def named(job_id: str) -> str:
+    """How messages name a job or an array."""
+    return f"array {job_id}" if is_array_id(job_id) else f"job {job_id}"
 
 
 def standing_of(jobs: Sequence[WatchedJob]) -> Standing:
@@ -106,7 +126,9 @@ def waiting_reason(jobs: Sequence[WatchedJob]) -> Reason | None:
     open_ones = [job for job in jobs if job.standing is Standing.WAITS]
     if not open_ones:
         return None
-    named = ", ".join(str(job) for job in open_ones[:_SHOWN])
+    shown = ", ".join(str(job) for job in open_ones[:_SHOWN])
     more = f" and {len(open_ones) - _SHOWN} more" if len(open_ones) > _SHOWN else ""
+    arrays = sum(is_array_id(job.job_id) for job in open_ones)
+    what = "array" if arrays == len(open_ones) else "job" if not arrays else "job and array"
     plural = "s" if len(open_ones) > 1 else ""
-    return Reason(code=WaitCode.DEPENDENCY, message=f"waits for job{plural} {named}{more}")
+    return Reason(code=WaitCode.DEPENDENCY, message=f"waits for {what}{plural} {shown}{more}")

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validato
 
 from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
-from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, IfUnmet
+from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -143,8 +143,9 @@ class JobSpec(BaseModel):
         Field(
             max_length=MAX_DEPENDENCIES,
             exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="Jobs that must end before this one may start, each as its kind says: ok (COMPLETED), any, or "
-            "fail (FAILED or CANCELLED)",
+            description="Jobs, arrays and elements that must end before this one may start, each as its kind says: ok "
+            "(COMPLETED), any, or fail (FAILED or CANCELLED). each: elements of an array wait for those of another "
+            "array with the same indices, each for its own",
             examples=[[{"job_id": "j-1jrp3k2h0x4t7za", "kind": "ok"}]],
         ),
     ] = ()
@@ -299,6 +300,8 @@ class JobSpec(BaseModel):
             raise ValueError(f"after names job {twice[0]} twice: one kind for each job")
         if self.if_unmet is not None and not self.after:
             raise ValueError("if_unmet needs jobs in after")
+        if sum(dependency.kind is DependencyKind.EACH for dependency in self.after) > 1:
+            raise ValueError("an array comes after each element of one other array, not of several")
         return self
 
     @model_validator(mode="after")

@@ -43,9 +43,9 @@ class Step(BaseModel):
     name: str
     after: tuple[str, ...] = ()
     for_each: JsonValue = None
-    """A list, or the ``${{ … }}`` that becomes one. None: the step is one job."""
+    """A list, or the ``${{ … }}`` that becomes one: the step is an array. None: the step is one job."""
     at_once: int = 64
-    """How many of its jobs may be there at once."""
+    """How many elements of the array may run at once."""
     when: str | None = None
     cache: bool = False
     job: JobSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu_platform.domain.pipelines import expressions
@@ -63,6 +63,8 @@ class NewJob:
     inputs: dict[str, tuple[str, ...]]
     """Step -> directories of its jobs."""
     cache_key: str | None
+    total: int = 1
+    """How many jobs its step has."""
 
 
 @dataclass
@@ -137,10 +139,10 @@ def _look_at(spec: PipelineSpec, step: Step, standing: StepStanding, decision: D
     if standing.state is not StepState.RUNNING or cancelled or any(one.failure for one in standing.records):
         return
     there = {record.index for record in standing.records}
-    room = step.at_once - sum(record.is_live for record in standing.records)
     missing = [index for index in range(len(items)) if index not in there]
     try:
-        decision.submit += [_new_job(step, index, items[index], scope, before) for index in missing[: max(room, 0)]]
+        new = [_new_job(step, index, items[index], scope, before) for index in missing]
+        decision.submit += [replace(one, total=len(items)) for one in new]
     except (ExpressionError, ValueError) as error:
         standing.state, standing.message = StepState.FAILED, str(error)
         if any(record.is_live for record in standing.records):
@@ -152,7 +154,7 @@ def _go_on(step: Step, standing: StepStanding, decision: Decision, cancelled: bo
     live = [record for record in standing.records if record.is_live]
     if cancelled:
         decision.cancel += live
-    failure = next((why for record in standing.records if (why := record.failure) is not None), None)
+    failure = _failure_of(standing.records)
     standing.message = failure or ""
     standing.state = StepState.RUNNING
     if live:
@@ -174,10 +176,26 @@ def _go_on(step: Step, standing: StepStanding, decision: Decision, cancelled: bo
     standing.state = StepState.COMPLETED
 
 
+def _failure_of(records: Sequence[JobRecord]) -> str | None:
+    """Why the step fails. None: it does not. A job that failed says more than those that were cancelled for it."""
+    failed = [record for record in records if record.failure is not None]
+    first = next((record for record in failed if record.state is not JobState.CANCELLED), None)
+    return (first or failed[0]).failure if failed else None
+
+
 def _skipped(step: Step, before: Mapping[str, StepStanding], scope: Mapping[str, Any]) -> str | None:
     """Why the step does not run. None: it does. Raises :class:`ExpressionError`."""
     if step.when is not None:
-        return None if expressions.read(step.when).evaluate(scope) else f"not {step.when}"
+        condition = expressions.read(step.when)
+        try:
+            return None if condition.evaluate(scope) else f"not {step.when}"
+        except ExpressionError:
+            # What did not complete has no output, so the condition does not hold.
+            named = {path[0] for path in condition.references if path[1:2] == ("output",)}
+            for name in sorted(named & before.keys()):
+                if before[name].state is not StepState.COMPLETED:
+                    return f"not {step.when}: step {name} is {before[name].state} and has no output"
+            raise
     for name, one in before.items():
         if one.state is not StepState.COMPLETED:
             return f"step {name} is {one.state}"
@@ -200,7 +218,12 @@ def _new_job(step: Step, index: int, item: Any, scope: Mapping[str, Any], before
     own = dict(scope) if step.for_each is None else {**scope, "item": item, "index": index}
     command = [expressions.as_text(one) for one in expressions.fill(list(step.job.command), own)]
     env = {name: expressions.as_text(one) for name, one in expressions.fill(dict(step.job.env), own).items()}
-    inputs = {name: tuple(record.directory for record in one.records) for name, one in before.items() if one.records}
+    # Jobs that were refused or cancelled may have no directory.
+    inputs = {
+        name: tuple(record.directory for record in one.records if record.state in (JobState.COMPLETED, JobState.FAILED))
+        for name, one in before.items()
+        if one.records
+    }
     key = _cache_key(step, command, env, before) if step.cache else None
     return NewJob(step, index, command, env, inputs, key)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, delete, func, select
@@ -13,11 +13,13 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.array import Array, ArrayShape, ArraySpec, check_elements
 from gpu_platform.domain.jobs.deadline import deadline_refusal
 from gpu_platform.domain.jobs.job import StoppedBy
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_quotas
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.owners import no_such_array
@@ -32,8 +34,7 @@ class WholeArray(NamedTuple):
     array: ArraySpec
 
 
-@writing
-def submit_array(
+def record_array(
     session: Session,
     array_id: str,
     spec: JobSpec,
@@ -44,10 +45,12 @@ def submit_array(
     idempotency_key: IdempotencyKey | str | None,
     repeats: str | None = None,
 ) -> tuple[Array, bool]:
-    """Record a PENDING array. Returns it and whether it is new. ``repeats``: the array whose elements it runs again.
+    """Inside a transaction: record a PENDING array. Returns it and whether it is new. ``repeats``: the array
+    whose elements it runs again.
 
     As :func:`gpu_platform.store.jobs.jobs.submit_job`: a key that was seen returns the array that it made, or raises
-    :class:`IdempotencyConflict`. What cannot run raises :class:`OverQuota` or :class:`InvalidRequest`.
+    :class:`IdempotencyConflict`. What cannot run raises :class:`OverQuota` or :class:`InvalidRequest`, and one that
+    comes after a job that is not there :class:`NotFound`.
     """
     if idempotency_key is not None:
         taken = take_key(session, idempotency_key, spec, array_id, now)
@@ -70,9 +73,14 @@ def submit_array(
     }
     if not insert_new(session, job_array, row):
         return _same_submission(session, Taken(array_id, f"array id {array_id!r}"), spec, array)
+    dependencies.add(session, array_id, spec, now, array)
     data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats}
     append_event(session, "array.submitted", actor, now, job_id=array_id, data=data)
     return _shown(session, [_read(session, array_id)])[0], True
+
+
+submit_array = writing(record_array)
+"""As :func:`record_array`, in a transaction of its own."""
 
 
 @writing
@@ -82,6 +90,7 @@ def withdraw_array(session: Session, array_id: str, *, now: datetime) -> bool:
     if not change(session, delete(job_array).where(pending)):
         return False
     session.execute(delete(idempotency).where(idempotency.c.job_id == array_id))
+    dependencies.forget(session, array_id)
     append_event(session, "array.withdrawn", "service", now, job_id=array_id)
     return True
 
@@ -151,10 +160,16 @@ def indices_in(session: Session, array_id: str, states: Collection[JobState]) ->
 _COLUMNS = [column for column in job_array.c if column.name != "array"]
 
 
+def pending_arrays(session: Session, array_ids: Collection[str]) -> list[Array]:
+    """Inside a transaction: those of these arrays that are PENDING."""
+    query = select(*_COLUMNS).where(
+        job_array.c.id.in_(sorted(array_ids)), job_array.c.state == ArrayState.PENDING.value
+    )
+    return _shown(session, session.execute(query).all())
+
+
 def _check(session: Session, spec: JobSpec, array: ArraySpec, now: datetime) -> None:
     """Before its row is written: the quota would count its elements twice."""
-    if spec.after:
-        raise InvalidRequest("an array cannot wait for other jobs: leave `after` (--after …) out")
     try:
         check_elements(spec, array)
     except ValueError as error:
@@ -190,10 +205,12 @@ def _shown(session: Session, rows: Sequence[Row[Any]]) -> list[Array]:
     query = query.where(job.c.array_id.in_(list(counted))).group_by(job.c.array_id, job.c.state)
     for row in session.execute(query):
         counted[row.array_id] |= {JobState(row.state): row.elements}
-    return [_array_of(row, counted[row.id]) for row in rows]
+    live = [row.id for row in rows if not ArrayState(row.state).is_terminal]
+    told = dependencies.reasons(session, live, datetime.now(UTC)) if live else {}
+    return [_array_of(row, counted[row.id], told.get(row.id)) for row in rows]
 
 
-def _array_of(row: Row[Any], counts: Mapping[JobState, int]) -> Array:
+def _array_of(row: Row[Any], counts: Mapping[JobState, int], reason: Reason | None) -> Array:
     is_over = row.stopped_by is not None or ArrayState(row.state).is_terminal
     return Array(
         id=row.id,
@@ -205,6 +222,7 @@ def _array_of(row: Row[Any], counts: Mapping[JobState, int]) -> Array:
         stopped_by=None if row.stopped_by is None else StoppedBy.model_validate_json(row.stopped_by),
         created_at=row.created_at,
         finished_at=row.finished_at,
+        reason=reason,
     )
 
 

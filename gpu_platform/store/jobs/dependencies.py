@@ -1,7 +1,8 @@
-"""Which jobs wait for which others. Whether a dependency is met is always read from the other job's own row.
+"""Which jobs and arrays wait for which others. Whether a dependency is met is always read from the other's own row.
 
 So nothing must be written when a job ends, and nothing can be lost: whoever looks later finds the same. A job is looked
-at by its own workflow (:func:`look`); the leader only says which workflows should look now (:func:`to_be_woken`).
+at by its own workflow (:func:`look`); the leader only says which workflows should look now (:func:`to_be_woken`). An
+array whose elements wait for those of another one, each for its own: see ``counterparts.py``.
 """
 
 from __future__ import annotations
@@ -12,25 +13,30 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy import Row, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Row, and_, bindparam, delete, literal, or_, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import is_array_id
 from gpu_platform.domain.errors import InvalidRequest, NotFound
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import (
     Dependency,
     DependencyKind,
     IfUnmet,
     Standing,
     WatchedJob,
+    named,
     standing_of,
     waiting_reason,
 )
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState
-from gpu_platform.store.database import reading, writing
+from gpu_platform.domain.states import TERMINAL_JOB_STATES, ArrayState, JobState
+from gpu_platform.store.database import insert_all_new, reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.models import dependency, job
+from gpu_platform.store.jobs import counterparts
+from gpu_platform.store.jobs.awaited import array_named, missing_element, states_of
+from gpu_platform.store.models import dependency, job, job_array
 
 RELEASED = "job.released"
 """Kind of the event: all jobs for which this one waited have ended as it asked for."""
@@ -41,6 +47,9 @@ FORGOTTEN_AFTER = timedelta(minutes=10)
 _AT_ONCE = 500
 _NOT_STARTED = [JobState.PENDING.value, JobState.QUEUED.value]
 _TERMINAL = sorted(state.value for state in TERMINAL_JOB_STATES)
+_ARRAY_ENDED = sorted(state.value for state in ArrayState if state.is_terminal)
+_ARRAY_LIVE = sorted(state.value for state in ArrayState if not state.is_terminal)
+_EACH = DependencyKind.EACH.value
 
 
 class DependencyLook(BaseModel):
@@ -54,14 +63,20 @@ class DependencyLook(BaseModel):
 
 
 @reading
-def check(session: Session, spec: JobSpec) -> Reason | None:
-    """For what a job that is submitted now would wait. None: for no job.
+def check(session: Session, spec: JobSpec, array: ArraySpec | None = None) -> Reason | None:
+    """For what a job, or this array, that is submitted now would wait. None: for no job.
 
     Raises :class:`NotFound` for a job that is not there, and :class:`InvalidRequest` if a dependency can never be met.
     """
     jobs = _with_states(session, spec.after)
-    if unknown := [one.job_id for one in jobs if one.state is None]:
-        raise no_such_job(unknown[0])
+    for one in jobs:
+        there = missing_element(session, one.job_id)
+        if one.state is None or there is not None:
+            raise no_such_job(one.job_id, None if there is None else str(there))
+    each = counterparts.after_array(spec)
+    if each is not None:
+        counterparts.check(session, each, spec, array)
+        jobs = [one for one in jobs if one.kind is not DependencyKind.EACH]
     unmet = [one for one in jobs if one.standing is Standing.UNMET]
     if unmet and spec.if_unmet is not IfUnmet.HOLD:
         raise InvalidRequest(
@@ -71,15 +86,21 @@ def check(session: Session, spec: JobSpec) -> Reason | None:
     return waiting_reason(jobs)
 
 
-def no_such_job(job_id: str) -> NotFound:
-    """The refusal of a job that is to run after a job that is not there, or that its user may not see."""
-    return NotFound(f"the job is to run after job {job_id!r}, and there is no such job", job_id=job_id)
+def no_such_job(job_id: str, indices: str | None = None) -> NotFound:
+    """The refusal of a job that is to run after a job that is not there, or that its user may not see.
+
+    ``indices``: it would be an element of an array that has only these.
+    """
+    what = "array" if is_array_id(job_id) else "job"
+    hint = "" if indices is None else f": the array has the indices {indices[:200]}"
+    return NotFound(f"the job is to run after {what} {job_id!r}, and there is no such {what}{hint}", job_id=job_id)
 
 
-def add(session: Session, job_id: str, spec: JobSpec, now: datetime) -> None:
-    """Inside the transaction of a submission: record its dependencies. Raises as :func:`check` does."""
+def add(session: Session, job_id: str, spec: JobSpec, now: datetime, array: ArraySpec | None = None) -> None:
+    """Inside the transaction of a submission, of a job or of this array: record its dependencies. Raises as
+    :func:`check` does."""
     if spec.after:
-        check(session, spec)
+        check(session, spec, array)
         _record(session, job_id, spec, now)
 
 
@@ -95,21 +116,22 @@ def release(session: Session, job_id: str, now: datetime) -> None:
 
 @writing
 def look(session: Session, job_id: str, now: datetime) -> DependencyLook:
-    """Whether the job may go on. When its dependencies are met, it is released; if they never will be and it asks for
-    that, it is held. Repeating it is a no-op. Raises :class:`NotFound`.
+    """Whether the job, or the array, may go on. When its dependencies are met, it is released; if they never will be
+    and it asks for that, it is held. Repeating it is a no-op. Raises :class:`NotFound`.
     """
-    waiter = session.execute(_LOCK_WAITER, {"waiter": job_id}).one_or_none()
+    waiter = session.execute(_LOCK_ARRAY if is_array_id(job_id) else _LOCK_JOB, {"waiter": job_id}).one_or_none()
     if waiter is None:
-        raise NotFound(f"there is no job {job_id!r}", job_id=job_id)
+        raise NotFound(f"there is no {named(job_id)}", job_id=job_id)
     spec = JobSpec.model_validate_json(waiter.spec)
-    rows = session.execute(_ROWS, {"waiters": [job_id]}).all()
-    if not rows and waiter.state in _NOT_STARTED:
+    has_begun = waiter.position > 0 or waiter.state not in (_ARRAY_LIVE if is_array_id(job_id) else _NOT_STARTED)
+    rows = _rows_of_one(session, job_id)
+    if not rows and not has_begun:
         # This database was restored to a point before the submission: the specification, from Temporal, says it all.
         _record(session, job_id, spec, now)
-        rows = session.execute(_ROWS, {"waiters": [job_id]}).all()
-    if waiter.state not in _NOT_STARTED or not rows or rows[0].released_at is not None:
+        rows = _rows_of_one(session, job_id)
+    if has_begun or not rows or rows[0].released_at is not None:
         return DependencyLook(standing=Standing.MET)
-    jobs = [_watched(row, now) for row in rows]
+    jobs = _watched(session, rows, now)
     standing, reason = standing_of(jobs), waiting_reason(jobs)
     if standing is Standing.MET:
         release(session, job_id, now)
@@ -144,7 +166,8 @@ def to_be_woken(session: Session, now: datetime, ended: Collection[str] | None =
         for begin in range(0, len(names), _AT_ONCE):
             touched.update(session.scalars(_WAITERS_OF, {"ended": names[begin : begin + _AT_ONCE]}))
     found = _watched_by(session, touched, now)
-    return sorted(waiter for waiter, jobs in found.items() if standing_of(jobs) is not Standing.WAITS)
+    woken = {waiter for waiter, jobs in found.items() if standing_of(jobs) is not Standing.WAITS}
+    return sorted(woken | counterparts.to_be_woken(session, now - FORGOTTEN_AFTER, ended))
 
 
 @reading
@@ -152,7 +175,8 @@ def reasons(session: Session, job_ids: Collection[str], now: datetime) -> dict[s
     """Job -> for which jobs it waits. Jobs that wait for none are left out."""
     found = _watched_by(session, job_ids, now)
     told = {waiter: waiting_reason(jobs) for waiter, jobs in found.items()}
-    return {waiter: reason for waiter, reason in told.items() if reason is not None}
+    whole = {waiter: reason for waiter, reason in told.items() if reason is not None}
+    return counterparts.reasons(session, job_ids) | whole
 
 
 _open_row = dependency.alias("open_row")
@@ -168,15 +192,21 @@ HAS_WAITERS = (
 
 def _record(session: Session, job_id: str, spec: JobSpec, now: datetime) -> None:
     rows = [
-        {"job_id": job_id, "after_job": one.job_id, "kind": one.kind.value, "recorded_at": now} for one in spec.after
+        {
+            "job_id": job_id,
+            "after_job": one.job_id,
+            "after_array": array_named(one.job_id),
+            "kind": one.kind.value,
+            "recorded_at": now,
+        }
+        for one in spec.after
     ]
     if rows:
-        session.execute(insert(dependency), rows)
+        insert_all_new(session, dependency, rows)  # that of kind `each` may be there
 
 
 def _with_states(session: Session, after: Sequence[Dependency]) -> list[WatchedJob]:
-    names = [one.job_id for one in after]
-    states: dict[str, JobState] = {row.id: JobState(row.state) for row in session.execute(_STATES, {"names": names})}
+    states = states_of(session, [one.job_id for one in after])
     return [WatchedJob(one.job_id, one.kind, states.get(one.job_id)) for one in after]
 
 
@@ -184,41 +214,80 @@ def _watched_by(session: Session, waiters: Collection[str], now: datetime) -> di
     found: dict[str, list[WatchedJob]] = defaultdict(list)
     names = sorted(waiters)
     for begin in range(0, len(names), _AT_ONCE):
-        for row in session.execute(_ROWS, {"waiters": names[begin : begin + _AT_ONCE]}):
-            if row.released_at is None:
-                found[row.job_id].append(_watched(row, now))
+        rows = session.execute(_ROWS, {"waiters": names[begin : begin + _AT_ONCE]}).all()
+        open_ones = [row for row in rows if row.released_at is None]
+        for row, one in zip(open_ones, _watched(session, open_ones, now), strict=True):
+            found[row.job_id].append(one)
     return found
 
 
-def _watched(row: Row[Any], now: datetime) -> WatchedJob:
-    state = None if row.state is None else JobState(row.state)
-    is_forgotten = state is None and row.recorded_at < now - FORGOTTEN_AFTER
-    return WatchedJob(row.after_job, DependencyKind(row.kind), state, is_forgotten)
+def _rows_of_one(session: Session, job_id: str) -> Sequence[Row[Any]]:
+    return session.execute(_ROWS, {"waiters": [job_id]}).all()
+
+
+def _watched(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[WatchedJob]:
+    of_arrays = {row.after_job for row in rows if row.state is None and row.after_array is not None}
+    states = states_of(session, of_arrays) if of_arrays else {}
+    found: list[WatchedJob] = []
+    for row in rows:
+        state = states.get(row.after_job) if row.state is None else JobState(row.state)
+        is_forgotten = state is None and row.recorded_at < now - FORGOTTEN_AFTER
+        found.append(WatchedJob(row.after_job, DependencyKind(row.kind), state, is_forgotten))
+    return found
 
 
 # ---- the statements, compiled once ----
 
-_STATES = select(job.c.id, job.c.state).where(job.c.id.in_(bindparam("names", expanding=True)))
-_LOCK_WAITER = select(job.c.state, job.c.spec).where(job.c.id == bindparam("waiter")).with_for_update(key_share=True)
+_LOCK_JOB = (
+    select(job.c.state, job.c.spec, literal(0).label("position"))
+    .where(job.c.id == bindparam("waiter"))
+    .with_for_update(key_share=True)
+)
+_LOCK_ARRAY = (
+    select(job_array.c.state, job_array.c.spec, job_array.c.position)
+    .where(job_array.c.id == bindparam("waiter"))
+    .with_for_update(key_share=True)
+)
 _ROWS = (
     select(dependency, job.c.state)
     .outerjoin(job, job.c.id == dependency.c.after_job)
-    .where(dependency.c.job_id.in_(bindparam("waiters", expanding=True)))
+    .where(dependency.c.job_id.in_(bindparam("waiters", expanding=True)), dependency.c.kind != _EACH)
     .order_by(dependency.c.job_id, dependency.c.after_job)
 )
-_waiter = job.alias("waiter")
+_waiter, _waiting_array, _awaited_array = job.alias("waiter"), job_array.alias("waiting"), job_array.alias("awaited")
 _OPEN = (
     select(dependency.c.job_id)
-    .join(_waiter, _waiter.c.id == dependency.c.job_id)
-    .where(_waiter.c.state.in_(_NOT_STARTED), dependency.c.released_at.is_(None), dependency.c.held_at.is_(None))
+    .outerjoin(_waiter, _waiter.c.id == dependency.c.job_id)
+    .outerjoin(_waiting_array, _waiting_array.c.id == dependency.c.job_id)
+    .where(
+        or_(_waiter.c.state.in_(_NOT_STARTED), _waiting_array.c.state.in_(_ARRAY_LIVE)),
+        dependency.c.released_at.is_(None),
+        dependency.c.held_at.is_(None),
+        dependency.c.kind != _EACH,
+    )
     .distinct()
 )
-_WAITERS_OF = _OPEN.where(dependency.c.after_job.in_(bindparam("ended", expanding=True)))
-_TOUCHED = _OPEN.outerjoin(job, job.c.id == dependency.c.after_job).where(
-    or_(job.c.state.in_(_TERMINAL), job.c.id.is_(None) & (dependency.c.recorded_at < bindparam("forgotten")))
+_WAITERS_OF = _OPEN.where(
+    or_(
+        dependency.c.after_job.in_(bindparam("ended", expanding=True)),
+        # An element that has no row has ended with its array.
+        dependency.c.after_array.in_(bindparam("ended", expanding=True)),
+    )
 )
-_RELEASE = update(dependency).where(dependency.c.job_id == bindparam("waiter")).values(released_at=bindparam("now"))
-_HOLD = update(dependency).where(dependency.c.job_id == bindparam("waiter")).values(held_at=bindparam("now"))
+_TOUCHED = (
+    _OPEN.outerjoin(job, job.c.id == dependency.c.after_job)
+    .outerjoin(_awaited_array, _awaited_array.c.id == dependency.c.after_array)
+    .where(
+        or_(
+            job.c.state.in_(_TERMINAL),
+            _awaited_array.c.state.in_(_ARRAY_ENDED),
+            and_(job.c.id.is_(None), _awaited_array.c.id.is_(None), dependency.c.recorded_at < bindparam("forgotten")),
+        )
+    )
+)
+_OF_WAITER = dependency.c.job_id == bindparam("waiter")
+_RELEASE = update(dependency).where(_OF_WAITER, dependency.c.kind != _EACH).values(released_at=bindparam("now"))
+_HOLD = update(dependency).where(_OF_WAITER, dependency.c.kind != _EACH).values(held_at=bindparam("now"))
 _FORGET = delete(dependency).where(dependency.c.job_id == bindparam("waiter"))
 _TO_QUEUE = (
     update(job).where(job.c.id == bindparam("waiter")).values(queued_at=bindparam("since"), retry_at=bindparam("since"))

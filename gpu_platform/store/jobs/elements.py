@@ -20,12 +20,15 @@ from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementReq
 from gpu_platform.domain.states import ArrayState, JobState, check_transition
 from gpu_platform.store.database import Store, insert_all_new, read_record, reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs import queue
+from gpu_platform.store.jobs import counterparts, queue
+from gpu_platform.store.jobs.counterparts import ReadyElements
+from gpu_platform.store.jobs.dependencies import FORGOTTEN_AFTER
 from gpu_platform.store.jobs.work_kinds import inferred_kind
 from gpu_platform.store.models import JobArrayRecord, job, job_array, queue_entry
 
 _KNOWN = "arrays"
 _KEPT_ARRAYS = 64
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,37 @@ def make_elements(
     )
 
 
+def make_chosen(
+    session: Session, known: KnownArray, queued: IndexSet, cancelled: IndexSet, first: int, now: datetime
+) -> MadeElements:
+    """As :func:`make_elements`, for elements that are named: ``queued`` become QUEUED, ``cancelled`` CANCELLED."""
+    row = lock_array(session, known.array_id)
+    if row.position < first:
+        raise Unavailable(f"the database is older than array {known.array_id}: it waits to be restored")
+    stopped = ArrayState(row.state).is_terminal or row.stopped_by is not None
+    wanted = sorted({*queued, *cancelled})
+    names = {element_id(known.array_id, index): index for index in wanted}
+    there = {names[name] for name in states_of(session, [*names])}
+    new = [] if stopped else [index for index in wanted if index not in there]
+    kind = inferred_kind(session, known.spec)
+    rows = [_element_row(known, index, kind, now, cancelled=index in cancelled) for index in new]
+    why = counterparts.why_unmet(session, known.spec, [index for index in new if index in cancelled])
+    for one in rows:
+        if (reason := why.get(one["array_index"])) is not None:
+            by = StoppedBy(verb="cancel", actor="dependency", reason=reason)
+            one["stopped_by"] = by.model_dump_json()
+        else:
+            one["stopped_by"] = None
+    if rows:
+        insert_all_new(session, job, rows)
+        session.execute(_ADVANCE, {"array_": known.array_id, "to": row.position + len(rows)})
+        _announce(session, known, row, rows, now)
+    made = [index for index in wanted if not stopped or index in there]
+    keys = [AttemptKey(job_id=element_id(known.array_id, index), attempt=1) for index in made if index in queued]
+    position = row.position + len(rows)
+    return MadeElements(keys, len(made) - len(keys), position, 0 if stopped else row.size - position)
+
+
 def _make(
     session: Session, known: KnownArray, row: JobArrayRecord, until: int, skipped: IndexSet | None, now: datetime
 ) -> None:
@@ -105,11 +139,18 @@ def _make(
     ]
     insert_all_new(session, job, rows)  # one may be there: a database that was lost got it back from its own workflow
     session.execute(_ADVANCE, {"array_": known.array_id, "to": until})
-    data = {"name": row.name, "gpus": known.spec.gpu_count}
+    _announce(session, known, row, rows, now)
+
+
+def _announce(
+    session: Session, known: KnownArray, array: JobArrayRecord, rows: Sequence[dict[str, Any]], now: datetime
+) -> None:
+    """The events of elements that are new."""
+    data = {"name": array.name, "gpus": known.spec.gpu_count}
     for one in rows:
-        append_event(session, "job.submitted", row.user, now, job_id=one["id"], data=data)
+        append_event(session, "job.submitted", array.user, now, job_id=one["id"], data=data)
         if one["state"] == JobState.CANCELLED:
-            append_event(session, "job.cancelled", row.user, now, job_id=one["id"], data={"verb": "cancel"})
+            append_event(session, "job.cancelled", array.user, now, job_id=one["id"], data={"verb": "cancel"})
 
 
 def queue_elements(session: Session, known: KnownArray, keys: Sequence[AttemptKey], now: datetime) -> None:
@@ -159,10 +200,12 @@ def end_array(session: Session, array_id: str, now: datetime) -> dict[JobState, 
     """All elements have ended, or will never be made: write the array's end. Returns how many elements are in each
     state. Repeating it is a no-op. Raises :class:`NotFound`.
 
-    It is CANCELLED if it was stopped or elements were cancelled, FAILED if one has failed, else COMPLETED.
+    It is FAILED if one has failed, CANCELLED if it was stopped or elements were cancelled or not made, else COMPLETED.
     """
     row = lock_array(session, array_id)
     counts = count_elements(session, array_id)
+    if (missing := row.size - sum(counts.values())) > 0:
+        counts[JobState.CANCELLED] = counts.get(JobState.CANCELLED, 0) + missing
     if not ArrayState(row.state).is_terminal:
         _write_state(session, row, _outcome(row, counts), now, "workflow", dict(counts))
     return counts
@@ -195,8 +238,23 @@ def position_of(session: Session, array_id: str) -> int:
 @reading
 def states_of(session: Session, job_ids: Sequence[str]) -> dict[str, JobState]:
     """The states of these jobs, of those that have rows."""
-    rows = session.execute(select(job.c.id, job.c.state).where(job.c.id.in_(job_ids)))
-    return {row.id: JobState(row.state) for row in rows}
+    found: dict[str, JobState] = {}
+    for begin in range(0, len(job_ids), _AT_ONCE):
+        rows = session.execute(_STATES, {"names": job_ids[begin : begin + _AT_ONCE]})
+        found |= {row.id: JobState(row.state) for row in rows}
+    return found
+
+
+@writing
+def ready_elements(
+    session: Session, known: KnownArray, since: int, room: int, skipped: IndexSet | None, now: datetime
+) -> ReadyElements:
+    """Which elements of an array that waits for each element of another one may be made now; see
+    :func:`counterparts.ready`."""
+    lock_array(session, known.array_id)
+    indices, forgotten = known.array.index_set, now - FORGOTTEN_AFTER
+    terms = {"since": since, "room": room, "skipped": skipped, "now": now, "forgotten": forgotten}
+    return counterparts.ready(session, known.array_id, known.spec, indices, **terms)
 
 
 def _outcome(row: JobArrayRecord, counts: dict[JobState, int]) -> ArrayState:
@@ -258,6 +316,7 @@ def _element_row(known: KnownArray, index: int, kind: str | None, now: datetime,
 
 # ---- the statements, compiled once ----
 
+_STATES = select(job.c.id, job.c.state).where(job.c.id.in_(bindparam("names", expanding=True)))
 _READ = select(job_array).where(job_array.c.id == bindparam("array_"))
 # Without what was submitted, which may be large.
 _LOCK = (

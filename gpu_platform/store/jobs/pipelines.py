@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,9 +12,10 @@ from typing import Any
 from sqlalchemy import Row, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import array_of
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.jobs.artifacts import Artifacts, OutputRequest, StepOutput
-from gpu_platform.domain.jobs.derived_ids import derived_job_id
+from gpu_platform.domain.jobs.array import Array
+from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
@@ -24,14 +26,18 @@ from gpu_platform.domain.pipelines.pipeline import (
 )
 from gpu_platform.domain.pipelines.readiness import Decision, JobRecord, NewJob, decide
 from gpu_platform.domain.states import JobState, PipelineState, check_transition
-from gpu_platform.store.database import reading, undone_alone, writing
+from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
-from gpu_platform.store.jobs.jobs import get_job, record_submission
+from gpu_platform.store.jobs.arrays import pending_arrays
+from gpu_platform.store.jobs.awaited import states_of
+from gpu_platform.store.jobs.jobs import get_job
+from gpu_platform.store.jobs.pipeline_steps import submit_step
 from gpu_platform.store.models import job, pipeline, pipeline_job
 
 SUBMITTED_AT_ONCE = 50
-"""How many jobs one transaction submits. The next one goes on."""
+"""How many jobs and arrays one transaction submits. The next one goes on."""
+_AT_ONCE = 500
 
 
 @dataclass
@@ -40,11 +46,12 @@ class Advance:
 
     state: PipelineState
     steps: dict[str, StepState] = field(default_factory=dict[str, StepState])
-    start: list[Job] = field(default_factory=list[Job])
-    """Jobs whose workflows must be started."""
+    start: list[Job | Array] = field(default_factory=list["Job | Array"])
+    """Jobs and arrays whose workflows must be started."""
     read: list[tuple[OutputRequest, list[str]]] = field(default_factory=list[tuple[OutputRequest, list[str]]])
     """Outputs, and the hosts that can read them, the one of rank 0 first."""
     cancel: list[str] = field(default_factory=list[str])
+    """Jobs and arrays."""
     more: bool = False
     """There is more to do at once."""
 
@@ -125,12 +132,17 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
         data = {"pipeline": pipeline_id, "name": row.name}
         append_event(session, f"pipeline.{decision.state.value.lower()}", "control", now, data=data)
         return done
-    for new in decision.submit[:SUBMITTED_AT_ONCE]:
-        _submit(session, row, new, now)
+    by_step: dict[str, list[NewJob]] = defaultdict(list)
+    for new in decision.submit:
+        by_step[new.step.name].append(new)
+    submitted = [submit_step(session, row, new, now) for new in [*by_step.values()][:SUBMITTED_AT_ONCE]]
     done.more = bool(decision.submit)
-    done.start = [get_job(session, name) for name in session.scalars(_PENDING, {"pipeline_id": pipeline_id}).all()]
+    pending = session.scalars(_PENDING, {"pipeline_id": pipeline_id}).all()
+    arrays = {array for record, _ in records if record.is_live and (array := array_of(record.job_id or ""))}
+    done.start = [get_job(session, name) for name in pending]
+    done.start += pending_arrays(session, arrays.union(*submitted))
     done.read = [_to_read(session, record) for record in decision.read]
-    done.cancel = [record.job_id for record in decision.cancel if record.job_id is not None]
+    done.cancel = sorted({array_of(one.job_id) or one.job_id for one in decision.cancel if one.job_id is not None})
     return done
 
 
@@ -226,11 +238,15 @@ def _one(session: Session, pipeline_id: str, *, lock: bool = False) -> Row[Any]:
 
 def _records(session: Session, pipeline_id: str) -> list[tuple[JobRecord, Row[Any]]]:
     """The jobs that count, with their rows. A job that has ended is seen so, whether its row says it or not."""
-    return [(_record(row), row) for row in session.execute(_JOBS, {"pipeline_id": pipeline_id})]
+    rows = session.execute(_JOBS, {"pipeline_id": pipeline_id}).all()
+    # Elements of arrays that have not been made yet.
+    unmade = [row.job_id for row in rows if row.now is None and row.state is None and array_of(row.job_id or "")]
+    states = states_of(session, unmade) if unmade else {}
+    return [(_record(row, states.get(row.job_id)), row) for row in rows]
 
 
-def _record(row: Row[Any]) -> JobRecord:
-    now = None if row.now is None else JobState(row.now)
+def _record(row: Row[Any], without_row: JobState | None) -> JobRecord:
+    now = without_row if row.now is None else JobState(row.now)
     state = JobState(row.state) if row.state is not None else now if now is not None and now.is_terminal else None
     return JobRecord(
         step=row.step,
@@ -249,48 +265,23 @@ def _record(row: Row[Any]) -> JobRecord:
 def _note_ended(session: Session, pipeline_id: str, records: Sequence[tuple[JobRecord, Row[Any]]]) -> None:
     """The rows keep how the jobs ended, and nobody must be told again. Who waits is written down again for the others:
     a restored database may have forgotten it."""
+    waits: set[str] = set()
+    ended: dict[JobState, list[str]] = defaultdict(list)
     for record, row in records:
         if record.job_id is None or row.state is not None:
             continue
         if record.state is None:
-            watches.watch(session, record.job_id, pipeline_id)
+            waits.add(array_of(record.job_id) or record.job_id)
         else:
-            which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == record.job_id)
-            session.execute(update(pipeline_job).where(which).values(state=record.state.value))
-            watches.seen(session, pipeline_id, [record.job_id])
-
-
-def _submit(session: Session, row: Row[Any], new: NewJob, now: datetime) -> None:
-    """Submit a job of a step, or take an earlier one that did the same. Its id follows from where it stands, so that a
-    repeat makes no second job."""
-    step, origin = new.step, {"pipeline_id": row.id, "step": new.step.name, "number": new.index, "tries": row.tries}
-    line: dict[str, Any] = {**origin, "superseded": False, "cached": False, "cache_key": new.cache_key}
-    line |= {"output_read": False, "output": None, "problem": None, "state": None, "refusal": None, "job_id": None}
-    if new.cache_key is not None and row.uses_cache:
-        known = {"key": new.cache_key, "namespace": row.namespace, "user": row.user}
-        earlier = session.execute(_CACHED, known).first()
-        if earlier is not None and (earlier.output_read or not step.output_used):
-            same = {name: getattr(earlier, name) for name in ("job_id", "state", "directory", "output_read", "output")}
-            session.execute(insert(pipeline_job), {**line, **same, "cached": True})
-            return
-    job_id = derived_job_id("pipeline", row.id, step.name, new.index, row.tries)
-    directory = f"{row.id}/{step.name}/{job_id}"
-    name = step.job.name if step.for_each is None else f"{step.job.name[:57]}-{new.index}"
-    try:
-        fields = {
-            **step.job.model_dump(exclude_unset=True),
-            "name": name,
-            "command": new.command,
-            "env": new.env,
-            "artifacts": Artifacts(output=directory, inputs=new.inputs),
-        }
-        with undone_alone(session):
-            record_submission(session, job_id, type(step.job).model_validate(fields), actor=row.actor, now=now)
-            watches.watch(session, job_id, row.id)
-        line["job_id"] = job_id
-    except (InvalidRequest, ValueError) as refused:
-        line["refusal"] = f"it was refused: {refused}"
-    session.execute(insert(pipeline_job), {**line, "directory": directory})
+            ended[record.state].append(record.job_id)
+    for name in sorted(waits):
+        watches.watch(session, name, pipeline_id)
+    for state, names in ended.items():
+        for begin in range(0, len(names), _AT_ONCE):
+            terms = {"pipeline": pipeline_id, "names": names[begin : begin + _AT_ONCE], "ended": state.value}
+            session.execute(_ENDED, terms)
+    over = {array_of(name) or name for names in ended.values() for name in names}
+    watches.seen(session, pipeline_id, over - waits)
 
 
 def _to_read(session: Session, record: JobRecord) -> tuple[OutputRequest, list[str]]:
@@ -361,17 +352,11 @@ _PENDING = (
     .join(pipeline_job, pipeline_job.c.job_id == job.c.id)
     .where(pipeline_job.c.pipeline_id == bindparam("pipeline_id"), job.c.state == JobState.PENDING.value)
 )
-_CACHED = (
-    select(pipeline_job)
-    .join(pipeline, pipeline.c.id == pipeline_job.c.pipeline_id)
+_ENDED = (
+    update(pipeline_job)
     .where(
-        pipeline_job.c.cache_key == bindparam("key"),
-        pipeline_job.c.state == JobState.COMPLETED.value,
-        pipeline_job.c.problem.is_(None),
-        pipeline_job.c.superseded.is_(False),
-        pipeline.c.namespace == bindparam("namespace"),
-        pipeline.c.user == bindparam("user"),
+        pipeline_job.c.pipeline_id == bindparam("pipeline"),
+        pipeline_job.c.job_id.in_(bindparam("names", expanding=True)),
     )
-    .order_by(pipeline.c.created_at.desc())
-    .limit(1)
+    .values(state=bindparam("ended"))
 )

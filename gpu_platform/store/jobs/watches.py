@@ -1,4 +1,4 @@
-"""Workflows that wait for the end of jobs, besides the jobs' own: firings of schedules.
+"""Workflows that wait for the end of jobs and arrays, besides their own: firings of schedules, and pipelines.
 
 As with dependencies, nothing is written when a job ends. Who must be told follows from the job's own state.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, or_, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.states import TERMINAL_JOB_STATES
+from gpu_platform.domain.states import TERMINAL_JOB_STATES, ArrayState
 from gpu_platform.store.database import insert_new, reading, writing
-from gpu_platform.store.models import job, job_watch
+from gpu_platform.store.models import job, job_array, job_watch
 
 _AT_ONCE = 500
 
 
 def watch(session: Session, job_id: str, workflow_id: str) -> None:
-    """Inside a transaction: the workflow is told when the job has ended."""
+    """Inside a transaction: the workflow is told when the job, or the array, has ended."""
     insert_new(session, job_watch, {"job_id": job_id, "workflow_id": workflow_id})
 
 
@@ -49,8 +49,14 @@ def to_be_told(session: Session, ended: Collection[str] | None = None) -> list[s
 
 _ALL = (
     select(job_watch.c.workflow_id)
-    .join(job, job.c.id == job_watch.c.job_id)
-    .where(job.c.state.in_(sorted(TERMINAL_JOB_STATES)))
+    .outerjoin(job, job.c.id == job_watch.c.job_id)
+    .outerjoin(job_array, job_array.c.id == job_watch.c.job_id)
+    .where(
+        or_(
+            job.c.state.in_(sorted(TERMINAL_JOB_STATES)),
+            job_array.c.state.in_(sorted(state.value for state in ArrayState if state.is_terminal)),
+        )
+    )
     .distinct()
     .order_by(job_watch.c.workflow_id)
 )

@@ -165,17 +165,28 @@ class DependencyRecord(Record, table=True):
             sqlite_where=text("released_at IS NULL"),
             postgresql_where=text("released_at IS NULL"),
         ),
+        Index(
+            "ix_dependency_array",
+            "after_array",
+            sqlite_where=text("released_at IS NULL AND after_array IS NOT NULL"),
+            postgresql_where=text("released_at IS NULL AND after_array IS NOT NULL"),
+        ),
     )
 
     job_id: str = Field(primary_key=True, sa_type=Text)
+    """The job or the array that waits."""
     after_job: str = Field(primary_key=True, sa_type=Text)
-    """The job that must end first."""
+    """The job, array or element that must end first."""
+    after_array: str | None = optional_text_column()
+    """The array that ``after_job`` is, or is an element of. NULL: none."""
     kind: str = text_column()
     recorded_at: datetime = time_column()
     held_at: datetime | None = optional_time_column()
     """The job waits until it is cancelled: one of its dependencies can never be met."""
     released_at: datetime | None = optional_time_column()
     """All dependencies of the job were met."""
+    seen: int | None = None
+    """Kind ``each``: how many ends of the other array's elements the waiting array has seen, and that of the array."""
 
 
 class WaitingReasonRecord(Record, table=True):

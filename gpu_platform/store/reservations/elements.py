@@ -15,11 +15,26 @@ from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, writing
-from gpu_platform.store.jobs.elements import KnownArray, MadeElements, known_array, make_elements, queue_elements
+from gpu_platform.store.jobs.elements import (
+    KnownArray,
+    MadeElements,
+    known_array,
+    make_chosen,
+    make_elements,
+    queue_elements,
+)
 from gpu_platform.store.models import job
 from gpu_platform.store.reservations import batches
 from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.reservations.reserving import Taken
+
+
+@dataclass(frozen=True)
+class ChosenElements:
+    """Elements that are made whatever their place."""
+
+    queued: IndexSet
+    cancelled: IndexSet
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,8 @@ class ElementStep:
     """How many more may be made."""
     skipped: IndexSet | None = None
     """Elements that were cancelled before they were made."""
+    chosen: ChosenElements | None = None
+    """Instead of ``add``, for an array whose elements wait for those of another one: these are made."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +87,11 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     refused |= batches.mark_running(session, step.running, now)
     places = batches.take_places(session, dict(step.placed), now)
     refused |= places.refused
-    made = make_elements(session, known, step.first, step.add, step.skipped, now) if step.add else _NONE_MADE
+    made = _NONE_MADE
+    if step.chosen is not None:
+        made = make_chosen(session, known, step.chosen.queued, step.chosen.cancelled, step.first, now)
+    elif step.add:
+        made = make_elements(session, known, step.first, step.add, step.skipped, now)
     waiting = [] if known.spec.spans_hosts else [*made.keys]
     waiting += _still_queued(session, [*step.again, *places.conflicts])
     queue_elements(session, known, waiting, now)

@@ -44,6 +44,8 @@ def _facts(array: Array) -> Iterable[tuple[str, RenderableType]]:
     yield "array", f"{array.id}  {spec.name}  (namespace {spec.namespace}, user {spec.user})"
     yield "state", tables.state(array.state)
     yield "elements", f"{array.size:,}: {tables.array_summary(array)}"
+    if array.reason is not None:
+        yield "reason", one_line(array.reason.message)
     if waiting := array.count(*_WAIT):
         yield "waiting", f"{waiting:,}, of which {array.count(JobState.PENDING):,} have not entered the queue"
     yield "indices", shape.indices
@@ -52,6 +54,8 @@ def _facts(array: Array) -> Iterable[tuple[str, RenderableType]]:
     yield "at once", "no bound" if shape.at_once is None else str(shape.at_once)
     if shape.on_failure is OnFailure.STOP:
         yield "on failure", "the other elements are stopped (--fail-fast)"
+    if shape.on_failure is OnFailure.NO_MORE:
+        yield "on failure", "no other element starts"
     if shape.repeats is not None:
         yield "repeats", f"elements of {shape.repeats}"
     yield "command", one_line(" ".join(spec.command))

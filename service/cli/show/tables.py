@@ -63,9 +63,16 @@ def jobs_table(jobs: Iterable[Job | Array], now: datetime | None = None) -> Tabl
             _gang(job.spec),
             "-" if isinstance(job, Array) else str(job.attempt or "-"),
             duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
-            array_summary(job) if isinstance(job, Array) else _where_or_why(job, now),
+            _array_in_list(job) if isinstance(job, Array) else _where_or_why(job, now),
         )
     return table
+
+
+def _array_in_list(array: Array) -> str:
+    """Its elements, or for what it waits before any of them is under way."""
+    if array.reason is not None and array.count(JobState.PENDING) == array.size:
+        return one_line(array.reason.message)
+    return array_summary(array)
 
 
 def array_summary(array: Array) -> str:

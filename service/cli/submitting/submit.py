@@ -157,7 +157,9 @@ def submit_array(spec: JobSpec, array: ArraySpec, options: SubmitOptions) -> Non
 
         first = array.index_set[0]
         session.say(f"element {first}, the first of {array.size:,}:")
-        print_dry_run(element_spec(spec, array, "a-0", first), options.json)
+        whole = tuple(one for one in spec.after if one.kind != "each")
+        waits = {"after": whole, "if_unmet": spec.if_unmet if whole else None}
+        print_dry_run(element_spec(spec, array, "a-0", first).model_copy(update=waits), options.json)
         return
     with session.service() as client:
         made = client.submit_array(spec, array, idempotency_key=options.idempotency_key)

@@ -188,11 +188,13 @@ def _use(item: str, kind: str) -> Fields:
 
 @dataclass(frozen=True)
 class DependencyOptions:
-    """After which other jobs this one may start."""
+    """After which other jobs and arrays this one may start."""
 
     after: Annotated[
         list[str] | None,
-        typer.Option(metavar="JOB[,JOB]", help="Start only once these jobs have COMPLETED; may be repeated."),
+        typer.Option(
+            metavar="JOB[,JOB]", help="Start only once these jobs, arrays or elements have COMPLETED; may be repeated."
+        ),
     ] = None
     after_any: Annotated[
         list[str] | None, typer.Option(metavar="JOB[,JOB]", help="Start only once these jobs have ended, however.")
@@ -201,14 +203,23 @@ class DependencyOptions:
         list[str] | None,
         typer.Option(metavar="JOB[,JOB]", help="Start only once these jobs have FAILED or were CANCELLED."),
     ] = None
+    after_array: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARRAY",
+            help="Of an array with the same indices: each element starts only once that array's element with its index "
+            "has COMPLETED.",
+        ),
+    ] = None
     if_unmet: Annotated[
         Literal["cancel", "hold"] | None,
-        typer.Option(help="When one of these jobs ended otherwise: cancel this job (default), or hold it."),
+        typer.Option(help="When one of these ended otherwise: cancel what waits for it (default), or hold it."),
     ] = None
 
     def fields(self) -> Fields:
         """Fields of a job."""
-        asked = (("ok", self.after), ("any", self.after_any), ("fail", self.after_fail))
+        each = None if self.after_array is None else [self.after_array]
+        asked = (("ok", self.after), ("any", self.after_any), ("fail", self.after_fail), ("each", each))
         found = [
             {"job_id": job_id, "kind": kind}
             for kind, texts in asked

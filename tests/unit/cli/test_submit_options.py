@@ -62,6 +62,7 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
         ("--after j-1,j-2", "after", [{"job_id": "j-1"}, {"job_id": "j-2"}]),
         ("--after-any j-1", "after", [{"job_id": "j-1", "kind": "any"}]),
         ("--after j-1 --after-fail j-2", "after", [{"job_id": "j-1"}, {"job_id": "j-2", "kind": "fail"}]),
+        ("--after-array a-1", "after", [{"job_id": "a-1", "kind": "each"}]),
         ("--deadline 2026-12-01T08:00Z", "deadline_at", "2026-12-01T08:00:00Z"),
         ("--after j-1 --if-unmet hold", "if_unmet", "hold"),
         ("--time 2h --warn-before 5m", "warn_before_s", 300),
