@@ -57,6 +57,11 @@ class ElementHosts:
             element.ranks = [rank.rank for rank in plan.ranks]
             element.attempt.may_run = True
             self._ready.setdefault(plan.host, []).append((element, plan))
+        if not workflow.patched("one-launch-on-a-host"):
+            ready, self._ready = self._ready, {}
+            for host, batch in ready.items():
+                self._begin(self._launch(host, batch), busy=True)
+            return
         for host in [host for host in self._ready if host not in self._launching]:
             self._launching.add(host)
             self._begin(self._launch_all(host), busy=True)
