@@ -26,7 +26,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, handover, releasing, reserving
-from gpu_platform.store.reservations.batches import EndedAttempt
+from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
 

@@ -17,7 +17,6 @@ from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue, work_kinds
 from gpu_platform.store.leadership import leader
 from gpu_platform.topology.fabric import Fabric, FabricConfig
-from service.context import now
 from service.operations.ids import new_request_id
 
 
@@ -42,10 +41,9 @@ class _PlatformCollector(Collector):
         for (host, state), count in gpus.count_gpus(self._store).items():
             cluster.add_metric([host, state.value], count)
         yield cluster
-        found = hosts.list_hosts(self._store, now())
         free = GaugeMetricFamily("gpu_platform_gpus_free", "GPUs that a job could get whole", labels=["host"])
-        for host in found:
-            free.add_metric([host.name], host.gpus_free)
+        for host, count in hosts.count_free_gpus(self._store).items():
+            free.add_metric([host], count)
         yield free
         taken = gpus.taken_gpus(self._store)
         held, there = sum(held for held, _ in taken.values()), sum(there for _, there in taken.values())
@@ -57,7 +55,10 @@ class _PlatformCollector(Collector):
         yield self._domains(taken)
 
         ready = GaugeMetricFamily("gpu_platform_hosts", "Hosts by state", labels=["state"])
-        for state, count in sorted(Counter(host.state.value for host in found).items()):
+        by_host_state: Counter[str] = Counter()
+        for row in hosts.count_hosts(self._store):
+            by_host_state[row.state.value] += row.count
+        for state, count in sorted(by_host_state.items()):
             ready.add_metric([state], count)
         yield ready
 

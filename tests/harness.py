@@ -280,7 +280,7 @@ class Platform:
         """Start the workflow of a job."""
         await self.client.start_workflow(
             "JobWorkflow",
-            JobInput(job_id=job_id, spec=spec),
+            JobInput(job_id=job_id, spec=spec, named_watches=True),
             id=job_id,
             task_queue="control",
             search_attributes=of_submission(spec),

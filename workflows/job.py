@@ -75,6 +75,7 @@ class JobWorkflow:
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
         self._takes_over = input.takes_over
+        self._named_watches = input.named_watches
         self._waits_until = input.waits_until
         self._timeline = JobTimeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
@@ -200,7 +201,8 @@ class JobWorkflow:
                 await until(lambda: self._stop.before_start, timedelta(seconds=ending.retry_in_s))
             if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._handover is None:
                 await wait_for_last_stops(self._stopping)
-                workflow.continue_as_new(JobInput(job_id=self._id, spec=self._spec, progress=self._progress))
+                given = JobInput(job_id=self._id, spec=self._spec, progress=self._progress, named_watches=True)
+                workflow.continue_as_new(given)
 
     async def _admit(self) -> JobResult | None:
         """Put the job into the queue. Returns the job's result if it was withdrawn before; raises if it is refused."""
@@ -335,7 +337,7 @@ class JobWorkflow:
                 return completed(attempt, exits).model_copy(update={"ended_before_running": True})
             attempt.prepared = rendezvous or launched[0].prepared
             await self._mark_running(attempt, plans, placed)
-            return await watch_gang(attempt, plans, self._progress)
+            return await watch_gang(attempt, plans, self._progress, named=self._named_watches)
         except FailureError as error:
             # Local activities fail without an ActivityError around it. Any other exception is a bug: then Temporal
             # tries the workflow task again and nothing is compensated.

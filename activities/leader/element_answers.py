@@ -17,13 +17,16 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 
 log = structlog.get_logger()
 
+PAUSE_S = 0.03
+"""Seconds between two signals to an array at least: its elements end a few at a time, and a signal costs as much as
+several elements. The first one after a pause is sent at once."""
 MOST_PLACES = 200
 """How many placements travel in one signal: Temporal limits its size."""
 Place = tuple[PlacementRequest, Placement]
 
 
 class ElementAnswers:
-    """Collects what one decision found, and signals the workflow of each array. For one event loop.
+    """Collects what decisions found, and signals the workflow of each array. For one event loop.
 
     A signal that does not arrive costs only time: the proposals expire in the scheduler, and are made again.
     ``send`` runs a coroutine, ``unanswerable`` drops a row that nobody waits for any more.
@@ -37,6 +40,8 @@ class ElementAnswers:
     ) -> None:
         self._client, self._send, self._unanswerable = client, send, unanswerable
         self._places: dict[str, list[Place]] = {}
+        self._next_s = 0.0
+        """When signals may be sent again, on the clock of the event loop."""
 
     def add(self, row: PlacementRequest, placement: Placement) -> None:
         """Answer this element, with the others of its array that come in the same moment."""
@@ -45,11 +50,13 @@ class ElementAnswers:
             self._unanswerable(row)
             return
         if not self._places:
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(loop.time(), self._next_s), self._flush)
         self._places.setdefault(array_id, []).append((row, placement))
 
     def _flush(self) -> None:
         places, self._places = self._places, {}
+        self._next_s = asyncio.get_running_loop().time() + PAUSE_S
         for array_id, found in places.items():
             for first in range(0, len(found), MOST_PLACES):
                 self._send(self._answer(array_id, found[first : first + MOST_PLACES]))

@@ -8,7 +8,7 @@ repeat, and a new leader starts with all of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -44,6 +44,7 @@ log = structlog.get_logger()
 
 SWEEP_S = 5.0
 PRUNE_S = 600.0
+SIGNALS_AT_ONCE = 8
 ROW_GRACE = timedelta(seconds=6)
 """A waiting job has its queue row within this time, or has lost it."""
 
@@ -86,12 +87,32 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Do it all again and again, until cancelled."""
+        # Leases have a task of their own: with thousands of jobs a sweep takes longer than a lease may wait for a look.
+        tasks = [asyncio.create_task(work()) for work in (self._watch_leases, self._sweep)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch_leases(self) -> None:
+        signals: set[asyncio.Task[None]] = set()
+        while True:
+            try:
+                if lost := await self._expire_leases():
+                    signals.add(task := asyncio.create_task(self._signal_all(lost)))
+                    task.add_done_callback(signals.discard)
+                await asyncio.to_thread(self._domains.look)
+            except (Unavailable, RPCError) as error:
+                log.warning("housekeeping.delayed", error=str(error))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         next_sweep, next_prune = 0.0, loop.time() + PRUNE_S
         while True:
             try:
-                await self._expire_leases()
-                await asyncio.to_thread(self._domains.look)
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
                     await self.restorer.look_if_due()
@@ -133,14 +154,22 @@ class Housekeeping:
             log.error("audit.not_cut", error=str(error))
             return False
 
-    async def _expire_leases(self) -> None:
+    async def _expire_leases(self) -> list[leases.LostHost]:
         expired = await asyncio.to_thread(self._leases.look, utc_now())
         if self._back_off is not None and expired:
             names = [lost.name for lost in expired]
             await asyncio.to_thread(flapping.note_lost_hosts, self._store, names, self._back_off, utc_now())
         for lost in expired:
             log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
-            await self.signal_jobs(lost)
+        return expired
+
+    async def _signal_all(self, expired: Sequence[leases.LostHost]) -> None:
+        """Signal the jobs of hosts that were just LOST. What fails is signalled again by the next sweep."""
+        try:
+            for lost in expired:
+                await self.signal_jobs(lost)
+        except (Unavailable, RPCError) as error:
+            log.warning("housekeeping.delayed", error=str(error))
 
     def _release_quarantined(self) -> None:
         """Bring GPUs and hosts back whose quarantine is over."""
@@ -160,12 +189,17 @@ class Housekeeping:
 
         A job with ``fencing: strict`` gets the signal only when its ranks are proved dead.
         """
-        for key in lost.jobs:
-            if not lost.is_proved and await self._wants_proof(key):
-                continue
-            signal = HostLost(attempt=key.attempt, host=lost.name, reason="its lease ended")
-            for workflow_id in (key.job_id, cleanup_id(key)):
-                await self._signal(workflow_id, "host_lost", signal)
+        at_once = asyncio.Semaphore(SIGNALS_AT_ONCE)
+
+        async def tell(key: AttemptKey) -> None:
+            async with at_once:
+                if not lost.is_proved and await self._wants_proof(key):
+                    return
+                signal = HostLost(attempt=key.attempt, host=lost.name, reason="its lease ended")
+                for workflow_id in (key.job_id, cleanup_id(key)):
+                    await self._signal(workflow_id, "host_lost", signal)
+
+        await asyncio.gather(*[tell(key) for key in lost.jobs])
 
     async def _wants_proof(self, key: AttemptKey) -> bool:
         """True if the job may run elsewhere only when its ranks are known to be dead."""

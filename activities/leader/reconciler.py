@@ -47,6 +47,8 @@ EVERY_S = 60.0
 """How often each job is looked at. Jobs that look wrong are looked at in every sweep."""
 PARALLEL = 16
 WRONG_AT_ONCE = 200
+OTHERS_AT_ONCE = 100
+"""Jobs that look right, at each sweep. A look asks Temporal once or twice."""
 """How many suspicious jobs one sweep checks. The leader must do its other work even if Temporal lost its database."""
 
 
@@ -121,7 +123,9 @@ class Reconciler:
             preemptions=job.preemptions,
         )
         known = None if row.state is JobState.PENDING else progress
-        await self._workflows.start(JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True))
+        await self._workflows.start(
+            JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True, named_watches=True)
+        )
 
     async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:
         held: list[HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, row.job_id)
@@ -169,8 +173,9 @@ class Reconciler:
         oldest_first = sorted(live, key=lambda job_id: last_look[job_id])
         wrong = [name for name in oldest_first if live[name] is JobState.PENDING or name in self._suspicions]
         others = [name for name in oldest_first if last_look[name] <= due_since]
-        # A tenth of the others at each sweep: a long queue stays cheap.
-        return list(dict.fromkeys(wrong[:WRONG_AT_ONCE] + others[: max(PARALLEL, len(live) // 10)]))
+        # A tenth of the others at each sweep, and not too many: thousands of jobs stay cheap.
+        some = min(max(PARALLEL, len(live) // 10), OTHERS_AT_ONCE)
+        return list(dict.fromkeys(wrong[:WRONG_AT_ONCE] + others[:some]))
 
     def _forget(self, live: set[str], held: set[str]) -> None:
         self._suspicions = {name: seen for name, seen in self._suspicions.items() if name in live or name in held}

@@ -21,6 +21,9 @@ from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent
 
+LINGER_S = 0.2
+"""Seconds that a launch waits for the ends of its elements. Longer than for a job: short elements come in thousands,
+and without a watch they cost much less."""
 SETTLE_S = 0.02
 """Seconds that a watch waits for more ends after the first one: elements that started together often end together."""
 
@@ -49,7 +52,7 @@ class ElementActivities:
 
     async def _launch(self, plan: HostPlan) -> ElementLaunched:
         try:
-            launched = await self._launching.launch_ranks(LaunchRequest(plan=plan))
+            launched = await self._launching.launch(LaunchRequest(plan=plan), LINGER_S)
         except ApplicationError as error:
             if error.type != PREFLIGHT_FAILED:
                 raise

@@ -64,6 +64,10 @@ class LaunchActivities:
     @activity.defn
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
         """See :meth:`HostAgent.launch`."""
+        return await self.launch(request, LINGER_S)
+
+    async def launch(self, request: LaunchRequest, linger_s: float) -> Launched:
+        """See :meth:`HostAgent.launch`. Ranks that end within ``linger_s`` have their ends in the answer."""
         try:
             launched = await self._launch(request)
         except PreflightFailed as error:
@@ -75,7 +79,7 @@ class LaunchActivities:
                 raise
             return Launched(host=request.plan.host, ranks=[], ended=ended)
         if request.rendezvous is None:
-            launched.ended = await self._linger(request.plan)
+            launched.ended = await self._linger(request.plan, linger_s)
         return launched
 
     async def _launch(self, request: LaunchRequest) -> Launched:
@@ -103,9 +107,9 @@ class LaunchActivities:
             await heartbeating(self._agent.wait_for_lease(plan))
         return await heartbeating(asyncio.to_thread(step))
 
-    async def _linger(self, plan: HostPlan) -> HostExits | None:
+    async def _linger(self, plan: HostPlan, linger_s: float) -> HostExits | None:
         try:
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(linger_s):
                 return await self._watcher.until_ended(_all_ranks(plan))
         except TimeoutError:
             return None

@@ -49,10 +49,6 @@ class RankWatcher:
             exits = await self._blame(request, exits)
         return exits
 
-    def note(self, key: AttemptKey, token: bytes) -> None:
-        """See :meth:`HostAgent.note_watch`."""
-        self._agent.note_watch(key, token)
-
     def describe(self, request: WatchRequest, telemetry: Sequence[GpuTelemetry]) -> WatchedAttempt:
         """What this host sees of the attempt now. ``telemetry``: the readings of all GPUs of the host."""
         gpus = set(self._agent.gpus_of(request.key))
@@ -118,7 +114,6 @@ class WatchActivities:
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
         """See :meth:`HostAgent.watch`. Sends heartbeats while it waits."""
-        self._watcher.note(request.key, activity.info().task_token)
         return await heartbeating(
             self._watcher.until_ended(request),
             lambda: self._watcher.describe(request, self._telemetry()),

@@ -35,7 +35,7 @@ from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, To
 from gpu_platform.domain.audit import AuditRecord
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
+from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.remediation import RemediationStatus, ServiceCase
 from gpu_platform.domain.jobs.array import Array, ArraySpec
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
@@ -246,6 +246,10 @@ class AsyncClient:
     async def ready(self) -> Health:
         """The state of the service. Raises :class:`Unavailable` if it cannot do its work."""
         return await self.send(calls.ready(), Health)
+
+    async def counts(self) -> ClusterCounts:
+        """How many hosts and GPUs are in each state. Cheap in a cluster of any size."""
+        return await self.send(calls.counts(), ClusterCounts)
 
     def hosts(self) -> AsyncIterator[Host]:
         """All hosts, by name."""

@@ -240,6 +240,11 @@ def ready() -> Call:
     return Call("GET", "/readyz", patience_s=5.0)
 
 
+def counts() -> Call:
+    """Count hosts and GPUs by state: ``GET /v1/cluster``."""
+    return Call("GET", "/v1/cluster")
+
+
 def hosts(cursor: str | None) -> Call:
     """List hosts, one page: ``GET /v1/hosts``."""
     return Call("GET", "/v1/hosts", given(cursor=cursor))

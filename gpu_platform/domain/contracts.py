@@ -5,13 +5,11 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 
-class AttemptKey(BaseModel):
+class AttemptKey(BaseModel, frozen=True):
     """Names one attempt of a job. As text: ``JOB#ATTEMPT``."""
-
-    model_config = ConfigDict(frozen=True)
 
     job_id: str
     attempt: int
@@ -34,6 +32,14 @@ PIPELINE_WORKFLOW = "PipelineWorkflow"
 """The workflow of a pipeline. Its workflow id is the pipeline's id."""
 SCHEDULED_SUBMISSION_WORKFLOW = "ScheduledSubmissionWorkflow"
 SCHEDULER_WORKFLOW_ID = "scheduler"
+
+
+def watch_id(host: str, attempt: int) -> str:
+    """The id of the activity that watches ranks of an attempt on a host, within the workflow of its job.
+
+    A host can say by this name that nobody watches there, also if the watch never reached it.
+    """
+    return f"watch-{host}-{attempt}"
 
 
 def node_task_queue(host: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -35,8 +36,9 @@ from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.logs import LogRead, read_log
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
-from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt
+from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt, has_left_nothing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
 from gpu_platform.settings import Settings
@@ -65,6 +67,7 @@ class HostAgent:
         secrets: SecretSource | None = None,
     ) -> None:
         self._node, self._nvml, self._inventory, self._health = settings.node, nvml, inventory, health
+        self._watched = Counter[AttemptKey]()
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self.local = LocalAttempts(self._home, settings.node.name)
         self._launcher = Launcher(
@@ -101,6 +104,18 @@ class HostAgent:
         No polling. A rank that has no record, or whose supervisor was killed, has ``vanished``:
         its processes may live still, so ``stop`` must follow.
         """
+        self._watched[request.key] += 1
+        try:
+            return await self._watch(request)
+        finally:
+            self._watched[request.key] -= 1
+            self._watched += Counter()  # without those that are at 0
+
+    def watched(self) -> Collection[AttemptKey]:
+        """The attempts for which a :meth:`watch` waits now. For the event loop of these watches."""
+        return self._watched.keys()
+
+    async def _watch(self, request: WatchRequest) -> HostExits:
         waiting = {asyncio.create_task(self.local.rank(request.key, rank).wait_ended()) for rank in request.ranks}
         exits: list[RankExit] = []
         try:
@@ -124,13 +139,12 @@ class HostAgent:
         """
         key = request.key
         try:
-            with self.local.writing():
-                await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
+            stopped = await asyncio.to_thread(self._close, request)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
             raise
-        # A launch in progress here either sees the attempt closed, or is done when its lock is free.
-        await asyncio.to_thread(self._launcher.wait_for_launch, key)
+        if stopped is not None:
+            return stopped
         ranks = self.local.ranks(key)
         grace_s = request.grace_s
         if request.save_first and (plan := self.local.plan(key)) is not None:
@@ -138,7 +152,20 @@ class HostAgent:
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
-        await asyncio.to_thread(self._launcher.finish, key)
+        return await asyncio.to_thread(self._finish, key, ranks, killed)
+
+    def _close(self, request: StopRequest) -> Stopped | None:
+        """Close the attempt, and finish it if nothing of it is left. None: something may be left."""
+        key = request.key
+        with self.local.writing():
+            close_attempt(self._home, key, request.reason, request.grace_s)
+        # A launch in progress here either sees the attempt closed, or is done when its lock is free.
+        self._launcher.wait_for_launch(key)
+        ranks = self.local.ranks(key)
+        return self._finish(key, ranks, 0) if has_left_nothing(self._home, key, ranks) else None
+
+    def _finish(self, key: AttemptKey, ranks: Sequence[RankProcess], killed: int) -> Stopped:
+        self._launcher.finish(key)
         self.local.ended(key)
         self._launcher.forget(key)
         exits = [rank.exit_now() for rank in ranks if rank.started is not None]
@@ -167,14 +194,6 @@ class HostAgent:
     def sweep_checkpoints(self) -> list[str]:
         """Remove surplus checkpoints of the jobs that run here; see ``checkpoints/retention.py``."""
         return self.checkpointing.retention.sweep(self.local.open_plans())
-
-    def note_watch(self, key: AttemptKey, token: bytes) -> None:
-        """Keep the token by which Temporal knows the step that watches the attempt, for the next node worker."""
-        self.local.note_watch(key, token)
-
-    def watch_token(self, key: AttemptKey) -> bytes | None:
-        """The token of the newest watch of the attempt. None: it was not watched."""
-        return self.local.watch_token(key)
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""

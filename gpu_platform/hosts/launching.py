@@ -144,7 +144,7 @@ class Launcher:
                 self._secrets.remove(self._attempts.directory(key))
                 if self._jail_planner is not None:
                     self._jail_planner.release(plan)
-                finished.touch()
+                self._attempts.note_finished(key)
                 if self._jail_planner is not None:
                     self._jail_planner.network.leave(key)
 

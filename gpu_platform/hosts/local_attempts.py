@@ -76,7 +76,7 @@ class LocalAttempts:
 
     def plan(self, key: AttemptKey) -> HostPlan | None:
         """What the attempt was to start here. None: it is unknown, or its records were removed."""
-        record = records.read_record(str(self.directory(key) / records.PLAN))
+        record = records.read_record(f"{self.directory(key)}/{records.PLAN}")
         return None if record is None else HostPlan.model_validate(record)
 
     def rank(self, key: AttemptKey, rank: int) -> RankProcess:
@@ -85,8 +85,12 @@ class LocalAttempts:
 
     def ranks(self, key: AttemptKey) -> list[RankProcess]:
         """The ranks that have a record here, in order."""
-        names = (path.name for path in self.directory(key).glob("rank-*"))
-        return [self.rank(key, number) for number in sorted(int(name.removeprefix("rank-")) for name in names)]
+        try:
+            names = os.listdir(self.directory(key))
+        except FileNotFoundError:
+            return []
+        numbers = sorted(int(name.removeprefix("rank-")) for name in names if name.startswith("rank-"))
+        return [self.rank(key, number) for number in numbers]
 
     def running_ranks(self, key: AttemptKey) -> int:
         """How many ranks of the attempt have started here and have not ended."""
@@ -100,22 +104,18 @@ class LocalAttempts:
         """The file that exists once the stages have finished the attempt."""
         return self.directory(key) / records.FINISHED
 
+    def note_finished(self, key: AttemptKey) -> None:
+        """Note that the stages have finished the attempt, which is closed. Only the name counts, so a second name of
+        another record is enough: that is cheaper than a file."""
+        try:
+            os.link(self.directory(key) / records.CLOSED, self.finished(key))
+        except OSError:  # there is such a file, or the file system has no second names
+            self.finished(key).touch()
+
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""
         record = records.read_record(str(self.directory(key) / records.CLOSED))
         return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
-
-    def note_watch(self, key: AttemptKey, token: bytes) -> None:
-        """Keep the token of the step that watches the attempt, if it is open and the disk has room."""
-        if key in self._open:
-            with contextlib.suppress(OSError):
-                record = {"token": token.hex()}
-                records.write_record(str(self.directory(key) / records.WATCH), record, durable=False)
-
-    def watch_token(self, key: AttemptKey) -> bytes | None:
-        """The token of the newest watch of the attempt. None: there is none."""
-        record = records.read_record(str(self.directory(key) / records.WATCH))
-        return None if record is None else bytes.fromhex(record["token"])
 
     def overdue(self, key: AttemptKey) -> tuple[FailureCause, str] | None:
         """Why this host ended the attempt for its time limit or deadline. None: it did not."""
@@ -167,10 +167,11 @@ class LocalAttempts:
             )
 
     def remove_secrets(self, plan: HostPlan) -> None:
-        """Remove what the records of an attempt that has ended still hold of its environment: the orders of ranks
-        whose supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
+        """Empty the records of an attempt that has ended and still hold its environment: the orders of ranks whose
+        supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
         for rank in self.ranks(plan.key):
-            (rank.directory / records.ORDER).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(f"{rank.directory}/{records.ORDER}", 0)
         bare = plan.without_environments()
         if bare != plan:
             path = str(self.directory(plan.key) / records.PLAN)

@@ -232,10 +232,13 @@ def insert_new(session: Session, table: Table, row: Mapping[str, Any]) -> bool:
     return cast("CursorResult[Any]", session.execute(statement, row)).rowcount == 1
 
 
-def insert_all_new(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows whose keys do not exist, in one statement. All rows have the same columns."""
-    if rows:
-        session.execute(_INSERT_NEW[session.get_bind().dialect.name](table), rows)
+def insert_all_new(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Insert the rows whose keys do not exist, in one statement. All rows have the same columns. Returns how many
+    were inserted."""
+    if not rows:
+        return 0
+    statement = _INSERT_NEW[session.get_bind().dialect.name](table)
+    return cast("CursorResult[Any]", session.execute(statement, rows)).rowcount
 
 
 def upsert(session: Session, table: Table, row: Mapping[str, Any]) -> None:
@@ -243,8 +246,12 @@ def upsert(session: Session, table: Table, row: Mapping[str, Any]) -> None:
     session.execute(_UPSERT[session.get_bind().dialect.name](table, tuple(row)), row)
 
 
-def change(session: Session, statement: Update | Delete, parameters: Mapping[str, Any] | None = None) -> int:
-    """Run an UPDATE or DELETE; returns how many rows it met."""
+def change(
+    session: Session,
+    statement: Update | Delete,
+    parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+) -> int:
+    """Run an UPDATE or DELETE, once for each set of parameters; returns how many rows it met in all."""
     return cast("CursorResult[Any]", session.execute(statement, parameters)).rowcount
 
 

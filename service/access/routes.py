@@ -101,6 +101,7 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/audit": Rule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/temporal/decode": Rule(Permission.PAYLOADS_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/checkpoint-roots:check": OPERATE,
+    "GET /v1/cluster": SEE_HOSTS,
     "GET /v1/hosts": SEE_HOSTS,
     "GET /v1/hosts/{name}": SEE_HOSTS,
     "POST /v1/hosts/{name}/drain": OPERATE,

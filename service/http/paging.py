@@ -26,6 +26,13 @@ def offset_of(cursor: str | None) -> int:
     return int(cursor or 0)
 
 
+def page_from(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+    """The page that begins at ``cursor``. ``items``: what was read from there on, one more than ``limit`` if there is
+    more."""
+    following = offset_of(cursor) + limit
+    return Page(items=items[:limit], next_cursor=str(following) if len(items) > limit else None)
+
+
 def page_of(items: list[T], cursor: str | None, limit: int) -> Page[T]:
     """The page of ``items`` that begins at ``cursor``. Raises :class:`InvalidRequest` for a bad cursor."""
     start = offset_of(cursor)

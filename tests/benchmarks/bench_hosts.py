@@ -29,6 +29,7 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
+from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, parent_of
 from tests.waiting import eventually
@@ -75,6 +76,33 @@ async def bench_launch(host: HostRig, count: int = 200) -> None:
         gangs.append((time.perf_counter() - began) * 1e3)
         await host.stop(plan.key)
     show(f"{kind}: prepare + launch eight ranks", gangs)
+
+
+async def bench_cpu(host: HostRig, count: int = 300) -> None:
+    """CPU of one `true` from its launch to its end, by who uses it. The platform's part of an attempt on its host."""
+    first = host.plan("true")
+    host.launch(first)
+    await host.stop(first.key)
+    spawner = host.agent._launcher.spawner.pid
+    before = cpu_of_spawner(spawner)
+    began = time.process_time()
+    for _ in range(count):
+        plan = host.plan("/bin/true")
+        host.launch(plan)
+        await host.watch(plan)
+        await host.stop(plan.key)
+    own = time.process_time() - began
+    after = cpu_of_spawner(spawner)
+    parts = {"node worker": own, "spawner": after[0] - before[0], "supervisors and ranks": after[1] - before[1]}
+    each = ", ".join(f"{who} {seconds / count * 1e3:.2f}" for who, seconds in parts.items())
+    total = sum(parts.values()) / count * 1e3
+    print(f"{host.inventory.isolation + ': CPU of one rank, ms':<58} {total:8.2f}: {each}   n={count}")
+
+
+def cpu_of_spawner(pid: int) -> tuple[float, float]:
+    """CPU seconds of the spawner itself, and of its children: those that live, and those that have ended."""
+    own, ended = cpu_of(pid)
+    return own, ended + sum(cpu_below(child) for child in children_of(pid))
 
 
 async def bench_stop(host: HostRig) -> None:
@@ -240,6 +268,7 @@ async def main() -> None:
                 bench_scrub()
             for rig in [host, *jailed_twin(Path(directory))]:
                 await bench_launch(rig)
+                await bench_cpu(rig)
                 await bench_stop(rig)
                 await bench_exec(rig)
                 await bench_log(rig)

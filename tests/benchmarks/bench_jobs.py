@@ -25,6 +25,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
+from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.hosts_rig import RESET_FOR_EVER
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -174,14 +175,14 @@ def memory(cluster: LocalCluster) -> None:
 
 
 def cpu_seconds(cluster: LocalCluster) -> dict[str, float]:
-    """User and system time of each kind of process, with its ended children."""
-    tick = os.sysconf("SC_CLK_TCK")
-    found: dict[str, float] = {"nodes": 0.0}
+    """User and system time of each kind of process, with its ended children. "ranks": spawners, supervisors and ranks
+    of all hosts, which are below the node workers."""
+    found: dict[str, float] = {"nodes": 0.0, "ranks": 0.0}
     for child in cluster.children:
-        fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        seconds = sum(int(fields[index]) for index in (11, 12, 13, 14)) / tick
         kind = "nodes" if child.name.startswith("node-") else child.name
-        found[kind] = found.get(kind, 0.0) + seconds
+        found[kind] = found.get(kind, 0.0) + sum(cpu_of(child.pid or 0))
+        if kind == "nodes":
+            found["ranks"] += sum(cpu_below(pid) for pid in children_of(child.pid or 0))
     own = os.times()
     return {**found, "this client": own.user + own.system}
 

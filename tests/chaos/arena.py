@@ -45,6 +45,8 @@ class Arena:
     log: FaultLog = field(default_factory=FaultLog)
     jobs: dict[str, JobPlan] = field(default_factory=dict)
     """Acknowledged submissions."""
+    pipelines: dict[str, JobPlan] = field(default_factory=dict)
+    """Acknowledged pipelines, with the plan of their jobs."""
     stopped: set[str] = field(default_factory=set)
     """Jobs that were ordered, or may have been ordered, to end."""
     database_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
+from gpu_platform.domain.contracts import array_of
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.job import Job
@@ -18,7 +19,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
-from gpu_platform.store.jobs import jobs, queue, usage
+from gpu_platform.store.jobs import arrays, jobs, queue, usage
 from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
 from tests.chaos.checks import Kind, Violation, double_holds
@@ -104,13 +105,31 @@ class Audit:
                 status = await _status(temporal, job.id)
             if temporal_is_older and job.state.is_terminal and status is not WorkflowExecutionStatus.RUNNING:
                 return None
+            if status is None and job.state.is_terminal and array_of(job.id) is not None:
+                return None  # its array's workflow drove it to its end
             if not job.state.is_terminal or status is not CLOSED_AS[job.state]:
                 return f"{job.state} in the store, {status.name if status else None} in Temporal; {job.failure}"
             return None
 
         found = list((await asyncio.to_thread(self.jobs, job_ids)).values())
         answers = await asyncio.gather(*[check(job) for job in found])
-        return {job.id: answer for job, answer in zip(found, answers, strict=True) if answer}
+        open_jobs = {job.id: answer for job, answer in zip(found, answers, strict=True) if answer}
+        return open_jobs | await self._open_arrays(temporal, job_ids, temporal_is_older=temporal_is_older)
+
+    async def _open_arrays(
+        self, temporal: Client, job_ids: Collection[str], *, temporal_is_older: bool
+    ) -> dict[str, str]:
+        """Elements whose array is not terminal, or whose array's workflow is open or closed in another way."""
+        elements = {job_id: array_id for job_id in job_ids if (array_id := array_of(job_id)) is not None}
+        answers: dict[str, str] = {}
+        for array_id in set(elements.values()):
+            state = (await asyncio.to_thread(arrays.get_array, self.store, array_id)).state
+            status = await _status(temporal, array_id)
+            if temporal_is_older and state.is_terminal and status is not WorkflowExecutionStatus.RUNNING:
+                continue
+            if not state.is_terminal or status is not CLOSED_AS[JobState(state.value)]:
+                answers[array_id] = f"its array is {state} in the store, {status.name if status else None} in Temporal"
+        return {job_id: answers[array_id] for job_id, array_id in elements.items() if array_id in answers}
 
     def leftovers(self) -> list[Violation]:
         """Of what must be gone once every job has ended."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpu_platform.domain.contracts import element_id
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.pipelines.pipeline import PipelineRequest
 from tests.chaos import disks, older_databases, partitions, processes, work, wrong_clocks
 from tests.chaos.arena import Arena, Disruption
 from tests.chaos.plan import JobPlan, Step
@@ -49,12 +53,35 @@ async def play(arena: Arena, plan: Sequence[Step]) -> None:
 
 async def _do(arena: Arena, step: Step) -> None:
     if step.job is not None:
-        job = await arena.client.submit(spec_of(step.job, arena.directory))
-        arena.jobs[job.id] = step.job
+        await _submit(arena, step.job)
         return
     # What is refused (the job has just ended, the GPU is busy, the database is away) was not done, and that is all.
     with contextlib.suppress(PlatformError, OSError, SQLAlchemyError):
         await VERBS[step.verb](arena, step.draw)
+
+
+async def _submit(arena: Arena, plan: JobPlan) -> None:
+    spec = spec_of(plan, arena.directory)
+    if plan.in_pipeline:
+        request = PipelineRequest(file=pipeline_file(spec), workdir=str(arena.directory))
+        arena.pipelines[(await arena.client.pipelines.submit(request)).id] = plan
+        return
+    if not plan.elements:
+        arena.jobs[(await arena.client.submit(spec)).id] = plan
+        return
+    array = await arena.client.submit_array(spec, ArraySpec(indices=f"0-{plan.elements - 1}"))
+    arena.jobs.update({element_id(array.id, index): plan for index in range(plan.elements)})
+
+
+def pipeline_file(spec: JobSpec) -> str:
+    """One job, then three that do not wait for each other, then one."""
+    step = {"command": spec.command, "gpus": {"gpus_per_host": 1}, "max_hardware_retries": 1000, "grace_s": 0.5}
+    steps = {
+        "first": step,
+        "each": {**step, "after": "first", "for_each": [0, 1, 2]},
+        "last": {**step, "after": "each"},
+    }
+    return json.dumps({"name": "storm", "steps": steps})
 
 
 def spec_of(plan: JobPlan, directory: Path) -> JobSpec:

@@ -17,6 +17,10 @@ class JobPlan:
     gpus: ResourceRequest = field(default_factory=lambda: ResourceRequest(gpus_per_host=1))
     rank_per: RankPer = RankPer.HOST
     max_retries: int = 0
+    elements: int = 0
+    """Of an array, each of them such a job. 0: a single job."""
+    in_pipeline: bool = False
+    """A pipeline is submitted whose jobs are such."""
 
     @property
     def endless(self) -> bool:
@@ -57,6 +61,11 @@ POWER: Mapping[str, int] = {"power_cut": 1}
 """Alone: whoever else opened the database's files meanwhile would see, and leave, what no disk has."""
 
 
+SINGLE = {"quick": 8, "wide": 2, "gang": 3, "failing": 2, "endless": 3, "forking": 1}
+KINDS = {**SINGLE, "array": 2, "pipeline": 1}
+"""What is submitted -> weight."""
+
+
 def make_plan(
     seed: int,
     seconds: float,
@@ -64,13 +73,14 @@ def make_plan(
     jobs_per_s: float,
     disruptions_per_s: float,
     disruptions: Mapping[str, int] = DISRUPTIONS,
+    kinds: Mapping[str, int] = KINDS,
 ) -> list[Step]:
-    """Both streams are Poisson: every so often, things happen at once."""
+    """``kinds``: of what is submitted. Both streams are Poisson: every so often, things happen at once."""
     dice = random.Random(seed)
     steps: list[Step] = []
     at = 0.0
     while (at := at + dice.expovariate(jobs_per_s)) < seconds:
-        steps.append(Step(at, "submit", dice.random(), _job(dice)))
+        steps.append(Step(at, "submit", dice.random(), _job(dice, kinds)))
     at = 1.0
     while (at := at + dice.expovariate(disruptions_per_s)) < seconds:
         verb = dice.choices(list(disruptions), list(disruptions.values()))[0]
@@ -85,8 +95,8 @@ def only(plan: Sequence[Step], numbers: Collection[int]) -> list[Step]:
     return [step for step in plan if step.job is not None or id(step) in kept]
 
 
-def _job(dice: random.Random) -> JobPlan:
-    kind = dice.choices(["quick", "wide", "gang", "failing", "endless", "forking"], [8, 2, 3, 2, 3, 1])[0]
+def _job(dice: random.Random, kinds: Mapping[str, int]) -> JobPlan:
+    kind = dice.choices(list(kinds), list(kinds.values()))[0]
     seconds = dice.uniform(0.0, 1.5)
     match kind:
         case "wide":
@@ -98,6 +108,11 @@ def _job(dice: random.Random) -> JobPlan:
             return JobPlan(seconds / 3, exit_code=3, max_retries=dice.randint(0, 2))
         case "endless":
             return JobPlan(600, manners=dice.choice([(), ("stubborn",)]))
+        case "array":
+            exit_code = dice.choice([0, 0, 3])
+            return JobPlan(seconds, exit_code, max_retries=dice.randint(0, 1), elements=dice.randint(2, 12))
+        case "pipeline":
+            return JobPlan(seconds / 3, in_pipeline=True)
         case "forking":
             return JobPlan(seconds, manners=("forks",))
         case _:

@@ -9,10 +9,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqlalchemy import select
+
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.pipelines.pipeline import PipelineState
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.store import models
 from tests.chaos.arena import Arena
 from tests.chaos.audit import Audit
 from tests.chaos.checks import Facts, Kind, Violation, find_violations, holds_of
@@ -116,9 +120,11 @@ async def _arena(
 async def settle(arena: Arena) -> list[Violation]:
     """Every job ends, every GPU comes back, and the platform is as good as new."""
     temporal_is_older = arena.log.counts()["older_temporal"] > 0
-    left, ended_at = dict.fromkeys(arena.jobs, ""), time.monotonic()
+    left, ended_at = dict.fromkeys([*arena.jobs, *arena.pipelines], ""), time.monotonic()
     while left:
-        before, left = left, await arena.audit.open_jobs(left, temporal_is_older=temporal_is_older)
+        before = left
+        left = await arena.audit.open_jobs(arena.jobs.keys() & before.keys(), temporal_is_older=temporal_is_older)
+        left |= await _open_pipelines(arena)
         if len(left) < len(before):
             ended_at = time.monotonic()
         elif time.monotonic() - ended_at > STANDSTILL_S:
@@ -127,6 +133,8 @@ async def settle(arena: Arena) -> list[Violation]:
         await asyncio.sleep(0.5)
     if again := await arena.audit.open_jobs(arena.jobs, temporal_is_older=temporal_is_older):
         return [Violation(Kind.HISTORY, f"{job} had ended, and now: {text}") for job, text in again.items()]
+    if wrong := [*await _wrong_pipelines(arena), *await asyncio.to_thread(_unknown_jobs, arena)]:
+        return wrong
     away: dict[str, str] = {}
 
     async def gpus_back() -> bool:
@@ -142,6 +150,41 @@ async def settle(arena: Arena) -> list[Violation]:
     job = await arena.client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
     ended = await arena.client.wait(job.id, timeout_s=20)
     return [] if ended.state is JobState.COMPLETED else [Violation(Kind.LEFTOVER, f"a last job ended {ended.state}")]
+
+
+async def _open_pipelines(arena: Arena) -> dict[str, str]:
+    """Those that have not ended. The jobs of all of them count as submitted."""
+    found: dict[str, str] = {}
+    for pipeline_id, plan in arena.pipelines.items():
+        pipeline = await arena.client.pipelines.get(pipeline_id)
+        jobs = [one.job_id for step in pipeline.steps for one in step.jobs if one.job_id is not None]
+        arena.jobs.update(dict.fromkeys(jobs, plan))
+        if pipeline.state is PipelineState.RUNNING:
+            found[pipeline_id] = f"{pipeline.state}: " + ", ".join(f"{one.name} {one.state}" for one in pipeline.steps)
+    return found
+
+
+async def _wrong_pipelines(arena: Arena) -> list[Violation]:
+    """Nobody stops their jobs, and none of these fails by itself."""
+    wrong: list[Violation] = []
+    for pipeline_id in arena.pipelines:
+        pipeline = await arena.client.pipelines.get(pipeline_id)
+        jobs = {step.name: [one.state for one in step.jobs] for step in pipeline.steps}
+        expected = {name: [JobState.COMPLETED] * number for name, number in (("first", 1), ("each", 3), ("last", 1))}
+        if pipeline.state is not PipelineState.COMPLETED or jobs != expected:
+            wrong.append(Violation(Kind.HISTORY, f"pipeline {pipeline_id} is {pipeline.state}: {jobs}"))
+    return wrong
+
+
+def _unknown_jobs(arena: Arena) -> list[Violation]:
+    """Jobs that nobody has submitted: a pipeline may have submitted a step twice."""
+    with arena.audit.store.read() as session:
+        found = session.execute(select(models.job.c.id, models.job.c.name)).all()
+    return [
+        Violation(Kind.JOB_UNKNOWN, f"nobody submitted {row.id} {row.name}")
+        for row in found
+        if row.id not in arena.jobs
+    ]
 
 
 async def _ranks_gone(directory: Path) -> None:

@@ -45,11 +45,13 @@ class Survival:
 
     @property
     def submissions(self) -> int:
-        return sum(step.job is not None for step in self.plan)
+        """How many jobs were submitted, elements of arrays and jobs of pipelines among them."""
+        plans = [step.job for step in self.plan if step.job is not None]
+        return sum(5 if plan.in_pipeline else max(1, plan.elements) for plan in plans)
 
     @property
     def disruptions(self) -> int:
-        return len(self.plan) - self.submissions
+        return sum(step.job is None for step in self.plan)
 
 
 async def short_storm(directory: Path, database: str, seed: int, *, without: Collection[str] = ()) -> Survival:

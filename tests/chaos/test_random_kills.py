@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import power_cut
-from tests.chaos.plan import OLDER, POWER, make_plan
+from tests.chaos.plan import OLDER, POWER, SINGLE, make_plan
 from tests.chaos.survival import disruptions, seed_or, survive
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -64,6 +64,6 @@ async def test_a_storm_of_power_cuts(tmp_path: Path) -> None:
 async def test_a_storm_of_older_databases(tmp_path: Path, database: str) -> None:
     """Each is restored, one at a time, to a copy that is up to 20 s old."""
     seed = seed_or(random.randrange(10**6))
-    plan = make_plan(seed, SECONDS, jobs_per_s=1, disruptions_per_s=0.05, disruptions=OLDER)
+    plan = make_plan(seed, SECONDS, jobs_per_s=1, disruptions_per_s=0.05, disruptions=OLDER, kinds=SINGLE)
     survival = await survive(tmp_path, seed, plan, database, shrink_runs=SHRINK_RUNS)
     assert survival.violations == [], survival

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import resource
 import shutil
 import struct
 import sys
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -29,8 +31,11 @@ from gpu_platform.hosts.isolation import isolation, privileges
 from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
 from gpu_platform.hosts.isolation.filters import seccomp, system_calls
 from gpu_platform.hosts.isolation.jail import Jail
+from gpu_platform.hosts.isolation.orders import RankOrder
 from gpu_platform.hosts.isolation.passwd import HOLDER_UID, Account, is_account
 from gpu_platform.hosts.processes.spawner_client import _PROGRAM
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.lock_watch import wait_released
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.hosts_rig import HostRig
@@ -379,7 +384,7 @@ def test_our_own_processes_cannot_be_read_by_others_of_their_user() -> None:
         assert file.read() == "65534 0", "proc(5): what belongs to root there is readable by root alone"
 
 
-async def test_the_spawner_is_hidden_from_ranks_that_run_as_its_user() -> None:
+async def test_spawner_and_idle_supervisors_are_hidden_from_ranks_that_run_as_their_user() -> None:
     root = str(Path(gpu_platform.__file__).parent.parent)
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-I", "-S", "-c"]
     look = await asyncio.create_subprocess_exec(*as_nobody, f"open({root + '/pyproject.toml'!r})", stderr=-3)
@@ -390,9 +395,28 @@ async def test_the_spawner_is_hidden_from_ranks_that_run_as_its_user() -> None:
         await eventually(lambda: status_of(process.pid)["Name"] == "gpu-spawner", "the spawner")
         await eventually(lambda: os.stat(f"/proc/{process.pid}/environ").st_uid == 0, "a hidden process")
         assert status_of(process.pid)["Uid"].split()[0] == "65534"
+        # The memory of a supervisor that has run a rank may still have the rank's environment.
+        supervisor = await run_rank(process)
+        assert os.stat(f"/proc/{supervisor}/environ").st_uid == 0
+        assert status_of(supervisor)["Uid"].split()[0] == "65534"
     finally:
         process.kill()
         await process.wait()
+
+
+async def run_rank(spawner: asyncio.subprocess.Process) -> int:
+    """Run `true` through a spawner that runs as nobody. Returns the pid of the supervisor, which is idle then."""
+    with tempfile.TemporaryDirectory() as place:  # pytest's directories are for their owner only
+        os.chown(place, 65534, 65534)
+        order = RankOrder(f"{place}/rank-0", place, ["true"], {"TOKEN": "x", "PATH": os.defpath}, None, "box", 4096, 2)
+        body = json.dumps(order.to_json()).encode()
+        assert spawner.stdin is not None
+        assert spawner.stdout is not None
+        spawner.stdin.write(len(body).to_bytes(4) + (1).to_bytes(4) + bytes([True]) + body)
+        assert json.loads(await spawner.stdout.readline())["status"] == "started"
+        await eventually(lambda: os.path.exists(f"{place}/rank-0/{records.EXIT}"), "the end of the rank")
+        await wait_released(f"{place}/rank-0")
+        return json.loads(Path(f"{place}/rank-0/{records.LOCK}").read_text())["pid"]
 
 
 @pytest.fixture

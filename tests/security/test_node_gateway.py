@@ -242,6 +242,7 @@ async def test_every_method_that_a_host_does_not_need_is_refused(evil: Host, tem
         "RespondActivityTaskCanceled",
         "RespondActivityTaskCompleted",
         "RespondActivityTaskFailed",
+        "RespondActivityTaskFailedById",
         "ShutdownWorker",
         "SignalWithStartWorkflowExecution",
         "SignalWorkflowExecution",

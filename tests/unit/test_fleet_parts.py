@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
@@ -18,6 +19,7 @@ from workers.fleet.http import FleetHttp
 from workers.fleet.spec import FleetSpec
 from workers.fleet.transport import LocalTransport
 from workers.node.members import MemberLists
+from workers.node.peer_votes import PeerVotes, votes_route
 
 
 def test_the_hosts_of_a_fleet() -> None:
@@ -109,6 +111,21 @@ async def test_each_host_answers_at_its_own_port() -> None:
             assert [(await http.get(port.url)).text for port in (first, second)] == ["one", "two"]
             second.answer_with(None)
             assert [(await http.get(port.url)).status_code for port in (first, second)] == [200, 503]
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_hosts_of_a_fleet_ask_each_other_for_votes() -> None:
+    http = FleetHttp()
+    port = http.add_host()
+    port.answer_with(lambda: Starlette(routes=[votes_route(lambda: {"rack2": 3.5})]))
+    serving = asyncio.create_task(http.run())
+    try:
+        peers = PeerVotes("rack1")
+        peers.know([Member(name="rack1", url="http://127.0.0.1:1"), Member(name="rack2", url=port.url)])
+        async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as client:
+            assert await peers.ask(client, 5.0) == {"rack2": 3.5}
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -74,4 +74,6 @@ async def _exchange(connection: _Connection, message: bytes) -> tuple[httpx.Resp
     named = dict(headers)
     content = await reader.readexactly(int(named.get(b"content-length", b"0")))
     keep = named.get(b"connection", b"keep-alive") != b"close"
-    return httpx.Response(int(first.split(b" ", 2)[1]), headers=headers, content=content), keep
+    # As a stream: a response that is made of its content cannot be read in pieces any more.
+    response = httpx.Response(int(first.split(b" ", 2)[1]), headers=headers, stream=httpx.ByteStream(content))
+    return response, keep

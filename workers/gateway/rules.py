@@ -23,6 +23,7 @@ from temporalio.api.workflowservice.v1 import (
     RecordWorkerHeartbeatRequest,
     RespondActivityTaskCanceledRequest,
     RespondActivityTaskCompletedRequest,
+    RespondActivityTaskFailedByIdRequest,
     RespondActivityTaskFailedRequest,
     ShutdownWorkerRequest,
     SignalWithStartWorkflowExecutionRequest,
@@ -31,7 +32,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from activities.job_signals import element_signal
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue, watch_id
 from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 
 M = TypeVar("M", bound=Message)
@@ -102,6 +103,7 @@ class Rules:
             SERVICE + "RespondActivityTaskFailed": self._of_task(
                 RespondActivityTaskFailedRequest, "failure", "last_heartbeat_details"
             ),
+            SERVICE + "RespondActivityTaskFailedById": self._watch_again,
             SERVICE + "RespondActivityTaskCanceled": self._of_task(RespondActivityTaskCanceledRequest, "details"),
             SERVICE + "SignalWorkflowExecution": self._signal,
             SERVICE + "SignalWithStartWorkflowExecution": self._remediate,
@@ -161,6 +163,15 @@ class Rules:
             return sent.SerializeToString()
 
         return check
+
+    async def _watch_again(self, call: Call) -> bytes:
+        """A host may only say that a watch of its own has failed. Then Temporal repeats it."""
+        asked = self._read(RespondActivityTaskFailedByIdRequest, call)
+        of_host, _, attempt = asked.activity_id.rpartition("-")
+        if not attempt.isdigit() or asked.activity_id != watch_id(call.host, int(attempt)):
+            raise Refused(f"{of_host!r} is no watch of its own")
+        fields = ("namespace", "workflow_id", "run_id", "activity_id", "failure", "identity")
+        return _only(asked, *fields).SerializeToString()
 
     async def _signal(self, call: Call) -> bytes:
         asked = self._read(SignalWorkflowExecutionRequest, call)

@@ -62,7 +62,7 @@ from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
-from workers.node.interrupted_watches import repeat_watches
+from workers.node.interrupted_watches import InterruptedWatches
 from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
@@ -185,8 +185,12 @@ async def run_activities(
     worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
     # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
     faults.client = client
-    await repeat_watches(client, agent)
-    await run_worker(settings, client, worker)
+    watches = InterruptedWatches(agent.host, agent.attempts, agent.watched)
+    await watches.look(client, at_once=True)
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(watches.run(faults))
+        await run_worker(settings, client, worker)
+        looking.cancel()
 
 
 class Connection(Protocol):

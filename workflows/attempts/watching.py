@@ -8,7 +8,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 from activities.node.watch import WatchActivities
-from gpu_platform.domain.contracts import node_task_queue
+from gpu_platform.domain.contracts import node_task_queue, watch_id
 from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, RankExit, WatchRequest
 from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.states import JobState
@@ -19,10 +19,12 @@ from workflows.attempts.failures import rank_failure
 from workflows.steps import cut_summary, until
 
 
-async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress) -> Ending:
-    """Watch all ranks until the attempt ends. Returns how it ended. Counts what it costs the job in ``progress``."""
+async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress, *, named: bool) -> Ending:
+    """Watch all ranks until the attempt ends. Returns how it ended. Counts what it costs the job in ``progress``.
+
+    ``named``: see ``JobInput.named_watches``."""
     spec = attempt.spec
-    watches = [_start_watch(attempt, plan) for plan in plans]
+    watches = [_start_watch(attempt, plan, named=named) for plan in plans]
 
     def settled() -> bool:
         done = [watch for watch in watches if watch.done()]
@@ -54,11 +56,12 @@ def completed(attempt: Attempt, exits: list[HostExits]) -> Ending:
     return Ending(state=JobState.COMPLETED, exit_code=0)
 
 
-def _start_watch(attempt: Attempt, plan: HostPlan) -> workflow.ActivityHandle[HostExits]:
+def _start_watch(attempt: Attempt, plan: HostPlan, *, named: bool) -> workflow.ActivityHandle[HostExits]:
     return workflow.start_activity_method(
         WatchActivities.watch_ranks,
         WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks]),
         task_queue=node_task_queue(plan.host),
+        activity_id=watch_id(plan.host, attempt.key.attempt) if named else None,
         summary=cut_summary(f"Health watch on {plan.host}"),
         **policies.WATCH,
     )

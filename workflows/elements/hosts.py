@@ -33,6 +33,10 @@ class ElementHosts:
     def __init__(self, runs: Callable[[Element], None], ended: Callable[[Element, EndAttempt], None]) -> None:
         self._runs, self._ended = runs, ended
         self._tasks: set[asyncio.Task[None]] = set()
+        self._launching: set[str] = set()
+        """Hosts on which a launch is under way."""
+        self._ready: dict[str, list[tuple[Element, HostPlan]]] = {}
+        """Host -> elements that are launched there next. So short elements come in large batches."""
         self._looks: dict[str, int] = {}
         """Host -> how often something has happened to its elements that their watches must look at."""
         self._busy = 0
@@ -48,14 +52,19 @@ class ElementHosts:
 
     def launch(self, started: Sequence[tuple[Element, HostPlan]]) -> None:
         """Launch elements that hold their places."""
-        by_host: dict[str, list[tuple[Element, HostPlan]]] = {}
         for element, plan in started:
             element.standing = Standing.LAUNCHES
             element.ranks = [rank.rank for rank in plan.ranks]
             element.attempt.may_run = True
-            by_host.setdefault(plan.host, []).append((element, plan))
-        for host, batch in by_host.items():
-            self._begin(self._launch(host, batch), busy=True)
+            self._ready.setdefault(plan.host, []).append((element, plan))
+        if not workflow.patched("one-launch-on-a-host"):
+            ready, self._ready = self._ready, {}
+            for host, batch in ready.items():
+                self._begin(self._launch(host, batch), busy=True)
+            return
+        for host in [host for host in self._ready if host not in self._launching]:
+            self._launching.add(host)
+            self._begin(self._launch_all(host), busy=True)
 
     def watch(self, elements: Sequence[Element]) -> None:
         """Watch elements whose ranks run."""
@@ -69,6 +78,14 @@ class ElementHosts:
     def look(self, element: Element) -> None:
         """A signal came for the element: its watch must look at it."""
         self._looks[element.host] = self._looks.get(element.host, 0) + 1
+
+    async def _launch_all(self, host: str) -> None:
+        """Launch what is ready on the host, one batch after the other."""
+        try:
+            while batch := self._ready.pop(host, None):
+                await self._launch(host, batch)
+        finally:
+            self._launching.discard(host)
 
     async def _launch(self, host: str, batch: list[tuple[Element, HostPlan]]) -> None:
         request = ElementsLaunch(plans=[plan for _, plan in batch])

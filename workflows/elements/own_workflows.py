@@ -62,6 +62,7 @@ class OwnWorkflows:
             progress=own.progress,
             waits_until=own.waits_until,
             takes_over=own.takes_over,
+            named_watches=True,
         )
         self._starting += 1
         try:

@@ -160,6 +160,30 @@ class Gpu(BaseModel):
     reset_count: int = 0
 
 
+class GpuCount(BaseModel):
+    """How many GPUs of one state there are on hosts of one state."""
+
+    state: GpuState
+    host_state: HostState
+    count: int
+
+
+class HostCount(BaseModel):
+    """How many hosts of one state there are."""
+
+    state: HostState
+    lost_with: str | None = None
+    """Only of LOST hosts that were lost together: with what, e.g. ``lost with leaf leaf-1 (32 of 32 hosts)``."""
+    count: int
+
+
+class ClusterCounts(BaseModel):
+    """The cluster at a glance: counted by the database, whatever its size."""
+
+    hosts: list[HostCount]
+    gpus: list[GpuCount]
+
+
 class GpuHealth(BaseModel):
     """Current measurements of a GPU. None: this GPU or driver does not report the value."""
 

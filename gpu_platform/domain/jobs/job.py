@@ -34,6 +34,8 @@ class JobInput(BaseModel):
     takes_over: Annotated[bool, Field(alias="begin_again")] = False
     """Temporal lost the job's workflow, and this one takes over. The job's row says how far it got, and what must be
     undone first."""
+    named_watches: bool = False
+    """Its watches have names (``watch_id``). False: the release that started the workflow gave them none."""
 
 
 class JobProgress(BaseModel):

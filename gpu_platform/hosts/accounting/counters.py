@@ -43,13 +43,14 @@ def read_counters(rank: RankProcess, jail: Jail | None, table: ProcessTable, *, 
         cgroup = jail.cgroup.child(f"rank-{rank.rank}")
         io = sum(_io_bytes(pid) for pid in cgroup.processes()) if with_io else 0
         return Counters(cgroup.cpu_s(), cgroup.memory_bytes(), io, output)
-    supervisor = rank.supervisor
+    supervisor = _supervisor(rank, table)
     if supervisor is None:
         return None
     living = descendants([supervisor.pid], table.all())
     reads = [read for process in living if (read := _times_and_rss(process)) is not None]
     inherited = _times_and_rss(supervisor)
-    cpu_s = sum(own + waited for own, waited, _ in reads) + (inherited[1] if inherited else 0.0)
+    before = rank.reaped_cpu_s
+    cpu_s = sum(own + waited for own, waited, _ in reads) + (max(0.0, inherited[1] - before) if inherited else 0.0)
     io = sum(_io_bytes(process.pid) for process in living) if with_io else 0
     return Counters(cpu_s, sum(rss for _, _, rss in reads), io, output)
 
@@ -58,8 +59,19 @@ def rank_pids(rank: RankProcess, jail: Jail | None, table: ProcessTable) -> set[
     """Pids of the rank's processes in the host's PID namespace."""
     if jail is not None:
         return jail.cgroup.child(f"rank-{rank.rank}").processes()
-    supervisor = rank.supervisor
+    supervisor = _supervisor(rank, table)
     return set() if supervisor is None else {process.pid for process in descendants([supervisor.pid], table.all())}
+
+
+def _supervisor(rank: RankProcess, table: ProcessTable) -> Process | None:
+    """The supervisor of a plain process, if it had this rank when the table was read: it may have had another one.
+    That shows by the rank's main process, which is its child for as long as the rank lasts. If only others of the rank
+    are left, nothing is counted any more: they are about to be killed."""
+    main, supervisor = rank.main_process, rank.supervisor
+    if main is None or supervisor is None:
+        return None
+    stat = table.all().get(main.pid)
+    return supervisor if stat is not None and (stat.process, stat.parent) == (main, supervisor.pid) else None
 
 
 class ProcessTable:

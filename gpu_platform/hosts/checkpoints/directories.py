@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 from pathlib import Path
 
 SHOWN_FILE, _SHOWN_DIRECTORY = 0o644, 0o755
@@ -14,8 +14,12 @@ def make_shown_directory(path: Path) -> None:
 
     Directories that exist keep their modes: who may enter the root is the operator's decision.
     """
-    missing = [one for one in (path, *path.parents) if not one.exists()]
-    for one in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            one.mkdir(_SHOWN_DIRECTORY)
-            one.chmod(_SHOWN_DIRECTORY)
+    try:
+        os.mkdir(path, _SHOWN_DIRECTORY)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        make_shown_directory(path.parent)
+        make_shown_directory(path)
+        return
+    os.chmod(path, _SHOWN_DIRECTORY)

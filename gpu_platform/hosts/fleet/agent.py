@@ -145,11 +145,6 @@ class FleetAgent(HostAgent):
             return []
         return super().checkpoints(real)
 
-    def note_watch(self, key: AttemptKey, token: bytes) -> None:
-        """See :meth:`HostAgent.note_watch`. Ranks of simulated duration end with this process: nobody watches later."""
-        if self.simulated.get(key) is None:
-            super().note_watch(key, token)
-
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """See :meth:`HostAgent.stopped_because`."""
         attempt = self.simulated.get(key)

@@ -39,9 +39,10 @@ class SimulatedGpu:
 
     def living(self) -> list[int]:
         """Pids that compute on it."""
-        if self.processes:
-            self.processes = {process for process in self.processes if is_alive(process)}
-        return sorted(process.pid for process in self.processes)
+        found = tuple(self.processes)  # other threads add processes meanwhile
+        ended = [process for process in found if not is_alive(process)]
+        self.processes.difference_update(ended)
+        return sorted({process.pid for process in found} - {process.pid for process in ended})
 
 
 class SimulatedGpus:

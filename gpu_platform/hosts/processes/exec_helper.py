@@ -22,14 +22,9 @@ from typing import Any, NamedTuple, NoReturn
 from gpu_platform.hosts.isolation import privileges
 from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.isolation.orders import BadOrder, ExecOrder, RankOrder
-from gpu_platform.hosts.processes.supervisor import (
-    become_subreaper,
-    execute,
-    exit_code,
-    explain,
-    kill_descendants,
-    name_process,
-)
+from gpu_platform.hosts.processes.descendants import Descendants
+from gpu_platform.hosts.processes.starting import execute, explain
+from gpu_platform.hosts.processes.supervisor import become_subreaper, exit_code, name_process
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, open_process, read_stat
 
@@ -70,7 +65,7 @@ def main(control_fd: int) -> None:
             traceback.print_exc(file=file)
         _send(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
     # Another program may hold a copy of the lock's descriptor, and with it the lock. So the file itself is removed.
-    if kill_descendants():
+    if Descendants().kill():
         os.unlink(os.path.join(order.rank_dir, name))
 
 
@@ -86,7 +81,7 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     rank_dir = order.rank_dir
     started = records.read_record(os.path.join(rank_dir, records.STARTED))
     rank = None
-    if started is not None and started["boot_id"] == boot_id():
+    if started is not None and started["boot_id"] == boot_id() and started.get("pid_known", True):
         rank = open_process(Process(started["pid"], started["started"]))
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
     # Checked after the lock was taken, as a supervisor does: either stop sees the lock, or we see that it closed.
@@ -113,11 +108,11 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
         os.close(terminal.slave)
     reason = _watch(program, rank, control)
     if reason is not None:
-        kill_descendants()
+        Descendants().kill()
         _send(control, {"status": "exited", "exit_code": 128 + 9, "reason": reason})
         return
     code = _wait(program)
-    kill_descendants()
+    Descendants().kill()
     _send(control, {"status": "exited", "exit_code": code, "reason": None})
 
 

@@ -36,13 +36,17 @@ class LogRead(NamedTuple):
 def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) -> LogRead:
     """Read up to ``limit`` bytes of a rank's log from ``offset`` (negative: from the end).
 
-    Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` if it was removed.
+    Raises ``FileNotFoundError`` while the rank was not started, :class:`NotFound` if its log was removed.
     """
     directory = paths.rank_dir(home, key, rank)
     try:
         found = rank_log.read_log(str(directory), offset, limit)
     except FileNotFoundError:
-        removed = records.read_record(str(paths.attempt_dir(home, key) / records.LOGS_REMOVED))
+        attempt = paths.attempt_dir(home, key)
+        removed = records.read_record(str(attempt / records.LOGS_REMOVED))
+        forgotten = (attempt / records.CLOSED).exists() and not (attempt / records.PLAN).exists()
+        if removed is None and (forgotten or (directory / records.STARTED).exists()):
+            return LogRead(b"", 0, 0)  # it has written nothing
         if removed is None:
             raise
         when = datetime.fromtimestamp(removed["at_ms"] / 1000, UTC)

@@ -81,8 +81,8 @@ def is_full(directory: str, wanted_bytes: int = 0) -> bool:
 
 
 class LogWriter:
-    """Appends to the log in ``directory``. It never raises: bytes that do not fit on the disk are lost, and the log
-    says so."""
+    """Appends to the log in ``directory``, which begins with the first output. It never raises: bytes that do not fit
+    on the disk are lost, and the log says so."""
 
     def __init__(self, directory: str, bounds: LogBounds) -> None:
         self._directory = directory
@@ -93,13 +93,19 @@ class LogWriter:
         self._at_line_start = True
         there = segments(directory)
         self._start = there[-1][0] if there else 0
-        self._fd = self._open()
-        self._size = os.fstat(self._fd).st_size
+        self._fd = -1
+        self._size = os.stat(there[-1][1]).st_size if there else 0
 
     def write(self, data: bytes) -> None:
         """Append to the log. If the disk is full, the bytes are lost and nothing is raised."""
         with self._lock:
             self._write(data)
+
+    def close(self) -> None:
+        """Nothing is written after this."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -122,6 +128,11 @@ class LogWriter:
     def _append(self, data: bytes) -> None:
         if is_full(self._directory, len(data)):
             return self._lose(len(data), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if self._fd < 0:
+            try:
+                self._fd = self._open()
+            except OSError as error:
+                return self._lose(len(data), error)
         if self._lost and data:
             note = f"\ngpu-platform: {self._lost} bytes of output are missing here: {self._why}\n".encode()
             try:
@@ -152,7 +163,8 @@ class LogWriter:
         except OSError:
             self._start = before[1]
             raise
-        os.close(before[0])
+        if before[0] >= 0:
+            os.close(before[0])
         self._size = 0
         for _, path in segments(self._directory)[: -self._bounds.files]:
             os.unlink(path)
@@ -184,17 +196,19 @@ class LogPump:
         """Append a line of the platform. It comes after all that the rank wrote before."""
         os.write(self.write_end, f"gpu-platform: {text}\n".encode())
 
-    def finish(self, timeout_s: float) -> None:
+    def finish(self, timeout_s: float) -> bool:
         """Wait until every process that wrote to the pipe is gone and all output is in the log, at most
-        ``timeout_s``. No note may follow."""
+        ``timeout_s``. No note may follow. False: the time was up first."""
         os.close(self.write_end)
-        self._over.acquire(timeout=timeout_s)
+        return self._over.acquire(timeout=timeout_s)
 
     def _run(self) -> None:
         try:
             while data := os.read(self._out, READ_BYTES):
                 self._writer.write(data)
         finally:
+            os.close(self._out)
+            self._writer.close()
             self._over.release()
 
 

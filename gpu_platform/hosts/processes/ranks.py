@@ -13,6 +13,7 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import RankExit, RankStarted
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.lock_watch import wait_released
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
 
 VANISHED_CODE = 128 + 9
@@ -30,8 +31,13 @@ class RankProcess:
 
     @property
     def started(self) -> RankStarted | None:
-        """The start record. None: the rank did not execute its program yet."""
+        """The start record. None: the rank did not execute its program yet.
+
+        If its supervisor was killed just then, nobody knows whether it did. The pid is that of the supervisor then.
+        """
         record = self._read(records.STARTED)
+        if record is not None and not _knows_pid(record):
+            record = None if self.is_locked else self._read(records.STARTED)
         if record is None:
             return None
         return RankStarted(rank=self.rank, host=self.host, pid=record["pid"], started_at_ms=record["started_at_ms"])
@@ -59,7 +65,7 @@ class RankProcess:
 
     @property
     def is_locked(self) -> bool:
-        """True while a supervisor of this rank lives."""
+        """True while a supervisor has this rank: until it has ended, and what it left was killed."""
         return records.is_locked(str(self.directory))
 
     @property
@@ -70,7 +76,7 @@ class RankProcess:
 
     @property
     def supervisor(self) -> Process | None:
-        """The living supervisor's process."""
+        """The process of the supervisor that has this rank. It may take another rank after this one."""
         record = self._read(records.LOCK) if self.is_locked else None
         return _process(record)
 
@@ -83,8 +89,21 @@ class RankProcess:
     @property
     def main_process(self) -> Process | None:
         """The rank's own process while it lives, supervised or not."""
-        process = _process(self._read(records.STARTED))
+        record = self._read(records.STARTED)
+        process = _process(record) if record is not None and _knows_pid(record) else None
         return process if process is not None and is_alive(process) else None
+
+    @property
+    def may_execute_unseen(self) -> bool:
+        """True if its supervisor was killed while it started the rank: then nothing but its environment names it."""
+        record = self._read(records.STARTED)
+        return record is not None and not _knows_pid(record) and not self.is_locked and self.ended is None
+
+    @property
+    def reaped_cpu_s(self) -> float:
+        """CPU seconds that its supervisor had inherited from earlier ranks before it took this one."""
+        record = self._read(records.LOCK)
+        return 0.0 if record is None else record.get("reaped_cpu_s", 0.0)
 
     async def wait_started(self) -> None:
         """Wait until its supervisor writes ``started.json`` or ends. Either takes milliseconds."""
@@ -96,19 +115,16 @@ class RankProcess:
 
     @property
     def is_launching(self) -> bool:
-        """True while a supervisor lives and the rank has not executed its program yet."""
-        return self.is_locked and self._read(records.STARTED) is None
+        """True while a supervisor has the rank and its start is not recorded yet."""
+        return self.started is None and self.is_locked
 
     async def wait_ended(self) -> RankExit:
-        """Wait, without polling, until the supervisor is gone. Returns how the rank ended."""
-        await self.wait_started()
-        supervisor = self.supervisor
-        if supervisor is not None:
-            await wait_all_ended([supervisor])
+        """Wait, without polling, until its supervisor is done with it or gone. Returns how the rank ended."""
+        await wait_released(str(self.directory))
         return self.exit_now()
 
     def exit_now(self) -> RankExit:
-        """How the rank ended, given that its supervisor is gone."""
+        """How the rank ended, given that no supervisor has it."""
         return self.ended or RankExit(
             rank=self.rank,
             host=self.host,
@@ -118,10 +134,17 @@ class RankProcess:
         )
 
     def _exec_locks(self) -> list[str]:
-        return [path.name for path in self.directory.glob(f"{records.EXEC_PREFIX}*")]
+        try:
+            return [name for name in os.listdir(self.directory) if name.startswith(records.EXEC_PREFIX)]
+        except FileNotFoundError:
+            return []
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        return records.read_record(str(self.directory / name))
+        return records.read_record(f"{self.directory}/{name}")
+
+
+def _knows_pid(started: dict[str, Any]) -> bool:
+    return started.get("pid_known", True)
 
 
 def _process(record: dict[str, Any] | None) -> Process | None:

@@ -1,9 +1,13 @@
 """A small fork server: starting a rank costs a fork, not the start of a Python program.
 
 It is single-threaded and imports little, so its forks are quick, small and safe; the node
-worker (threads, Temporal, NVML) must not fork. Orders (``isolation/orders.py``) come on stdin, each a length of
-four bytes and JSON; answers go to stdout, one line each, written by the supervisors themselves.
-It ends when the node worker is gone. Supervisors do not need it once they run.
+worker (threads, Temporal, NVML) must not fork. Orders (``isolation/orders.py``) come on stdin, each a head
+and JSON; answers go to stdout, one line each. Nobody else has these two pipes: a supervisor
+answers through a socket of its own.
+
+A supervisor that is done with its rank may say that it is idle (``supervisor``): it gets the next order of a rank
+without a jail, which saves a fork and the copies of pages after it. The spawner ends when the node worker is gone. Idle
+supervisors end with it, the others when they are done; they do not need it.
 """
 
 from __future__ import annotations
@@ -14,25 +18,35 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
 from gpu_platform.hosts.isolation import privileges
 from gpu_platform.hosts.isolation.filters import seccomp
 from gpu_platform.hosts.isolation.jail import create_jail
-from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, RankOrder, parse_order
-from gpu_platform.hosts.processes.supervisor import Reply, name_process, supervise
+from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, parse_order
+from gpu_platform.hosts.processes.supervisor import become_supervisor, name_process, supervise
 from gpu_platform.hosts.system.process_tree import boot_id
 
 ORDERS, ANSWERS = 0, 1
+HEAD_BYTES = 9
+"""Before an order: its length and its number, of four bytes each, and whether it is one of a rank without a jail."""
+MAX_IDLE = 16
+"""How many supervisors may wait for an order. Each has a few MiB of its own."""
+IDLE_S = 5.0
+"""How long one waits."""
 _MESSAGE_CHARACTERS = 500
-"""A character needs at most six bytes in JSON. So an answer is shorter than PIPE_BUF, and lines do not mix
-(pipe(7))."""
+MAX_PASSED_BYTES = 64 * 1024
+"""Longer orders get a new supervisor, because they may fit into no message of a socket."""
+_CHANNEL = 3
+_IDLE = b"idle"
 
 
 def main() -> None:
-    """Take orders and fork a process for each, until the node worker is gone."""
+    """Take orders and have a process carry out each, until the node worker is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is meant for the node worker
     name_process(b"gpu-spawner")
     privileges.hide_memory()
@@ -42,38 +56,100 @@ def main() -> None:
         with contextlib.suppress(OSError):  # no libseccomp: then ranks here are plain processes
             seccomp.program()  # for the same reason
     gc.freeze()  # objects that exist now are never collected, so forks share their pages
-    poll = select.poll()
-    poll.register(ORDERS, select.POLLIN)
-    running: dict[int, tuple[int, int]] = {}  # pidfd -> (pid of the supervisor, number of the order)
-    while True:
-        for fd, _ in poll.poll():
-            if fd == ORDERS:
-                message = _read_message()
-                if message is None:
-                    return
-                number, order = message
-                pid = os.fork()
-                if pid == 0:
-                    _become_supervisor(number, order)
-                pidfd = os.pidfd_open(pid)
-                running[pidfd] = (pid, number)
-                poll.register(pidfd, select.POLLIN)
-            else:
-                poll.unregister(fd)
-                os.close(fd)
-                pid, number = running.pop(fd)
-                os.waitpid(pid, 0)
-                _answer(number, {"status": "ended"})
+    _Spawner().serve()
 
 
-def _read_message() -> tuple[int, object] | None:
-    """The number of an order, and the order as it arrived. None if the node worker is gone."""
-    head = _read_exactly(4)
-    body = _read_exactly(int.from_bytes(head)) if head else None
-    if not body:
-        return None
-    message = json.loads(body)
-    return int(message["number"]), message["order"]
+class _Child:
+    """A process that carries out an order, or waits for one. It is gone when its end of the channel is closed."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid, self.channel = pid, channel
+        self.number: int | None = None
+        """Of the order that has no answer yet."""
+        self.idle_since = 0.0
+
+
+class _Spawner:
+    def __init__(self) -> None:
+        self._children: dict[int, _Child] = {}  # by descriptor of the channel
+        self._idle: list[_Child] = []  # the one that waits longest comes first
+        self._poll = select.poll()
+        self._poll.register(ORDERS, select.POLLIN)
+
+    def serve(self) -> None:
+        """Return when the node worker is gone."""
+        while True:
+            for fd, _ in self._poll.poll(self._dismiss()):
+                if fd == ORDERS:
+                    if not self._take_order():
+                        return
+                else:
+                    self._hear(self._children[fd])
+
+    def _take_order(self) -> bool:
+        """False: the node worker is gone."""
+        head = _read_exactly(HEAD_BYTES)
+        body = _read_exactly(int.from_bytes(head[:4])) if head else None
+        if head is None or body is None:
+            return False
+        number = int.from_bytes(head[4:8])
+        if head[8] and len(body) <= MAX_PASSED_BYTES:
+            while self._idle:
+                child = self._idle.pop()
+                child.number = number
+                with contextlib.suppress(OSError):  # it was killed; its end of the channel says so, too
+                    child.channel.send(body)
+                    return True
+                child.number = None
+        self._fork(number, body)
+        return True
+
+    def _fork(self, number: int, body: bytes) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            _become_child(theirs.fileno(), body)
+        theirs.close()
+        child = _Child(pid, ours)
+        child.number = number
+        self._children[ours.fileno()] = child
+        self._poll.register(ours.fileno(), select.POLLIN)
+
+    def _hear(self, child: _Child) -> None:
+        try:
+            message = child.channel.recv(MAX_PASSED_BYTES)
+        except ConnectionResetError:  # it was killed before it read its order
+            message = b""
+        if message == _IDLE:
+            child.idle_since = time.monotonic()
+            self._idle.append(child)
+        elif message:
+            self._answer(child, message)
+        else:
+            self._poll.unregister(child.channel)
+            del self._children[child.channel.fileno()]
+            child.channel.close()
+            if child in self._idle:
+                self._idle.remove(child)
+            os.waitpid(child.pid, 0)
+            self._answer(child, b'{"status": "ended"}')
+
+    def _answer(self, child: _Child, answer: bytes) -> None:
+        """Send the answer to the order, if it has none yet."""
+        if child.number is None:
+            return
+        line = b'{"number": %d, %s\n' % (child.number, answer[1:])
+        child.number = None
+        with contextlib.suppress(BrokenPipeError):  # the node worker is gone; its successor reads the records
+            os.write(ANSWERS, line)
+
+    def _dismiss(self) -> float | None:
+        """End supervisors that are too many or wait too long. Returns when to look again, in milliseconds."""
+        now = time.monotonic()
+        while self._idle and (len(self._idle) > MAX_IDLE or now - self._idle[0].idle_since >= IDLE_S):
+            with contextlib.suppress(OSError):  # it was killed
+                self._idle.pop(0).channel.shutdown(socket.SHUT_WR)
+        return (self._idle[0].idle_since + IDLE_S - now) * 1000 if self._idle else None
 
 
 def _read_exactly(size: int) -> bytes | None:
@@ -86,47 +162,52 @@ def _read_exactly(size: int) -> bytes | None:
     return bytes(parts)
 
 
-def _answer(number: int, answer: dict[str, Any]) -> None:
-    line = json.dumps({"number": number, **answer}).encode() + b"\n"
-    with contextlib.suppress(BrokenPipeError):  # the node worker is gone; its successor reads the records
-        os.write(ANSWERS, line)
-
-
-def _become_supervisor(number: int, message: object) -> NoReturn:
-    def reply(answer: dict[str, Any]) -> None:
-        if "failure" in answer:
-            answer = {
-                **answer,
-                "failure": {**answer["failure"], "message": answer["failure"]["message"][:_MESSAGE_CHARACTERS]},
-            }
-        if "message" in answer:
-            answer = {**answer, "message": answer["message"][:_MESSAGE_CHARACTERS]}
-        _answer(number, answer)
-        for fd in (0, 1, 2):  # close the node worker's pipes
-            os.dup2(null, fd)
-
-    os.closerange(3, 1 << 20)
+def _become_child(channel: int, body: bytes) -> NoReturn:
+    """Carry out the order, and those that come after it."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1, 2):  # close the node worker's pipes
+        os.dup2(null, fd)
+    os.dup2(channel, _CHANNEL, inheritable=False)
+    os.closerange(_CHANNEL + 1, 1 << 20)
     try:
-        order = parse_order(message)
+        again = _carry_out(body, first=True)
+        del body
+        while again:
+            os.write(_CHANNEL, _IDLE)
+            again = bool(body := os.read(_CHANNEL, MAX_PASSED_BYTES)) and _carry_out(body, first=False)
+    finally:  # also when the spawner is gone
+        os._exit(0)
+
+
+def _reply(answer: dict[str, Any]) -> None:
+    if "failure" in answer:
+        message = answer["failure"]["message"][:_MESSAGE_CHARACTERS]
+        answer = {**answer, "failure": {**answer["failure"], "message": message}}
+    if "message" in answer:
+        answer = {**answer, "message": answer["message"][:_MESSAGE_CHARACTERS]}
+    with contextlib.suppress(OSError):  # the spawner is gone
+        os.write(_CHANNEL, json.dumps(answer).encode())
+
+
+def _carry_out(body: bytes, *, first: bool) -> bool:
+    """Carry out an order. True: this process may carry out another one."""
+    try:
+        order = parse_order(json.loads(body))
     except BadOrder as error:
-        reply({"status": "error", "message": f"the order was refused: {error}"})
+        _reply({"status": "error", "message": f"the order was refused: {error}"})
         os._exit(1)
-    _carry_out(order, reply)
-
-
-def _carry_out(order: RankOrder | JailOrder, reply: Reply) -> NoReturn:
     try:
         if isinstance(order, JailOrder):
-            create_jail(order, reply)
-        else:
-            supervise(order, reply)
+            create_jail(order, _reply)
+            return False
+        if first:
+            become_supervisor()
+        return supervise(order, _reply)
     except BaseException:
         os.umask(0o077)
         with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(1)
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ class SpawnerClient:
             if not open_orders:
                 break
             connection = self._connect()
-            futures = [(i, connection.send(orders[i])) for i in open_orders]
-            for i, future in futures:
+            futures = connection.send([orders[i] for i in open_orders])
+            for i, future in zip(open_orders, futures, strict=True):
                 try:
                     answers[i] = future.result(_ANSWER_TIMEOUT_S)
                 except _Gone:
@@ -103,20 +103,24 @@ class _SpawnerConnection:
         self._reader = threading.Thread(target=self._read, name="spawner", daemon=True)
         self._reader.start()
 
-    def send(self, order: RankOrder | JailOrder) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
+    def send(self, orders: Sequence[RankOrder | JailOrder]) -> list[Future[dict[str, Any]]]:
+        futures: list[Future[dict[str, Any]]] = [Future() for _ in orders]
+        bodies = [json.dumps(order.to_json()).encode() for order in orders]
+        is_plain = [isinstance(order, RankOrder) and order.jail is None for order in orders]
         with self._lock:
-            self._count += 1
-            number = self._count
-            body = json.dumps({"number": number, "order": order.to_json()}).encode()
             if self.gone:
-                future.set_exception(_Gone())
-                return future
-            self._waiting[number] = future
+                for future in futures:
+                    future.set_exception(_Gone())
+                return futures
+            message = bytearray()
+            for future, body, plain in zip(futures, bodies, is_plain, strict=True):
+                self._count += 1
+                self._waiting[self._count] = future
+                message += len(body).to_bytes(4) + self._count.to_bytes(4) + bytes([plain]) + body
             with contextlib.suppress(BrokenPipeError):  # the reader thread sees the end too, after the last answers
-                self._orders.write(len(body).to_bytes(4) + body)
+                self._orders.write(message)
                 self._orders.flush()
-        return future
+        return futures
 
     def close(self) -> None:
         """End the spawner. Ranks and their supervisors go on."""
@@ -137,7 +141,7 @@ class _SpawnerConnection:
                 with self._lock:
                     future = self._waiting.pop(answer.pop("number"), None)
                 if future is None:
-                    continue  # the rank's end, after its real answer
+                    continue
                 if answer["status"] == "ended":
                     future.set_exception(_Gone())
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 _SUPERVISOR_PATIENCE_S = 5.0
 _MAX_ROUND_S = 1.0
+_EXECUTE_S = 0.1
+"""execve(2) closes the lock of a rank a few microseconds before the environment can be seen."""
 
 
 def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> None:
@@ -37,19 +40,21 @@ def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> N
 
     It may be repeated.
     """
-    path = attempt_dir(home, key) / records.CLOSED
+    directory = attempt_dir(home, key)
+    path = f"{directory}/{records.CLOSED}"
     kill_at = records.boot_clock_s() + grace_s
-    old = records.read_record(str(path))
+    old = records.read_record(path)
     if old is not None and old["boot_id"] == boot_id() and old["kill_at_boot_s"] <= kill_at:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if old is None:
+        directory.mkdir(parents=True, exist_ok=True)
     record = {
         "reason": reason if old is None else old["reason"],
         "at_ms": time.time_ns() // 1_000_000 if old is None else old["at_ms"],
         "kill_at_boot_s": kill_at,
         "boot_id": boot_id(),
     }
-    records.write_record(str(path), record, durable=True)
+    records.write_record(path, record, durable=True)
 
 
 def is_closed(home: Path, key: AttemptKey) -> bool:
@@ -79,15 +84,18 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess])
     names the attempt), every process whose environment names the attempt, and the descendants of these. For a jailed
     attempt they are all processes in its cgroups, which nothing can leave.
     """
-    supervisors = _supervisors_and_helpers(ranks)
+    found = _supervisors_and_helpers(ranks)
     own = {rank.main_process for rank in ranks} - {None}
     pids = {process.pid for process in own if process is not None}
     if (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
         pids |= jail.rank_pids()
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
+    table = all_processes()
+    # A supervisor that had the rank before and after the look at all processes had no other rank meanwhile.
+    supervisors = set(found) & set(_supervisors_and_helpers(ranks))
     return descendants(
         (process.pid for process in supervisors),
-        all_processes(),
+        table,
         also=lambda pid: pid in pids or has_environ(pid, entries),
     )
 
@@ -101,6 +109,8 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess],
     await asyncio.to_thread(_wait_for_jail, home, key)
     for rank in ranks:
         await rank.wait_started()
+    if any(rank.may_execute_unseen for rank in ranks):
+        await asyncio.sleep(_EXECUTE_S)
     killed = await _end_ranks(home, key, ranks, grace_s)
     jail = Jail.of(str(attempt_dir(home, key)))
     while jail is not None and not await asyncio.to_thread(jail.remove):
@@ -108,8 +118,20 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess],
     return killed
 
 
+def has_left_nothing(home: Path, key: AttemptKey, ranks: Sequence[RankProcess]) -> bool:
+    """True if every rank of a closed attempt has ended by itself, no process of it is left, and no jail was begun."""
+    directory = attempt_dir(home, key)
+    if any(os.path.exists(f"{directory}/{name}") for name in (records.JAIL, records.JAIL_LOCK)):
+        return False
+    return _have_ended(ranks)
+
+
+def _have_ended(ranks: Sequence[RankProcess]) -> bool:
+    return all(rank.left_no_process and not rank.is_locked for rank in ranks)
+
+
 async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
-    if all(rank.left_no_process and not rank.is_locked for rank in ranks):
+    if _have_ended(ranks):
         return 0
     seen: set[Process] = set()
     if grace_s > 0:
@@ -121,8 +143,9 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], 
             pause_s = min(2 * pause_s, _MAX_ROUND_S)
             if pause_s == _MAX_ROUND_S:
                 log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
-    supervisors = _supervisors_and_helpers(ranks)
-    if not await wait_all_ended(supervisors, _SUPERVISOR_PATIENCE_S):
+    # One that saw the attempt closed ends; any other may wait for another rank now, and is none of this attempt's.
+    await wait_all_ended(_supervisors_and_helpers(ranks), _SUPERVISOR_PATIENCE_S)
+    if supervisors := _supervisors_and_helpers(ranks):
         log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(supervisors))
         for process in supervisors:
             send_signal(process, signal.SIGKILL)
@@ -145,8 +168,11 @@ async def _signal_all(
 
 def _wait_for_jail(home: Path, key: AttemptKey) -> None:
     """Wait until nobody makes a jail for the attempt. It is closed, so none is begun after this."""
-    with jail_lock(str(attempt_dir(home, key))):
-        pass
+    directory = attempt_dir(home, key)
+    # Whoever makes the file after this look sees the attempt closed.
+    if os.path.exists(f"{directory}/{records.JAIL_LOCK}"):
+        with jail_lock(str(directory)):
+            pass
 
 
 def _supervisors_and_helpers(ranks: Sequence[RankProcess]) -> list[Process]:

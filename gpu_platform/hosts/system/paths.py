@@ -13,10 +13,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
+
+_REMEMBERED = 4096
+"""How many paths are kept: each is asked for dozens of times while its attempt lasts, and pathlib is slow."""
 
 
 def node_dir(state_dir: Path, host: str) -> Path:
@@ -31,7 +35,7 @@ def control_dir(node_dir: Path) -> Path:
 
 def attempt_dir(home: Path, key: AttemptKey) -> Path:
     """The directory of an attempt's records. ``home`` is :func:`node_dir`."""
-    return home / "jobs" / check_job_id(key.job_id) / str(key.attempt)
+    return _attempt_dir(home, key.job_id, key.attempt)
 
 
 def check_job_id(job_id: str) -> str:
@@ -49,4 +53,14 @@ def checkpoint_dir(root: Path, key: AttemptKey) -> Path:
 
 def rank_dir(home: Path, key: AttemptKey, rank: int) -> Path:
     """The directory of one rank's records and log."""
-    return attempt_dir(home, key) / f"rank-{rank}"
+    return _rank_dir(attempt_dir(home, key), rank)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _attempt_dir(home: Path, job_id: str, attempt: int) -> Path:
+    return home / "jobs" / check_job_id(job_id) / str(attempt)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _rank_dir(directory: Path, rank: int) -> Path:
+    return directory / f"rank-{rank}"

@@ -2,21 +2,21 @@
 
 In a rank's directory::
 
-    claim        the lock of the rank: locked by the supervisor for as long as it lives; its content names it.
-                 The lock is what makes a second start of the rank impossible.
-    started.json written by the rank before it executes its program. Never removed, so a rank starts once.
+    claim        the lock of the rank: locked by the supervisor until nothing of the rank is left; its content names
+                 it. The lock is what makes a second start of the rank impossible.
+    started.json written before the program is executed. Never removed, so a rank starts once. Without a jail the
+                 supervisor writes it, first without the pid of the rank: its own is there then.
     order.json   what it was started with (argv, environment, jail), so that ``exec_helper`` can run
-                 another program in the same place. Removed when the rank has ended.
+                 another program in the same place. Emptied when the rank has ended.
     exec-<id>    the lock of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
-    output.log…  stdout and stderr, kept by the supervisor; see ``rank_log``.
+    output.log…  stdout and stderr, kept by the supervisor, from the first byte on; see ``rank_log``.
 
 In the attempt's directory::
 
     plan.json prepared.json    what was asked, without environments, and what was answered.
     closed       the attempt was stopped. A supervisor looks for it after it took its lock, and the
                  agent looks for locks after it wrote it: one of the two always sees the other.
-    watch.json   the token of the step that watches the attempt, for the next node worker.
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it has used so far; after its end, in all.
     logs-removed.json  when and why the logs went; see ``retention``.
@@ -48,11 +48,12 @@ CLOSED = "closed"
 LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"
 USAGE = "usage.json"
-WATCH = "watch.json"
 JAIL = "fence.json"
 JAIL_LOCK = "fence.lock"
 
 _LOCK_BYTES = 200
+_STARTED_BYTES = 256
+_READ_BYTES = 64 * 1024
 _FLOCK = "hhqqi4x"
 """The fields of struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -77,22 +78,70 @@ class UntrustedRecord(OSError):
 def write_record(path: str, record: dict[str, Any], *, durable: bool) -> None:
     """Replace ``path`` at once: readers see the old record or the new one, never half of one.
 
-    ``durable``: the record is on disk when this returns.
+    ``durable``: the record is on disk when this returns. A power cut before that leaves the old record; where there
+    was none, it may leave an empty one.
     """
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
+    fd = -1
+    # Synced after the rename, the file and its name are in one transaction of the disk's journal instead of two.
+    sync_first = durable and os.path.exists(path)
     try:
-        _write_file(partial, record, durable=durable)
+        fd = _write_file(partial, record)
+        if sync_first:
+            os.fsync(fd)
         os.rename(partial, path)
+        if durable and not sync_first:
+            os.fsync(fd)
     except OSError:
         if os.path.exists(partial):
             os.unlink(partial)
         raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
     if durable:
         directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def write_new(path: str, record: dict[str, Any]) -> None:
+    """Write a record that nobody reads before this returns. Not durable."""
+    os.close(_write_file(path, record))
+
+
+class StartRecord:
+    """The start record of a rank, written before its program is executed and once more after that, when its pid is
+    known. The second write needs no more room on the disk."""
+
+    def __init__(self, path: str, supervisor: dict[str, Any]) -> None:
+        """Write the record, with the supervisor in place of the rank. Raises ``OSError``."""
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            self.write(supervisor, pid_known=False)
+        except OSError:
+            self.withdraw()
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> StartRecord:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def write(self, record: dict[str, Any], *, pid_known: bool) -> None:
+        """One write of one size: whoever reads in its middle sees no JSON, or that the pid is not known."""
+        text = json.dumps({"format": FORMAT, "pid_known": pid_known, **record}).ljust(_STARTED_BYTES).encode()
+        if os.pwrite(self._fd, text, 0) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+
+    def withdraw(self) -> None:
+        """Remove it: the program was not executed, so the rank may be started again."""
+        os.unlink(self._path)
 
 
 def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +151,7 @@ def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
     """
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     try:
-        _write_file(partial, record, durable=False)
+        write_new(partial, record)
         try:
             os.link(partial, path)
         except FileExistsError:
@@ -115,16 +164,17 @@ def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _write_file(path: str, record: dict[str, Any], *, durable: bool) -> None:
+def _write_file(path: str, record: dict[str, Any]) -> int:
+    """Returns the descriptor of the file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         left = memoryview(json.dumps({"format": FORMAT, **record}).encode())
         while left:  # a disk that is nearly full takes only a part, and the next write says so
             left = left[os.write(fd, left) :]
-        if durable:
-            os.fsync(fd)
-    finally:
+    except OSError:
         os.close(fd)
+        raise
+    return fd
 
 
 def read_record(path: str) -> dict[str, Any] | None:
@@ -142,9 +192,14 @@ def read_record(path: str) -> dict[str, Any] | None:
         if error.errno == errno.ELOOP:
             raise UntrustedRecord(path, "it is a link") from None
         raise
-    with open(fd, "rb") as file:
-        _check_owner(path, os.fstat(fd))
-        text = file.read()
+    try:
+        found = os.fstat(fd)
+        _check_owner(path, found)
+        text = os.read(fd, found.st_size + 1)
+        while more := os.read(fd, _READ_BYTES):
+            text += more
+    finally:
+        os.close(fd)
     try:
         record = json.loads(text)
     except ValueError:  # it is no JSON, or not even text
@@ -178,13 +233,18 @@ def take_lock(rank_dir: str, name: str = LOCK) -> int | None:
     return fd
 
 
+def release_lock(lock: int) -> None:
+    """Release the lock. Whoever waits for it is told when the descriptor is closed; see ``lock_watch``."""
+    fcntl.fcntl(lock, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+
+
 def write_lock_owner(lock: int, owner: dict[str, Any]) -> None:
     """Write who holds the lock. It is one write of one size, so that nobody reads half of it."""
     os.pwrite(lock, json.dumps(owner).ljust(_LOCK_BYTES).encode(), 0)
 
 
 def is_locked(rank_dir: str, name: str = LOCK) -> bool:
-    """True while a supervisor of this rank, or that helper, lives. It takes no lock, so it disturbs nobody."""
+    """True while a supervisor has this rank, or that helper lives. It takes no lock, so it disturbs nobody."""
     try:
         fd = os.open(os.path.join(rank_dir, name), os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

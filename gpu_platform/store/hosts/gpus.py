@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
-from gpu_platform.domain.hosts.gpu import Gpu, GpuHolder, GpuInfo
+from gpu_platform.domain.hosts.gpu import Gpu, GpuCount, GpuHolder, GpuInfo
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import allocation, gpu, host
@@ -18,9 +18,16 @@ from gpu_platform.store.reservations.shares import grant_of
 
 
 @reading
-def list_gpus(session: Session, *, host: str | None = None, states: Collection[GpuState] | None = None) -> list[Gpu]:
-    """GPUs by host and index, with their holder and last telemetry."""
-    query = _GPUS
+def list_gpus(
+    session: Session,
+    *,
+    host: str | None = None,
+    states: Collection[GpuState] | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+) -> list[Gpu]:
+    """GPUs by host and index, with their holder and last telemetry: ``limit`` of them (None: all) from ``offset``."""
+    query = _GPUS.offset(offset or None).limit(limit)
     if host is not None:
         query = query.where(gpu.c.host == host)
     if states is not None:
@@ -42,6 +49,21 @@ def count_gpus(session: Session) -> dict[tuple[str, GpuState], int]:
     return {
         (row.host, GpuState(row.state)): row.gpus for row in session.execute(query.order_by(gpu.c.host, gpu.c.state))
     }
+
+
+@reading
+def count_shown(session: Session) -> list[GpuCount]:
+    """How many GPUs are in each state on hosts of each state."""
+    query = (
+        select(host.c.state.label("host_state"), gpu.c.state, func.count().label("gpus"))
+        .join(host, host.c.name == gpu.c.host)
+        .group_by(host.c.state, gpu.c.state)
+        .order_by(host.c.state, gpu.c.state)
+    )
+    return [
+        GpuCount(state=GpuState(row.state), host_state=HostState(row.host_state), count=row.gpus)
+        for row in session.execute(query)
+    ]
 
 
 @reading
@@ -74,8 +96,8 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
     found: list[Gpu] = []
     rows = session.execute(query).all()
     holders: dict[str, list[GpuHolder]] = {}
-    held = [row.uuid for row in rows if row.job_id is not None]
-    for row in session.execute(_HOLDERS_OF, {"uuids": held}) if held else ():
+    names = sorted({row.host for row in rows})
+    for row in session.execute(_HOLDERS_ON, {"hosts": names}) if names else ():
         share = None if row.exclusive else grant_of(row)
         holders.setdefault(row.gpu_uuid, []).append(GpuHolder(job_id=row.job_id, attempt=row.attempt, share=share))
     for row in rows:
@@ -89,7 +111,7 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
                 host_state=HostState(row.host_state),
                 state=GpuState(row.state),
                 reason=row.reason,
-                job_id=row.job_id,
+                job_id=min((holder.job_id for holder in holders.get(row.uuid, ())), default=None),
                 holders=holders.get(row.uuid, []),
                 shared_by=row.tenant or None,
                 percent_granted=row.sm_percent_used,
@@ -125,7 +147,7 @@ def no_such_gpu(reference: str) -> NotFound:
 
 # ---- the statements, compiled once ----
 
-_HOLDERS_OF = (
+_HOLDERS_ON = (
     select(
         allocation.c.job_id,
         allocation.c.attempt,
@@ -137,15 +159,14 @@ _HOLDERS_OF = (
         allocation.c.share_mode,
         allocation.c.mig_profile,
     )
-    .where(allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True)), allocation.c.released_at.is_(None))
+    .where(
+        allocation.c.host.in_(bindparam("hosts", expanding=True)),
+        allocation.c.released_at.is_(None),
+        allocation.c.gpu_uuid.is_not(None),
+    )
     .order_by(allocation.c.job_id, allocation.c.attempt)
 )
-_HOLDER = (
-    select(func.min(allocation.c.job_id))
-    .where(allocation.c.gpu_uuid == gpu.c.uuid, allocation.c.released_at.is_(None))
-    .correlate(gpu)
-    .scalar_subquery()
-)
+"""By host, because what is held has an index by host."""
 _GPUS = (
     select(
         gpu.c.uuid,
@@ -160,7 +181,6 @@ _GPUS = (
         gpu.c.memory_used_mib,
         host.c.telemetry,
         host.c.state.label("host_state"),
-        _HOLDER.label("job_id"),
     )
     .join(host, host.c.name == gpu.c.host)
     .order_by(gpu.c.host, gpu.c.index)

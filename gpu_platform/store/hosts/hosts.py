@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, literal, select, update
+from sqlalchemy import Row, bindparam, case, delete, func, literal, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InUse, NotFound
-from gpu_platform.domain.hosts.gpu import Host
+from gpu_platform.domain.hosts.gpu import Host, HostCount
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import read_record, reading, writing
@@ -18,6 +18,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership import membership
+from gpu_platform.store.leadership.domain_losses import LOST_WITH
 from gpu_platform.store.leadership.leases import ATTEMPTS_AT_HOST, lose
 from gpu_platform.store.models import HostRecord, allocation, gpu, host, machine_identity, repair
 from gpu_platform.store.reservations.releasing import settle_drain
@@ -25,9 +26,32 @@ from gpu_platform.store.reservations.shares import use_of
 
 
 @reading
-def list_hosts(session: Session, now: datetime) -> list[Host]:
-    """All hosts, by name."""
-    return [_host(row, now) for row in session.execute(_HOSTS)]
+def list_hosts(session: Session, now: datetime, *, offset: int = 0, limit: int | None = None) -> list[Host]:
+    """Hosts by name: ``limit`` of them (None: all) from ``offset``."""
+    return [_host(row, now) for row in session.execute(_HOSTS.offset(offset or None).limit(limit))]
+
+
+@reading
+def count_hosts(session: Session) -> list[HostCount]:
+    """How many hosts are in each state; LOST ones also by what they were lost with."""
+    is_told = (host.c.state == HostState.LOST.value) & host.c.reason.startswith(LOST_WITH, autoescape=True)
+    reason = case((is_told, host.c.reason), else_=None).label("lost_with")
+    query = select(host.c.state, reason, func.count().label("hosts")).group_by(host.c.state, reason)
+    return [
+        HostCount(state=HostState(row.state), lost_with=row.lost_with, count=row.hosts)
+        for row in session.execute(query.order_by(host.c.state, reason))
+    ]
+
+
+@reading
+def count_free_gpus(session: Session) -> dict[str, int]:
+    """Host -> how many whole GPUs a job could get there now, as ``Host.gpus_free``."""
+    query = (
+        select(host.c.name, host.c.state, _GPU_COUNTS.c.gpus_free)
+        .outerjoin(_GPU_COUNTS, _GPU_COUNTS.c.host == host.c.name)
+        .order_by(host.c.name)
+    )
+    return {row.name: (row.gpus_free or 0) if row.state == HostState.READY else 0 for row in session.execute(query)}
 
 
 @reading

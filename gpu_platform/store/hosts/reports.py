@@ -107,8 +107,10 @@ def _renew(
     if values["checkpoints"] != row.checkpoints:
         root = values.get("checkpoint_root", row.checkpoint_root)
         remember_checkpoints(session, report, root, row.checkpoints)
-    if "state" in values or "agent_url" in values:
+    if values.get("state") == HostState.LOST or "agent_url" in values:
         membership.refresh(session)
+    elif is_back:
+        membership.joined(session)
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, report.name, now)
     return _answer(session, report, row, ttl_s, judged.kill, renewed=renewed)
@@ -142,7 +144,7 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
         row["state"] = HostState.LOST.value  # nobody knows these attempts; they must die first
     if not insert_new(session, host, row):
         return False
-    membership.refresh(session)
+    membership.joined(session)
     follow_inventory(session, report, now)
     follow_self_reports(session, report.name, {}, report.degraded, now)
     _announce(session, report, ["new"], now)

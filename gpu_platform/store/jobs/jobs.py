@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, or_, select, update
+from sqlalchemy import Row, Update, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, is_array_id
@@ -18,7 +19,7 @@ from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
-from gpu_platform.store.database import Store, change, insert_new, read_record, reading, writing
+from gpu_platform.store.database import Store, change, insert_new, read_record, read_records, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
@@ -238,6 +239,12 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 # ---- the steps, inside a transaction; attempts.py uses them too ----
 
 _LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_LOCK_JOBS = (
+    select(job)
+    .where(job.c.id.in_(bindparam("job_ids", expanding=True)))
+    .order_by(job.c.id)
+    .with_for_update(key_share=True)
+)
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
@@ -267,6 +274,15 @@ def lock_job(session: Session, job_id: str) -> JobRecord:
     return row
 
 
+def lock_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord]:
+    """The rows of these jobs; nobody else changes them until the commit. Raises :class:`NotFound`."""
+    rows = {row.id: row for row in read_records(session, JobRecord, _LOCK_JOBS, {"job_ids": list(job_ids)})}
+    for job_id in job_ids:
+        if job_id not in rows:
+            raise no_such_job(job_id)
+    return rows
+
+
 def change_job(
     session: Session,
     row: JobRecord,
@@ -280,6 +296,20 @@ def change_job(
 
     Raises :class:`IllegalTransition`.
     """
+    write_jobs(session, {row.id: note_change(session, row, state, now, actor, columns, data)})
+    return row
+
+
+def note_change(
+    session: Session,
+    row: JobRecord,
+    state: JobState,
+    now: datetime,
+    actor: str,
+    columns: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """As :func:`change_job`, but the row is not written yet: returns the columns, for :func:`write_jobs`."""
     current = JobState(row.state)
     check_transition(f"job {row.id}", current, state)
     values = dict(columns or {})
@@ -298,8 +328,6 @@ def change_job(
             values["finished_at"] = now
         if state is JobState.COMPLETED:
             values["failure"] = None
-    if values:
-        session.execute(_UPDATE_JOB.values(values), {"job_id": row.id})
     for name, value in values.items():
         setattr(row, name, value)
     if state is not current:
@@ -307,7 +335,22 @@ def change_job(
         kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
         append_event(session, kind, actor, now, job_id=row.id, attempt=row.attempt or None, data=data)
         _wait_no_more(session, row.id, current, state, now)
-    return row
+    return values
+
+
+def write_jobs(session: Session, columns: Mapping[str, Mapping[str, Any]]) -> None:
+    """Inside a transaction: write these columns of jobs: job -> column -> value."""
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for job_id, values in columns.items():
+        if values:
+            alike.setdefault(tuple(sorted(values)), []).append({**values, "job_id": job_id})
+    for names, rows in alike.items():
+        session.execute(_updating(names), rows)
+
+
+@lru_cache(maxsize=256)
+def _updating(names: tuple[str, ...]) -> Update:
+    return _UPDATE_JOB.values({name: bindparam(name) for name in names})
 
 
 def _wait_no_more(session: Session, job_id: str, current: JobState, state: JobState, now: datetime) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -19,7 +19,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
+from gpu_platform.domain.placing.placement_request import TOKEN_COMES, PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import change, reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
@@ -123,12 +123,14 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[P
 
 @reading
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
-    """Jobs that have been QUEUED since before ``older_than`` but are not in the queue: nobody will place them.
+    """Jobs that have been QUEUED since before ``older_than`` but are not in the queue, or keep only a place there for
+    the task token that comes: nobody will place them. The process that should have written it may have died.
 
     A job that waits for its next try, for the time at which it begins (both ``retry_at``), or for other jobs is left
     out.
     """
-    waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
+    entry = (queue_entry.c.job_id == job.c.id) & (queue_entry.c.task_token != TOKEN_COMES)
+    waits = select(queue_entry.c.job_id).where(entry).exists()
     due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
     query = select(job.c.id).where(
         job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, due, ~waits, ~IS_WAITING
@@ -192,6 +194,35 @@ def leave_queue(
     return left is not None
 
 
+def leave_queue_of(session: Session, keys: Collection[AttemptKey], now: datetime) -> None:
+    """Inside a transaction: delete the entries of exactly these attempts, with events."""
+    jobs: dict[int, list[str]] = {}
+    for key in keys:
+        jobs.setdefault(key.attempt, []).append(key.job_id)
+    for attempt, job_ids in sorted(jobs.items()):
+        left = session.scalars(_LEAVE_OF, {"entries": job_ids, "of_attempt": attempt}).all()
+        for job_id in left:
+            append_event(session, "queue.removed", "control", now, job_id=job_id, attempt=attempt)
+
+
+def leave_queue_together(
+    session: Session, keys: Collection[AttemptKey], now: datetime, task_token: bytes | None = None
+) -> set[AttemptKey]:
+    """Inside a transaction: delete the entries of these jobs (only those with ``task_token``), with events. Returns
+    those that had one. Without a token, entries of other attempts of these jobs are deleted, too."""
+    if not keys:
+        return set()
+    jobs = {key.job_id: key for key in keys}
+    statement = _LEAVE_TOGETHER if task_token is None else _LEAVE_TOGETHER_TOKEN
+    which = {"entries": list(jobs), **({} if task_token is None else {"of_token": task_token})}
+    left = set()
+    for row in session.execute(statement, which).all():
+        append_event(session, "queue.removed", "control", now, job_id=row.job_id, attempt=row.attempt)
+        if row.attempt == jobs[row.job_id].attempt:
+            left.add(jobs[row.job_id])
+    return left
+
+
 def replace_token(session: Session, key: AttemptKey, current: bytes, new: bytes) -> bool:
     """Inside a transaction: another task token for an entry with the token ``current``. False: there is none."""
     which = {"entry": key.job_id, "of_attempt": key.attempt, "of_token": current}
@@ -237,6 +268,19 @@ _JOB = (
     .with_for_update(key_share=True)
 )
 _LEAVE = delete(queue_entry).where(queue_entry.c.job_id == bindparam("entry")).returning(queue_entry.c.attempt)
+_LEAVE_TOGETHER = (
+    delete(queue_entry)
+    .where(queue_entry.c.job_id.in_(bindparam("entries", expanding=True)))
+    .returning(queue_entry.c.job_id, queue_entry.c.attempt)
+)
+_LEAVE_OF = (
+    delete(queue_entry)
+    .where(
+        queue_entry.c.job_id.in_(bindparam("entries", expanding=True)), queue_entry.c.attempt == bindparam("of_attempt")
+    )
+    .returning(queue_entry.c.job_id)
+)
+_LEAVE_TOGETHER_TOKEN = _LEAVE_TOGETHER.where(queue_entry.c.task_token == bindparam("of_token"))
 _LEAVE_ATTEMPT = _LEAVE.where(queue_entry.c.attempt == bindparam("of_attempt"))
 _LEAVE_TOKEN = _LEAVE_ATTEMPT.where(queue_entry.c.task_token == bindparam("of_token"))
 

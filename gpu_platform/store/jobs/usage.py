@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, Select, bindparam, func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -21,19 +21,23 @@ from gpu_platform.domain.jobs.usage import (
     UserUsage,
     mean_utilization,
 )
-from gpu_platform.store.database import insert_new, read_records, reading
+from gpu_platform.store.database import insert_all_new, read_records, reading
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.models import UsageRecord, allocation, job, usage
 
 _RANKS = TypeAdapter(list[RankUsage])
 _HELD = select(
+    allocation.c.job_id,
+    allocation.c.attempt,
     allocation.c.host,
     allocation.c.gpu_uuid,
     allocation.c.reserved_at,
     allocation.c.released_at,
     allocation.c.sm_percent,
-).where(allocation.c.job_id == bindparam("key_job"), allocation.c.attempt == bindparam("key_attempt"))
-_OWNER = select(job.c.namespace, job.c.user, job.c.kind, job.c.inferred_kind).where(job.c.id == bindparam("key_job"))
+).where(allocation.c.job_id.in_(bindparam("job_ids", expanding=True)))
+_OWNERS = select(job.c.id, job.c.namespace, job.c.user, job.c.kind, job.c.inferred_kind).where(
+    job.c.id.in_(bindparam("job_ids", expanding=True))
+)
 _SUMS = (
     func.count().label("attempts"),
     func.sum(usage.c.gpu_seconds).label("gpu_seconds"),
@@ -44,44 +48,55 @@ _SUMS = (
 )
 
 
-def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], now: datetime) -> dict[str, object]:
-    """Inside the transaction that releases the attempt's GPUs. ``ranks``: what hosts measured.
+def record_usage(
+    session: Session, measured: Mapping[AttemptKey, Sequence[RankUsage]], now: datetime
+) -> dict[AttemptKey, dict[str, object]]:
+    """Inside the transaction that releases the GPUs of these attempts. ``measured``: what hosts measured of each.
 
     GPU-seconds are what was held, from the reservation to the release, whether a host measured anything or not.
-    Returns them, and the kind of work, as the event of the release says them.
+    Returns them, and the kind of work, as the event of each release says them.
     """
-    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
-    held = session.execute(_HELD, ours).all()
-    owner = session.execute(_OWNER, ours).one()
+    if not measured:
+        return {}
+    jobs = {"job_ids": [key.job_id for key in measured]}
+    owners = {row.id: row for row in session.execute(_OWNERS, jobs)}
+    held: dict[AttemptKey, list[Any]] = {key: [] for key in measured}
+    for row in session.execute(_HELD, jobs):
+        key = AttemptKey(job_id=row.job_id, attempt=row.attempt)
+        if key in held:
+            held[key].append(row)
+    rows = [_usage(key, owners[key.job_id], held[key], ranks, now) for key, ranks in measured.items()]
+    insert_all_new(session, usage, rows)
+    said: dict[AttemptKey, dict[str, object]] = {}
+    for key, row in zip(measured, rows, strict=True):
+        kind = owners[key.job_id].kind or owners[key.job_id].inferred_kind
+        said[key] = {**({} if kind is None else {"kind": kind}), "gpu_s": round(row["gpu_seconds"], 3)}
+    return said
+
+
+def _usage(key: AttemptKey, owner: Any, held: Sequence[Any], ranks: Sequence[RankUsage], now: datetime) -> Any:
+    """The row of ``usage`` for one attempt. ``held``: its rows of ``allocation``."""
     measured = {rank.host for rank in ranks}
-    gpu_seconds = sum(_held_s(row, now) for row in held)
-    insert_new(
-        session,
-        usage,
-        {
-            "job_id": key.job_id,
-            "attempt": key.attempt,
-            "namespace": owner.namespace,
-            "user": owner.user,
-            "ended_at": now,
-            "gpus": sum(row.gpu_uuid is not None for row in held),
-            "gpu_seconds": gpu_seconds,
-            "mean_utilization_percent": mean_utilization(list(ranks)),
-            "peak_gpu_memory_mib": max(
-                (rank.peak_gpu_memory_mib for rank in ranks if rank.peak_gpu_memory_mib is not None), default=None
-            ),
-            "energy_j": sum(rank.energy_j for rank in ranks),
-            "cpu_s": sum(rank.cpu_s for rank in ranks),
-            "peak_memory_mib": max((rank.peak_memory_mib for rank in ranks), default=0),
-            "ecc_errors": sum(rank.ecc_errors for rank in ranks),
-            "throttled_s": sum(rank.throttled_s for rank in ranks),
-            "unmeasured_hosts": json.dumps(sorted({row.host for row in held} - measured)),
-            "ranks": _RANKS.dump_json(sorted(ranks, key=lambda rank: rank.rank)).decode(),
-        },
-    )
-    kind = owner.kind or owner.inferred_kind
-    data: dict[str, object] = {} if kind is None else {"kind": kind}
-    return data | {"gpu_s": round(gpu_seconds, 3)}
+    return {
+        "job_id": key.job_id,
+        "attempt": key.attempt,
+        "namespace": owner.namespace,
+        "user": owner.user,
+        "ended_at": now,
+        "gpus": sum(row.gpu_uuid is not None for row in held),
+        "gpu_seconds": sum(_held_s(row, now) for row in held),
+        "mean_utilization_percent": mean_utilization(list(ranks)),
+        "peak_gpu_memory_mib": max(
+            (rank.peak_gpu_memory_mib for rank in ranks if rank.peak_gpu_memory_mib is not None), default=None
+        ),
+        "energy_j": sum(rank.energy_j for rank in ranks),
+        "cpu_s": sum(rank.cpu_s for rank in ranks),
+        "peak_memory_mib": max((rank.peak_memory_mib for rank in ranks), default=0),
+        "ecc_errors": sum(rank.ecc_errors for rank in ranks),
+        "throttled_s": sum(rank.throttled_s for rank in ranks),
+        "unmeasured_hosts": json.dumps(sorted({row.host for row in held} - measured)),
+        "ranks": _RANKS.dump_json(sorted(ranks, key=lambda rank: rank.rank)).decode(),
+    }
 
 
 @reading
@@ -120,7 +135,7 @@ def usage_report(
     )
 
 
-def _held_s(row: Row[Any, Any, Any, Any, Any], now: datetime) -> float:
+def _held_s(row: Any, now: datetime) -> float:
     return ((row.released_at or now) - row.reserved_at).total_seconds() * row.sm_percent / 100
 
 

@@ -17,6 +17,8 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.models import event, host
 
 HOST_LOST, DOMAIN_LOST = "host.lost", "domain.lost"
+LOST_WITH = "lost with "
+"""The reason of hosts that were lost together begins so."""
 _LOOK_BACK = 10_000
 """A new leader reads so many events back: what its predecessor may not have explained yet."""
 
@@ -56,7 +58,7 @@ def read_losses(session: Session, after: int | None) -> NewHostLosses:
 def record_domain_loss(session: Session, loss: DomainLoss, attempts: Sequence[str], now: datetime) -> None:
     """Write one event for all of these hosts. Each that is still LOST gets it as its reason."""
     lost = (host.c.name.in_(loss.hosts)) & (host.c.state == HostState.LOST.value)
-    session.execute(update(host).where(lost).values(reason=f"lost with {loss}"))
+    session.execute(update(host).where(lost).values(reason=f"{LOST_WITH}{loss}"))
     data = {
         "level": loss.level,
         "name": loss.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -49,11 +49,13 @@ class Leases:
 
 @writing_unsynced
 def begin_round(session: Session, now: datetime) -> int:
-    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader.
+    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader. Hosts that
+    have joined meanwhile become members.
 
     At least the Unix time: a database that was restored to an older point does not give the same number twice.
     """
     number = max((session.scalar(_ROUND) or 0) + 1, int(now.timestamp()))
+    membership.catch_up(session)
     return number if change(session, update(leader).values(round=number)) else 0
 
 
@@ -64,7 +66,7 @@ def read_leases(session: Session, ttl_s: float) -> Leases:
     newest = membership.current_version(session)
     wanted = {row.name: {row.members_known, row.members_sent, newest} for row in rows}
     # A list that is gone is known to no host that is not LOST.
-    members = membership.names(session, set().union(*wanted.values()))
+    members = membership.names(session, {newest}.union(*wanted.values()))
     leases = {
         row.name: LeaseRow(
             stamp=row.lease_until,
@@ -166,8 +168,12 @@ def host_terms(session: Session, key: AttemptKey, names: Sequence[str]) -> dict[
     A host that was LOST since the place was reserved gets a term that no host has.
     """
     lost = set(session.scalars(_LOST_UNDER, {"key_job": key.job_id, "key_attempt": key.attempt}))
-    rows = session.execute(select(host.c.name, host.c.term).where(host.c.name.in_(names)))
-    return {row.name: NO_TERM if row.name in lost else row.term for row in rows}
+    return {name: NO_TERM if name in lost else term for name, term in current_terms(session, names).items()}
+
+
+def current_terms(session: Session, names: Collection[str]) -> dict[str, int]:
+    """The fencing token of each of these hosts now."""
+    return {row.name: row.term for row in session.execute(_TERMS, {"names": list(names)})}
 
 
 _LEASES = (
@@ -184,6 +190,7 @@ _LEASES = (
     .where(host.c.state != HostState.LOST.value)
     .order_by(host.c.name)
 )
+_TERMS = select(host.c.name, host.c.term).where(host.c.name.in_(bindparam("names", expanding=True)))
 _UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
 _AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)
 _MARK_LOST = update(allocation).where(_AT_HOST, allocation.c.lost_at.is_(None)).values(lost_at=bindparam("now"))

@@ -14,6 +14,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -27,7 +29,41 @@ from gpu_platform.store.models import host, membership
 _LOCK = 0x6770755F6D656D62  # "gpu_memb"
 KEPT_LISTS = 64
 """So many lists each process keeps in memory. A list with a number never changes."""
-_lists: weakref.WeakKeyDictionary[Engine, OrderedDict[int, Mapping[str, str]]] = weakref.WeakKeyDictionary()
+AT_ONCE = 32
+"""With more hosts than this, a new list is not written for each host that joins: see :func:`joined`."""
+
+
+@dataclass(frozen=True)
+class _List:
+    """A list that was committed: it never changes."""
+
+    urls: Mapping[str, str]
+    """Name -> address."""
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """One object for each list: the leader compares the lists of all hosts every second."""
+        return frozenset(self.urls)
+
+
+_lists: weakref.WeakKeyDictionary[Engine, OrderedDict[int, _List]] = weakref.WeakKeyDictionary()
+
+
+def joined(session: Session) -> None:
+    """Inside a transaction in which a host came: it is a member at once, or in a large cluster within a second or so.
+
+    A thousand hosts that come within a minute would cause a thousand lists, and every host would have to learn each. A
+    host that is not in the list that it knows counts no votes, so its ranks end with its lease: no rank runs twice.
+    """
+    if current_version(session) < int(time.time()) or count(session) <= AT_ONCE:
+        refresh(session)
+
+
+def catch_up(session: Session) -> None:
+    """Write a new list if hosts have joined that are in none yet. The leader does this in every round."""
+    newest = _list(session, current_version(session))
+    if count(session) != (0 if newest is None else len(newest.urls)):
+        refresh(session)
 
 
 def refresh(session: Session) -> None:
@@ -43,6 +79,7 @@ def refresh(session: Session) -> None:
     # At least the Unix time: a database that was restored to an older point does not give the same number twice.
     version = max(0 if newest is None else newest.version + 1, int(time.time()))
     session.execute(insert(membership).values(version=version, members=members))
+    session.info["written_list"] = version
     oldest = session.scalar(_OLDEST_KNOWN)
     session.execute(delete(membership).where(membership.c.version < min(oldest or version, version)))
 
@@ -59,7 +96,7 @@ def count(session: Session) -> int:
 
 def read_members(session: Session, version: int) -> list[Member]:
     """The hosts of the list with this number, with the addresses of their node workers; empty if it is gone."""
-    return [Member(name=name, url=url) for name, url in (_list(session, version) or {}).items()]
+    return [Member(name=name, url=url) for name, url in _urls(session, version).items()]
 
 
 def change_between(session: Session, known: int, version: int) -> MembersChange | None:
@@ -67,9 +104,9 @@ def change_between(session: Session, known: int, version: int) -> MembersChange 
     before, after = _list(session, known), _list(session, version)
     if before is None or after is None:
         return None
-    joined = [Member(name=name, url=url) for name, url in after.items() if before.get(name) != url]
-    left = sorted(before.keys() - after.keys())
-    return None if len(joined) + len(left) >= len(after) else MembersChange(joined=joined, left=left)
+    joined = [Member(name=name, url=url) for name, url in after.urls.items() if before.urls.get(name) != url]
+    left = sorted(before.names - after.names)
+    return None if len(joined) + len(left) >= len(after.urls) else MembersChange(joined=joined, left=left)
 
 
 def news(session: Session, known: int, version: int) -> dict[str, Any]:
@@ -82,22 +119,28 @@ def news(session: Session, known: int, version: int) -> dict[str, Any]:
 
 
 def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]]:
-    """Number -> the names of the members, for ``versions`` and the newest list."""
-    rows = session.execute(
-        select(membership).where(membership.c.version.in_(list(versions)) | (membership.c.version == _MAX))
-    )
-    return {row.version: frozenset(name for name, _ in json.loads(row.members)) for row in rows}
+    """Number -> the names of the members, for those of ``versions`` that are not gone."""
+    found = {version: _list(session, version) for version in versions}
+    return {version: one.names for version, one in found.items() if one is not None}
 
 
-def _list(session: Session, version: int) -> Mapping[str, str] | None:
-    """Name -> address, of the list with this number. None: it is gone."""
+def _urls(session: Session, version: int) -> Mapping[str, str]:
+    found = _list(session, version)
+    return {} if found is None else found.urls
+
+
+def _list(session: Session, version: int) -> _List | None:
+    """The list with this number. None: it is gone."""
     kept = _lists.setdefault(session.get_bind().engine, OrderedDict())
     found = kept.get(version)
     if found is None:
         text = session.scalar(select(membership.c.members).where(membership.c.version == version))
         if text is None:
             return None
-        found = kept[version] = dict(json.loads(text))
+        found = _List(dict(json.loads(text)))
+        if version == session.info.get("written_list"):  # not committed yet: it may become another one
+            return found
+        kept[version] = found
         while len(kept) > KEPT_LISTS:
             kept.popitem(last=False)
     return found
@@ -114,7 +157,6 @@ _LIVING = select(host.c.name, host.c.agent_url).where(host.c.state != HostState.
 _COUNT = select(func.count()).select_from(host).where(host.c.state != HostState.LOST.value)
 _NEWEST = select(membership).order_by(membership.c.version.desc()).limit(1)
 _VERSION = select(func.max(membership.c.version))
-_MAX = _VERSION.scalar_subquery()
 # A node worker that has just begun reports that it knows no list (0). It may know the one that it was answered.
 _KNOWN = case((host.c.members_known > 0, host.c.members_known), else_=host.c.members_sent)
 _OLDEST_KNOWN = select(func.min(_KNOWN)).where(host.c.state != HostState.LOST.value, _KNOWN > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import bindparam, exists, literal, select
@@ -41,6 +42,24 @@ def lock_held(session: Session, key: AttemptKey) -> bool:
     return session.scalar(_LOCK_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
 
 
+def lock_those_held(session: Session, keys: Collection[AttemptKey]) -> set[AttemptKey]:
+    """As :func:`lock_held`, for several attempts: those that hold something."""
+    held: set[AttemptKey] = set()
+    for theirs in by_number(keys):
+        for job_id in session.scalars(_LOCK_THOSE_HELD, theirs):
+            held.add(AttemptKey(job_id=job_id, attempt=theirs["key_attempt"]))
+    return held
+
+
+def by_number(keys: Iterable[AttemptKey]) -> Iterator[dict[str, Any]]:
+    """The parameters of ``THEIRS_HELD``, once for each number that these attempts have."""
+    jobs: dict[int, list[str]] = {}
+    for key in keys:
+        jobs.setdefault(key.attempt, []).append(key.job_id)
+    for attempt, job_ids in sorted(jobs.items()):
+        yield {"key_jobs": job_ids, "key_attempt": attempt}
+
+
 def _keys(session: Session, condition: Any) -> list[AttemptKey]:
     query = select(allocation.c.job_id, allocation.c.attempt).where(allocation.c.released_at.is_(None), condition)
     rows = session.execute(query.distinct().order_by(allocation.c.job_id, allocation.c.attempt))
@@ -51,11 +70,17 @@ def _keys(session: Session, condition: Any) -> list[AttemptKey]:
 
 OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
 """The allocations of one attempt, released ones too; ``key_job`` and ``key_attempt`` are given."""
-OUR_HELD_GPUS = select(allocation.c.gpu_uuid).where(OURS, allocation.c.released_at.is_(None))
-"""The GPUs that this attempt holds."""
-LOCK_HELD_GPUS = (
-    select(gpu.c.uuid, gpu.c.host, gpu.c.state)
-    .where(gpu.c.uuid.in_(OUR_HELD_GPUS))
+THEIRS_HELD = (
+    allocation.c.job_id.in_(bindparam("key_jobs", expanding=True))
+    & (allocation.c.attempt == bindparam("key_attempt"))
+    & allocation.c.released_at.is_(None)
+)
+"""What attempts hold that have the same number; ``key_jobs`` and ``key_attempt`` are given."""
+THEIR_GPUS = select(allocation.c.gpu_uuid).where(THEIRS_HELD)
+"""The GPUs that these attempts hold."""
+LOCK_THEIR_GPUS = (
+    select(gpu.c.uuid, gpu.c.state)
+    .where(gpu.c.uuid.in_(THEIR_GPUS))
     .order_by(gpu.c.uuid)
     .with_for_update(key_share=True)
 )
@@ -74,3 +99,13 @@ _PARKED = (
 )
 _HELD = select(literal(1)).where(THIS_RESERVATION, reservation.c.released_at.is_(None))
 _LOCK_HELD = _HELD.with_for_update(read=True)
+_LOCK_THOSE_HELD = (
+    select(reservation.c.job_id)
+    .where(
+        reservation.c.job_id.in_(bindparam("key_jobs", expanding=True)),
+        reservation.c.attempt == bindparam("key_attempt"),
+        reservation.c.released_at.is_(None),
+    )
+    .order_by(reservation.c.job_id)
+    .with_for_update(read=True)
+)

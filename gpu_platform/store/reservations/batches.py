@@ -1,11 +1,13 @@
 """Many attempts in one transaction: each is reserved, marked or ended as if it came alone.
 
-What is refused is undone for that attempt alone. The rules are those of ``reserving`` and ``attempts``.
+They are tried together first, which takes a few statements for all of them. If one of them is refused, that is undone,
+and they come one after the other: then what is refused is undone for that attempt alone. The rules are those of
+``reserving`` and ``attempts``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ParamSpec, TypeVar
@@ -15,23 +17,13 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError, ReservationConflict
 from gpu_platform.domain.jobs.placement import Placement
-from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import undone_alone
-from gpu_platform.store.reservations.attempts import AttemptResult, set_running, write_end
-from gpu_platform.store.reservations.reserving import Taken, take_place
+from gpu_platform.store.reservations import reserving
+from gpu_platform.store.reservations.attempts import EndedAttempt, set_running, write_ends
+from gpu_platform.store.reservations.reserving import Taken
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class EndedAttempt:
-    """How one attempt ends; see :func:`~gpu_platform.store.reservations.attempts.end_attempt`."""
-
-    key: AttemptKey
-    states: Sequence[JobState]
-    actor: str
-    result: AttemptResult
 
 
 @dataclass(frozen=True)
@@ -39,19 +31,25 @@ class BatchOfPlaces:
     """What a batch of reservations led to."""
 
     taken: dict[AttemptKey, Taken]
-    conflicts: dict[AttemptKey, str]
+    conflicts: dict[AttemptKey, ReservationConflict]
     """Why an attempt must be placed again."""
     refused: dict[AttemptKey, PlatformError]
     """The database knows more of the job than its workflow."""
 
 
-def take_places(session: Session, places: Iterable[tuple[AttemptKey, Placement]], now: datetime) -> BatchOfPlaces:
-    """Inside a transaction: reserve each placement, whole or not at all."""
+def take_places(
+    session: Session, places: Mapping[AttemptKey, Placement], now: datetime, *, task_token: bytes | None = None
+) -> BatchOfPlaces:
+    """Inside a transaction: reserve each placement, whole or not at all. ``task_token``: as in ``take_place``."""
     batch = BatchOfPlaces({}, {}, {})
-    for key, placement in places:
-        done = _alone(session, take_place, session, key, placement, now)
+    if len(places) > 1:
+        taken = _alone(session, reserving.take_places, session, places, now, task_token=task_token)
+        if not isinstance(taken, PlatformError):
+            return BatchOfPlaces(taken, {}, {})
+    for key, placement in places.items():
+        done = _alone(session, reserving.take_place, session, key, placement, now, task_token=task_token)
         if isinstance(done, ReservationConflict):
-            batch.conflicts[key] = done.message
+            batch.conflicts[key] = done
         elif isinstance(done, PlatformError):
             batch.refused[key] = done
         else:
@@ -59,20 +57,20 @@ def take_places(session: Session, places: Iterable[tuple[AttemptKey, Placement]]
     return batch
 
 
-def mark_running(session: Session, keys: Iterable[AttemptKey], now: datetime) -> dict[AttemptKey, PlatformError]:
+def mark_running(session: Session, keys: Sequence[AttemptKey], now: datetime) -> dict[AttemptKey, PlatformError]:
     """Inside a transaction: each job is RUNNING. Returns what was refused."""
-    done = {key: _alone(session, set_running, session, key, now) for key in keys}
+    if len(keys) > 1 and not isinstance(_alone(session, set_running, session, keys, now), PlatformError):
+        return {}
+    done = {key: _alone(session, set_running, session, [key], now) for key in keys}
     return {key: error for key, error in done.items() if isinstance(error, PlatformError)}
 
 
-def end_attempts(session: Session, ends: Iterable[EndedAttempt], now: datetime) -> dict[AttemptKey, PlatformError]:
+def end_attempts(session: Session, ends: Sequence[EndedAttempt], now: datetime) -> dict[AttemptKey, PlatformError]:
     """Inside a transaction: end each attempt. Returns what was refused."""
-    refused: dict[AttemptKey, PlatformError] = {}
-    for end in ends:
-        done = _alone(session, write_end, session, end.key, end.states, now=now, actor=end.actor, result=end.result)
-        if isinstance(done, PlatformError):
-            refused[end.key] = done
-    return refused
+    if len(ends) > 1 and not isinstance(_alone(session, write_ends, session, ends, now), PlatformError):
+        return {}
+    done = {end.key: _alone(session, write_ends, session, [end], now) for end in ends}
+    return {key: error for key, error in done.items() if isinstance(error, PlatformError)}
 
 
 def _alone(session: Session, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | PlatformError:

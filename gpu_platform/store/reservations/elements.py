@@ -25,7 +25,7 @@ from gpu_platform.store.jobs.elements import (
 )
 from gpu_platform.store.models import job
 from gpu_platform.store.reservations import batches
-from gpu_platform.store.reservations.batches import EndedAttempt
+from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.reservations.reserving import Taken
 
 
@@ -85,7 +85,7 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     # First what gives back: the array's next elements may get it.
     refused = batches.end_attempts(session, step.ended, now)
     refused |= batches.mark_running(session, step.running, now)
-    places = batches.take_places(session, step.placed, now)
+    places = batches.take_places(session, dict(step.placed), now)
     refused |= places.refused
     made = _NONE_MADE
     if step.chosen is not None:
@@ -97,7 +97,7 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     queue_elements(session, known, waiting, now)
     return ElementStepDone(
         taken=places.taken,
-        conflicts=places.conflicts,
+        conflicts={key: error.message for key, error in places.conflicts.items()},
         made=made.keys,
         skipped=made.skipped,
         position=made.position,

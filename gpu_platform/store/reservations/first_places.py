@@ -15,16 +15,16 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
+from gpu_platform.domain.errors import StaleEpoch
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement_request import NO_TOKEN, TOKEN_COMES, PlacementRequest
 from gpu_platform.domain.states import JobState
-from gpu_platform.store.database import Store, reading, undone_alone, writing
+from gpu_platform.store.database import Store, reading, writing
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import job, reservation
-from gpu_platform.store.reservations.reserving import take_place
+from gpu_platform.store.reservations.batches import take_places
 
 FIRST_ATTEMPT = 1
 
@@ -70,17 +70,13 @@ def reserve_places(
     A job that does not ask in this way any more is refused. Raises :class:`StaleEpoch`; then
     nothing was reserved.
     """
-    refused: dict[AttemptKey, str] = {}
-    for request, placement in decided:
-        key = AttemptKey(job_id=request.job_id, attempt=request.attempt)
-        try:
-            with undone_alone(session):
-                take_place(session, key, placement, now, task_token=NO_TOKEN)
-        except StaleEpoch:
-            raise
-        except (ReservationConflict, IllegalTransition, NotFound) as error:
-            refused[key] = error.message
-    return refused
+    places = {AttemptKey(job_id=one.job_id, attempt=one.attempt): placement for one, placement in decided}
+    batch = take_places(session, places, now, task_token=NO_TOKEN)
+    refused = batch.conflicts | batch.refused
+    for error in refused.values():
+        if isinstance(error, StaleEpoch):
+            raise error
+    return {key: error.message for key, error in refused.items()}
 
 
 @reading

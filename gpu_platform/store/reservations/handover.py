@@ -26,8 +26,8 @@ from gpu_platform.store.jobs.usage import record_usage
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, reservation
 from gpu_platform.store.reservations.allocations import OURS, is_held, lock_held
-from gpu_platform.store.reservations.releasing import close_reservation, degrade_gpu, give_back
-from gpu_platform.store.reservations.reserving import Taken, announce, take_job
+from gpu_platform.store.reservations.releasing import Return, close_reservation, degrade_gpu, give_back
+from gpu_platform.store.reservations.reserving import Taken, announce, take_jobs
 
 _HELD_STATES = frozenset({GpuState.ALLOCATED, GpuState.IN_USE})
 
@@ -65,12 +65,12 @@ def hand_over(
     update = JobUpdate(failure=failure, hardware_retries=hardware_retries)
     change_job(session, row, JobState.QUEUED, now, "workflow", update.columns(), update.event_data())
     _move(session, key, following, placement, now)
-    used = record_usage(session, key, usage, now)
-    give_back(session, key, now, faulty_gpus, used)
+    used = record_usage(session, {key: usage}, now)[key]
+    give_back(session, {key: Return(faulty_gpus, used)}, now)
     for uuid, reason in sorted(faulty_gpus.items()):
         if uuid in placement.gpu_uuids:
             degrade_gpu(session, uuid, reason, now)
-    take_job(session, following, placement, now)
+    take_jobs(session, {following: placement}, now)
     announce(session, following, placement, now)
     return Taken(host_terms(session, following, placement.hosts))
 

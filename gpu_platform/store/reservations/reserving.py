@@ -7,7 +7,7 @@ exclusive_holders = 0``, its row count checked), the CHECK constraints of ``gpu`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,11 +21,11 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationC
 from gpu_platform.domain.hosts.share import first_use
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
-from gpu_platform.store.database import change, insert_new, writing
+from gpu_platform.store.database import change, insert_all_new, insert_new, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.queue import leave_queue
+from gpu_platform.store.jobs.queue import leave_queue_together
 from gpu_platform.store.leadership.leader import check_epoch
-from gpu_platform.store.leadership.leases import host_terms
+from gpu_platform.store.leadership.leases import current_terms, host_terms
 from gpu_platform.store.models import allocation, gpu, host, job, reservation
 from gpu_platform.store.reservations import shares
 from gpu_platform.store.reservations.allocations import OURS, lock_held
@@ -40,6 +40,10 @@ class Taken:
     """The fencing token of each host, for the launch."""
     repeated: bool = False
     """It was taken before: ranks may run there already."""
+
+
+Places = Mapping[AttemptKey, Placement]
+"""What each attempt is to hold."""
 
 
 @writing
@@ -65,15 +69,40 @@ def take_place(
             _check_place(session, key, placement)
             return Taken(host_terms(session, key, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
-    take_job(session, key, placement, now)
-    _check_epoch(session, placement)
-    take_gpus(session, key, placement, now)
-    if task_token is None:
-        leave_queue(session, key.job_id, now)
-    elif not leave_queue(session, key.job_id, now, key.attempt, task_token):
-        raise ReservationConflict(f"attempt {key} does not ask in this way any more")
-    announce(session, key, placement, now)
-    return Taken(host_terms(session, key, placement.hosts))
+    return _take(session, {key: placement}, now, task_token)[key]
+
+
+def take_places(
+    session: Session, places: Places, now: datetime, *, task_token: bytes | None = None
+) -> dict[AttemptKey, Taken]:
+    """Inside a transaction: as :func:`take_place`, for several attempts with a few statements for all of them.
+
+    It raises if anything is wrong with one of them, also if one has reserved before. Then what it did must be undone,
+    and :func:`take_place` says for each whether it can reserve.
+    """
+    rows = [
+        {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
+        for key, placement in places.items()
+    ]
+    if insert_all_new(session, reservation, rows) != len(rows):
+        raise ReservationConflict("some of the attempts have reserved or were released before")
+    return _take(session, places, now, task_token)
+
+
+def _take(session: Session, places: Places, now: datetime, task_token: bytes | None) -> dict[AttemptKey, Taken]:
+    take_jobs(session, places, now)
+    for epoch in {placement.epoch for placement in places.values()} - {0}:
+        check_epoch(session, epoch)
+    take_gpus(session, places, now)
+    left = leave_queue_together(session, places, now, task_token)
+    if task_token is not None and (others := places.keys() - left):
+        raise ReservationConflict(f"attempt {min(others, key=str)} does not ask in this way any more")
+    terms = current_terms(session, {host for placement in places.values() for host in placement.hosts})
+    taken = {}
+    for key, placement in places.items():
+        announce(session, key, placement, now)
+        taken[key] = Taken({host: terms[host] for host in placement.hosts})
+    return taken
 
 
 def announce(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
@@ -94,14 +123,25 @@ def announce(session: Session, key: AttemptKey, placement: Placement, now: datet
     )
 
 
-def take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
-    """Inside a transaction: the job goes from QUEUED to ALLOCATED, with this attempt and placement.
+def take_jobs(session: Session, places: Places, now: datetime) -> None:
+    """Inside a transaction: each job goes from QUEUED to ALLOCATED, with this attempt and placement.
 
     Raises :class:`NotFound`, :class:`IllegalTransition`, and :class:`ReservationConflict` for an older attempt.
     """
-    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
-    if change(session, _TAKE_JOB, {**ours, "placed": placement.model_dump_json(), "now": now}):
+    rows = [
+        {
+            "key_job": key.job_id,
+            "key_attempt": key.attempt,
+            "placed": placement.model_dump_json(),
+            "now": now,
+        }
+        for key, placement in places.items()
+    ]
+    if change(session, _TAKE_JOB, rows) == len(rows):
         return
+    if len(places) > 1:
+        raise ReservationConflict("some of the jobs do not wait for these attempts")
+    [key] = places
     row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
@@ -110,30 +150,51 @@ def take_job(session: Session, key: AttemptKey, placement: Placement, now: datet
     raise ReservationConflict(f"attempt {key} is outdated: job {key.job_id} is at attempt {row.attempt}")
 
 
-def take_gpus(
-    session: Session, key: AttemptKey, placement: Placement, now: datetime, *, on_lost_hosts: bool = False
-) -> None:
+def take_gpus(session: Session, places: Places, now: datetime, *, on_lost_hosts: bool = False) -> None:
     """Inside a transaction: see :func:`reserve_gang`. Raises :class:`ReservationConflict`.
 
     ``on_lost_hosts``: also on LOST hosts, where its ranks run already.
     """
-    items = shares.allocation_items(placement)
-    uuids = [item.uuid for item in items if item.uuid is not None]
-    if len(set(uuids)) != len(uuids) or not items:
-        raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
+    items_of = {key: _items(key, placement) for key, placement in places.items()}
+    items = [item for of_one in items_of.values() for item in of_one]
+    uuids = sorted({item.uuid for item in items if item.uuid is not None})
     hosts = _take_host_resources(session, items)
     if on_lost_hosts:
         hosts = dict.fromkeys(hosts, HostState.READY.value)
     rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})} if uuids else {}
-    shared = any(item.grant is not None for item in items)
-    namespace = shares.namespace_of(session, key.job_id) if shared else ""
-    for item in items:
-        if item.uuid is None:
-            _check_host(item, hosts.get(item.host))
-        else:
-            _check_gpu(item, rows.get(item.uuid), hosts.get(item.host), namespace)
-    _mark_taken(session, items, namespace)
-    held = [
+    held: list[dict[str, Any]] = []
+    for key, of_one in items_of.items():
+        shared = any(item.grant is not None for item in of_one)
+        namespace = shares.namespace_of(session, key.job_id) if shared else ""
+        for item in of_one:
+            if item.uuid is None:
+                _check_host(item, hosts.get(item.host))
+            else:
+                _check_gpu(item, rows.get(item.uuid), hosts.get(item.host), namespace)
+        _take_shares(session, of_one, namespace)
+        held += _allocations(key, of_one, rows, now)
+    whole = [item.uuid for item in items if item.grant is None and item.uuid is not None]
+    if whole and change(session, _TAKE_GPUS, {"uuids": whole}) != len(whole):
+        raise ReservationConflict(f"one of {', '.join(whole)} was taken meanwhile")
+    try:
+        session.execute(_ALLOCATE, held)
+    except IntegrityError as error:
+        raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
+
+
+def _items(key: AttemptKey, placement: Placement) -> list[shares.AllocationItem]:
+    items = shares.allocation_items(placement)
+    uuids = [item.uuid for item in items if item.uuid is not None]
+    if len(set(uuids)) != len(uuids) or not items:
+        raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
+    return items
+
+
+def _allocations(
+    key: AttemptKey, items: Sequence[shares.AllocationItem], gpus: Mapping[str, Any], now: datetime
+) -> list[dict[str, Any]]:
+    """The rows of ``allocation`` for one attempt."""
+    return [
         {
             "job_id": key.job_id,
             "attempt": key.attempt,
@@ -141,14 +202,10 @@ def take_gpus(
             "gpu_uuid": item.uuid,
             "host": item.host,
             "reserved_at": now,
-            **shares.allocation_values(item, rows[item.uuid].memory_mib if item.uuid is not None else 0),
+            **shares.allocation_values(item, gpus[item.uuid].memory_mib if item.uuid is not None else 0),
         }
         for number, item in enumerate(items)
     ]
-    try:
-        session.execute(_ALLOCATE, held)
-    except IntegrityError as error:
-        raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
 
 
 def _take_host_resources(session: Session, items: Sequence[shares.AllocationItem]) -> dict[str, str]:
@@ -161,11 +218,8 @@ def _take_host_resources(session: Session, items: Sequence[shares.AllocationItem
     return hosts
 
 
-def _mark_taken(session: Session, items: Sequence[shares.AllocationItem], namespace: str) -> None:
-    """The rows of the GPUs say what is taken of them."""
-    whole = [item.uuid for item in items if item.grant is None and item.uuid is not None]
-    if whole and change(session, _TAKE_GPUS, {"uuids": whole}) != len(whole):
-        raise ReservationConflict(f"one of {', '.join(whole)} was taken meanwhile")
+def _take_shares(session: Session, items: Sequence[shares.AllocationItem], namespace: str) -> None:
+    """The rows of shared GPUs say what is taken of them."""
     for item in items:
         if item.grant is None or item.uuid is None:
             continue
@@ -178,11 +232,6 @@ def _check_place(session: Session, key: AttemptKey, placement: Placement) -> Non
     held = session.scalars(_HELD_WHERE, {"key_job": key.job_id, "key_attempt": key.attempt}).all()
     if sorted(held) != sorted(placement.gpu_uuids) and placement.gpu_uuids:
         raise ReservationConflict(f"attempt {key} holds other GPUs already: {', '.join(held)}")
-
-
-def _check_epoch(session: Session, placement: Placement) -> None:
-    if placement.epoch:
-        check_epoch(session, placement.epoch)
 
 
 def _check_host(item: shares.AllocationItem, state: str | None) -> None:

@@ -7,20 +7,20 @@ constraints of the tables ``gpu`` and ``host``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, bindparam, case, func, literal, null, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.hosts.share import GpuUse, ShareGrant, ShareMode, first_use
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store.database import change
 from gpu_platform.store.models import allocation, gpu, host, job
+from gpu_platform.store.reservations.allocations import THEIRS_HELD
 from gpu_platform.store.transitions import next_state
 
 _TAKEN = [GpuState.ALLOCATED.value, GpuState.IN_USE.value]
@@ -71,9 +71,10 @@ def take_host_resources(session: Session, items: Iterable[AllocationItem]) -> No
             )
 
 
-def release_host_resources(session: Session, key: AttemptKey) -> None:
-    """Give back all CPUs and memory of the attempt, inside a transaction that has locked the hosts."""
-    rows = session.execute(_HELD_HOST_RESOURCES, {"key_job": key.job_id, "key_attempt": key.attempt})
+def release_host_resources(session: Session, theirs: Mapping[str, Any]) -> None:
+    """Give back all CPUs and memory of the attempts (see ``THEIRS_HELD``), inside a transaction that has locked the
+    hosts."""
+    rows = session.execute(_HELD_HOST_RESOURCES, theirs)
     for name, (cpus, ram_mib) in sorted(_by_host((row.host, row.cpus, row.ram_mib) for row in rows).items()):
         session.execute(_RELEASE_HOST_RESOURCES, {"of_host": name, "cpus_": cpus, "ram_": ram_mib})
 
@@ -102,9 +103,9 @@ def take_share(session: Session, uuid: str, use: GpuUse) -> bool:
     return change(session, _TAKE_SHARE, _values(uuid, use)) == 1
 
 
-def release_shares(session: Session, key: AttemptKey) -> None:
-    """Release all shares of the attempt, inside a transaction that has locked its GPUs."""
-    for row in session.execute(_HELD_SHARES, {"key_job": key.job_id, "key_attempt": key.attempt}).all():
+def release_shares(session: Session, theirs: Mapping[str, Any]) -> None:
+    """Release all shares of the attempts (see ``THEIRS_HELD``), inside a transaction that has locked their GPUs."""
+    for row in session.execute(_HELD_SHARES, theirs).all():
         values = _values(row.gpu_uuid, first_use(grant_of(row), ""))
         session.execute(_RELEASE_SHARE, {name: values[name] for name in values if name not in ("mode_", "tenant_")})
 
@@ -181,11 +182,6 @@ def _values(uuid: str, use: GpuUse) -> dict[str, Any]:
 
 # ---- the statements, compiled once ----
 
-_HELD_BY_ATTEMPT = (
-    (allocation.c.job_id == bindparam("key_job"))
-    & (allocation.c.attempt == bindparam("key_attempt"))
-    & allocation.c.released_at.is_(None)
-)
 _NAMESPACE = select(job.c.namespace).where(job.c.id == bindparam("of_job"))
 _HOST_RESOURCES = select(host.c.cpus, host.c.ram_mib, host.c.cpus_used, host.c.ram_mib_used).where(
     host.c.name == bindparam("of_host")
@@ -210,7 +206,7 @@ _HELD_HOST_RESOURCES = (
         func.sum(allocation.c.cpus).label("cpus"),
         func.sum(allocation.c.ram_mib).label("ram_mib"),
     )
-    .where(_HELD_BY_ATTEMPT)
+    .where(THEIRS_HELD, (allocation.c.cpus > 0) | (allocation.c.ram_mib > 0))
     .group_by(allocation.c.host)
     .order_by(allocation.c.host)
 )
@@ -223,7 +219,7 @@ _HELD_SHARES = (
         allocation.c.share_mode,
         allocation.c.mig_profile,
     )
-    .where(_HELD_BY_ATTEMPT, ~allocation.c.exclusive, allocation.c.gpu_uuid.is_not(None))
+    .where(THEIRS_HELD, ~allocation.c.exclusive, allocation.c.gpu_uuid.is_not(None))
     .order_by(allocation.c.gpu_uuid)
 )
 _TAKE_SHARE = (

@@ -34,7 +34,7 @@ from gpu_platform.store.jobs.jobs import lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import JobRecord, job, reservation
 from gpu_platform.store.reservations.allocations import is_held
-from gpu_platform.store.reservations.releasing import close_reservation, give_back
+from gpu_platform.store.reservations.releasing import Return, close_reservation, give_back
 
 RESTORED = "job.restored"
 """Kind of the event: Temporal knew more of the job than this database, which was lost or is an older one."""
@@ -106,7 +106,7 @@ def raise_attempt(session: Session, row: JobRecord, attempt: int, now: datetime,
     for over in range(1, attempt + 1):
         key = AttemptKey(job_id=job_id, attempt=over)
         if close_reservation(session, key, now):
-            give_back(session, key, now, {})
+            give_back(session, {key: Return()}, now)
     leave_queue(session, job_id, now)
     check_transition(f"job {job_id}", JobState(row.state), JobState.QUEUED)
     values = {"state": JobState.QUEUED.value, "attempt": attempt, "state_at": now, "placement": None, **columns}

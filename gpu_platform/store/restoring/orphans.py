@@ -17,7 +17,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import allocation, job, reservation
-from gpu_platform.store.reservations.releasing import close_reservation, give_back
+from gpu_platform.store.reservations.releasing import Return, close_reservation, give_back
 
 BEGUN_AGAIN = "job.begun_again"
 """Kind of the event: Temporal had lost the job's workflow, and it was started again from the job's row."""
@@ -80,7 +80,7 @@ def end_orphan(
     caller ends that attempt first. Repeating it is a no-op.
     """
     if close_reservation(session, key, now):
-        give_back(session, key, now, {})
+        give_back(session, {key: Return()}, now)
     if session.scalar(select(job.c.id).where(job.c.id == key.job_id)) is None:
         return True
     row = lock_job(session, key.job_id)

@@ -27,7 +27,7 @@ from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
 from gpu_platform.store.models import JobRecord, job, leader, reservation
 from gpu_platform.store.reservations.attempts import set_running
 from gpu_platform.store.reservations.releasing import close_reservation
-from gpu_platform.store.reservations.reserving import announce, take_gpus, take_job
+from gpu_platform.store.reservations.reserving import announce, take_gpus, take_jobs
 from gpu_platform.store.restoring.older_rows import RESTORED, newer, pass_through, raise_attempt
 from gpu_platform.store.restoring.orphans import JobRow
 
@@ -193,7 +193,7 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
         if not _is_behind(session, row, found):
             return False
         if JobState(row.state).holds_gpus and row.attempt == progress.attempt and found.state.holds_gpus:
-            set_running(session, AttemptKey(job_id=found.job_id, attempt=progress.attempt), now)
+            set_running(session, [AttemptKey(job_id=found.job_id, attempt=progress.attempt)], now)
             return True
         raise_attempt(session, row, over, now, **counters)
     if found.state.is_terminal:
@@ -277,11 +277,11 @@ def _restore_place(session: Session, found: RememberedJob, placement: Placement,
     key = AttemptKey(job_id=found.job_id, attempt=found.progress.attempt)
     row = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     insert_new(session, reservation, row)
-    take_job(session, key, placement, now)
-    take_gpus(session, key, placement, now, on_lost_hosts=True)
+    take_jobs(session, {key: placement}, now)
+    take_gpus(session, {key: placement}, now, on_lost_hosts=True)
     announce(session, key, placement, now)
     if found.state is JobState.RUNNING:
-        set_running(session, key, now)
+        set_running(session, [key], now)
 
 
 def _rows(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from gpu_platform.client import Client
-    from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
+    from gpu_platform.domain.hosts.gpu import GpuHealth
     from gpu_platform.domain.jobs.array import Array
     from gpu_platform.domain.jobs.job import Job
 
@@ -38,14 +38,14 @@ def status(
 ) -> None:
     """Show the cluster at a glance: hosts, GPUs, jobs that wait or run."""
     with session.service() as client:
-        hosts, gpus, jobs = _look(client)
         warnings = _warnings(client)
-    if json:
-        session.print_json(_as_json(hosts, gpus, jobs) | {"warnings": warnings})
-        return
+        if json:
+            session.print_json(_as_json(client) | {"warnings": warnings})
+            return
+        shown = _cluster(client, everything, wide)
     for warning in warnings:
         session.say(f"warning: {warning}")
-    session.show(_cluster(hosts, gpus, jobs, everything, wide))
+    session.show(shown)
 
 
 def health(
@@ -94,20 +94,23 @@ def watch(
     with session.service() as client:
         if json:
             while True:
-                session.write(json_module.dumps(_as_json(*_look(client))))
+                session.write(json_module.dumps(_as_json(client)))
                 time.sleep(pause_s)
         from rich.live import Live
 
         with Live(console=session.out(), auto_refresh=False) as live:
             while True:
-                live.update(_cluster(*_look(client), everything, wide), refresh=True)
+                live.update(_cluster(client, everything, wide), refresh=True)
                 time.sleep(pause_s)
 
 
-def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job | Array], everything: bool, wide: bool) -> Group:
+def _cluster(client: Client, everything: bool, wide: bool) -> Group:
+    """Counts come from the database: every host and GPU is read only where every one is shown."""
     from service.cli.show import show_gpu, tables
 
-    return tables.cluster(hosts, gpus, jobs, MAX_JOBS, show_gpu.gpus_table(gpus, wide) if everything or wide else None)
+    every = everything or wide
+    more = [tables.hosts_table(client.hosts()), show_gpu.gpus_table(list(client.gpus()), wide)] if every else []
+    return tables.cluster(client.counts(), _living(client), MAX_JOBS, more)
 
 
 def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
@@ -121,13 +124,12 @@ def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
         return None, error.message
 
 
-def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job | Array]]:
+def _living(client: Client) -> list[Job | Array]:
     from gpu_platform.domain.states import JobState
 
     live = [state.value for state in JobState if not state.is_terminal]
     # Ask for one more than is shown, to know whether there are more.
-    jobs = recent(client, live, {}, MAX_JOBS + 1)
-    return list(client.hosts()), list(client.gpus()), jobs
+    return recent(client, live, {}, MAX_JOBS + 1)
 
 
 def _warnings(client: Client) -> list[str]:
@@ -139,9 +141,9 @@ def _warnings(client: Client) -> list[str]:
         return [error.message]
 
 
-def _as_json(hosts: list[Host], gpus: list[Gpu], jobs: list[Job | Array]) -> dict[str, Any]:
+def _as_json(client: Client) -> dict[str, Any]:
     return {
-        "hosts": [host.model_dump(mode="json") for host in hosts],
-        "gpus": [gpu.model_dump(mode="json") for gpu in gpus],
-        "jobs": [job.model_dump(mode="json") for job in jobs[:MAX_JOBS]],
+        "hosts": [host.model_dump(mode="json") for host in client.hosts()],
+        "gpus": [gpu.model_dump(mode="json") for gpu in client.gpus()],
+        "jobs": [job.model_dump(mode="json") for job in _living(client)[:MAX_JOBS]],
     }

@@ -75,7 +75,7 @@ def interrupt(verb: str, target: str, elements: str | None, reason: str, json: b
         session.print_json(array)
         return
     done = "being cancelled" if verb == "cancel" else "being killed"
-    what = f"{target} is" if elements is None else f"elements {elements} of {target} are"
+    what = f"{target} is" if elements is None else _sentence(elements, target, "is", "are")
     session.say(f"{what} {done}" if not array.state.is_terminal else f"{target} is {array.state}")
 
 
@@ -94,7 +94,14 @@ def retry(target: str, elements: str | None, json: bool) -> None:
         session.print_json(array)
         return
     session.write(array.id)
-    session.say(f"elements {array.array.indices} of {array_id or target} run again, in a new array")
+    session.say(f"{_sentence(str(array.array.indices), array_id or target, 'runs', 'run')} again, in a new array")
+
+
+def _sentence(indices: str, array_id: str, verb: str, verbs: str) -> str:
+    """``element 7 of a-1 runs`` or ``elements 0-3 of a-1 run``."""
+    return (
+        f"element {indices} of {array_id} {verb}" if indices.isdigit() else f"elements {indices} of {array_id} {verbs}"
+    )
 
 
 def check_elements_option(target: str, elements: str | None) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.hosts.gpu import Gpu, Host
+from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuCount, Host
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -122,32 +122,32 @@ def _certificate_warning(host: Host, now: datetime) -> str | None:
 
 
 def cluster(
-    hosts: Sequence[Host],
-    gpus: Sequence[Gpu],
-    jobs: Sequence[Job | Array],
-    limit: int,
-    more: RenderableType | None = None,
+    counts: ClusterCounts, jobs: Sequence[Job | Array], limit: int, more: Sequence[RenderableType] = ()
 ) -> Group:
-    """The cluster in a few lines. With ``more`` (a table of GPUs), also every host."""
+    """The cluster in a few lines. ``more``: tables of hosts and GPUs."""
+    hosts: Counter[str] = Counter()
+    for row in counts.hosts:
+        hosts[str(row.state)] += row.count
+    gpus: Counter[str] = Counter()
+    for one in counts.gpus:
+        gpus[_gpu_state(one)] += one.count
     parts: list[RenderableType] = [
-        _counts("hosts", Counter(str(host.state) for host in hosts)),
-        *lost_together(hosts),
-        _counts("GPUs ", Counter(_gpu_state(gpu) for gpu in gpus)),
+        _counts("hosts", hosts),
+        *lost_together(counts),
+        _counts("GPUs ", gpus),
         _counts("jobs ", Counter(str(job.state) for job in jobs), more=len(jobs) > limit),
     ]
-    if more is not None:
-        parts += ["", hosts_table(hosts), "", more]
+    for table in more:
+        parts += ["", table]
     if jobs:
         parts += ["", jobs_table(jobs[:limit])]
     return Group(*parts)
 
 
-def lost_together(hosts: Sequence[Host]) -> list[str]:
+def lost_together(counts: ClusterCounts) -> list[str]:
     """One line for each leaf, rack or power feed with which hosts were lost."""
-    together = Counter(
-        host.reason for host in hosts if host.state is HostState.LOST and (host.reason or "").startswith("lost with ")
-    )
-    return [f"       {reason}: {count} still LOST" for reason, count in sorted(together.items(), key=str)]
+    together = [row for row in counts.hosts if row.lost_with is not None]
+    return [f"       {row.lost_with}: {row.count} still LOST" for row in sorted(together, key=str)]
 
 
 def is_worth_showing(event: Event) -> bool:
@@ -293,13 +293,13 @@ def retry_text(job: Job, now: datetime | None = None) -> str | None:
     return f"retry {job.user_retries} of {job.spec.max_retries} in {duration(math.ceil(left_s))}{why}"
 
 
-def is_unavailable(gpu: Gpu) -> bool:
+def is_unavailable(gpu: Gpu | GpuCount) -> bool:
     """True if no job can get the GPU because its host takes no work (or is LOST), whatever its own state is."""
     away = gpu.host_state is HostState.LOST or gpu.state is GpuState.AVAILABLE
     return gpu.host_state is not HostState.READY and away
 
 
-def _gpu_state(gpu: Gpu) -> str:
+def _gpu_state(gpu: Gpu | GpuCount) -> str:
     return f"{_UNAVAILABLE} (host {gpu.host_state})" if is_unavailable(gpu) else str(gpu.state)
 
 

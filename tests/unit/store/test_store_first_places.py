@@ -120,3 +120,15 @@ def test_a_job_that_has_gone_on_has_no_first_place(cluster: Cluster) -> None:
     assert first_places.admit_and_ask(store, "j", NOW) == (False, None)
     assert reserve(store, (row, placement({"a": [0]}))) == ["j"], "its first attempt is over"
     check_invariants(store)
+
+
+def test_a_job_whose_task_token_never_comes_is_asked_to_ask_again(cluster: Cluster) -> None:
+    """The control worker was killed between taking the step that asks with a token and writing the token."""
+    store, later = cluster.store, NOW + timedelta(seconds=30)
+    asks(store, "j")
+    assert queue.queued_without_row(store, later) == [], "its step looks for the place"
+    assert first_places.stop_asking(store, key("j")) is None
+    assert [row.task_token for row in queue.read_queue(store)] == [TOKEN_COMES]
+    assert queue.queued_without_row(store, later) == ["j"]
+    cluster.enqueue("j")
+    assert queue.queued_without_row(store, later) == []

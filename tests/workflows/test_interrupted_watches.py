@@ -1,0 +1,82 @@
+"""Watches that nobody carries out: given to a node worker that was killed, or lost on their way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+
+import pytest
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import Client
+
+from gpu_platform.domain.contracts import AttemptKey, watch_id
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from tests.harness import Platform
+from tests.waiting import eventually
+from workers.node.interrupted_watches import GRACE_S, InterruptedWatches
+
+SLEEPER = JobSpec(command=["/bin/sh", "-c", "sleep 600"], gpus=ResourceRequest(gpus_per_host=1), grace_s=0.2)
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        yield platform
+
+
+async def watch_of(platform: Platform, job: Job) -> PendingActivityInfo:
+    """The watch of the job's first attempt, once it has been given to the host."""
+
+    async def given() -> PendingActivityInfo | None:
+        described = await platform.workflow(job.id).describe()
+        pending = [
+            one for one in described.raw_description.pending_activities if one.activity_type.name == "watch_ranks"
+        ]
+        return pending[0] if pending and pending[0].HasField("last_started_time") else None
+
+    return await eventually(given, "the watch to be given to the host")
+
+
+def watches(platform: Platform, watched: Collection[AttemptKey], now: list[float]) -> InterruptedWatches:
+    return InterruptedWatches("a", platform.nodes["a"].agent.attempts, lambda: watched, clock=lambda: now[0])
+
+
+async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platform: Platform) -> None:
+    job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
+    assert (await watch_of(platform, job)).activity_id == watch_id("a", 1)
+    now = [0.0]
+    lost = watches(platform, (), now)
+    await lost.look(platform.client)
+    now[0] = GRACE_S - 0.1
+    await lost.look(platform.client)
+    assert (await watch_of(platform, job)).attempt == 1, "it may still be on its way"
+    now[0] = GRACE_S
+    await lost.look(platform.client)
+
+    async def again() -> bool:
+        return (await watch_of(platform, job)).attempt == 2
+
+    await eventually(again, "Temporal to give the watch once more", within_s=10)
+    assert platform.job(job.id).attempt == 1, "the job does not notice"
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
+
+
+async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> None:
+    job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
+    await watch_of(platform, job)
+    agent = platform.nodes["a"].agent
+    assert list(agent.watched()) == [AttemptKey(job_id=job.id, attempt=1)]
+    now = [0.0]
+    own = watches(platform, agent.watched(), now)
+    await own.look(platform.client, at_once=True)
+    now[0] = 10 * GRACE_S
+    await own.look(platform.client)
+    assert (await watch_of(platform, job)).attempt == 1
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
+    assert not agent.watched()
