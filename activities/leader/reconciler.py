@@ -169,7 +169,9 @@ class Reconciler:
         if len(live) <= PARALLEL:
             return list(live)
         due_since = self._clock() - EVERY_S
-        last_look = {job_id: self._looked_at.get(job_id, due_since) for job_id in live}
+        for job_id in live:  # one that is new is due, after those that have waited for longer
+            self._looked_at.setdefault(job_id, due_since)
+        last_look = self._looked_at
         oldest_first = sorted(live, key=lambda job_id: last_look[job_id])
         wrong = [name for name in oldest_first if live[name] is JobState.PENDING or name in self._suspicions]
         others = [name for name in oldest_first if last_look[name] <= due_since]

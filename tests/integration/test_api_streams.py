@@ -13,7 +13,9 @@ import pytest
 from httpx_sse import aconnect_sse
 
 from gpu_platform.client import AsyncClient, Client, LogChunk
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.hosts.lease import LeaseAnswer
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -316,9 +318,9 @@ async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store, tmp_
             "inventory": {"machine": "m", "gpus": []}, "attempts": [{"job_id": "j-x", "attempt": 3}],
         }  # fmt: skip
         answer = await http.post("/v1/hosts/n/report", json=report, headers=node_headers("n", tmp_path))
-        told = answer.json()
-        assert (told["ttl_s"], told["kill"]) == (7.0, [{"job_id": "j-x", "attempt": 3}])
-        assert (told["renewed"], told["online_ms"]) == (True, None)
+        told = LeaseAnswer.model_validate(answer.json())
+        assert (told.ttl_s, told.kill) == (7.0, [AttemptKey(job_id="j-x", attempt=3)])
+        assert (told.renewed, told.online_ms) == (True, None)
         assert (await http.get("/v1/hosts/n")).json()["lease_remaining_s"] > 6
 
 

@@ -118,6 +118,7 @@ MAY: dict[str, frozenset[str]] = {
     "GET /v1/audit": OPERATORS,
     "POST /v1/temporal/decode": OPERATORS,
     "POST /v1/checkpoint-roots:check": OPERATORS,
+    "GET /v1/cluster": SIGNED_IN,
     "GET /v1/hosts": SIGNED_IN,
     "GET /v1/hosts/{name}": SIGNED_IN,
     "POST /v1/hosts/{name}/drain": OPERATORS,

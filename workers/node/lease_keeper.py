@@ -96,7 +96,7 @@ class LeaseKeeper:
         self._ended = False
         self._are_busy = False
         """The services take too long. Reports through Temporal cost many times as much, and would make that worse. So a
-        host waits while it has nothing to lose: it has no ranks, or its newest answer is not old yet."""
+        host without ranks, which has nothing to lose, waits."""
         left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
             agent.host,
@@ -132,11 +132,8 @@ class LeaseKeeper:
 
     @property
     def _patience_s(self) -> float:
-        """How long one service may take to answer before the next is tried. Both tries must fit into a lease.
-
-        Not shorter than needed: what a host does not wait for, a slow service does in vain, and then once more.
-        """
-        return min(5.0, 0.4 * self._ttl_s)
+        """How long one service may take to answer before the next is tried. Both tries must fit into a lease."""
+        return min(5.0, self._ttl_s / 4)
 
     async def _report_for_ever(self, http: httpx.AsyncClient) -> None:
         reachable = True
@@ -162,7 +159,7 @@ class LeaseKeeper:
                 # The service that answered is asked first from now on.
                 self._urls = [url, *(other for other in self._urls if other != url)]
                 return answer
-        if self._are_busy and (not made.attempts or not self._lease.must_ask(boot_clock_s())):
+        if self._are_busy and not made.attempts:
             return None
         return await self._report_by(self._temporal, made, lease_s)
 

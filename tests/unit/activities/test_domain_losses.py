@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from activities.leader import domain_losses
 from activities.leader.domain_losses import DomainWatch
 from gpu_platform.domain.events import Event
+from gpu_platform.domain.hosts.gpu import ClusterCounts
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import hosts
@@ -64,8 +65,8 @@ def test_a_leaf_that_is_lost_in_two_passes_is_one_event(store: Store, leaves: Cl
     assert event.data["jobs"] == ["gang"]
     assert event.data["hosts"] == ["a0", "a1", "a2", "a3"]
     assert event_text(event) == "leaf a lost: 4 of 4 hosts, 1 job"
-    found = hosts.list_hosts(store, datetime.now(UTC))
-    assert [line.strip() for line in lost_together(found)] == ["lost with leaf a (4 of 4 hosts): 4 still LOST"]
+    counts = ClusterCounts(hosts=hosts.count_hosts(store), gpus=[])
+    assert [line.strip() for line in lost_together(counts)] == ["lost with leaf a (4 of 4 hosts): 4 still LOST"]
     assert watch.look() == [], "told once"
 
 
