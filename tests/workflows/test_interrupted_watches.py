@@ -49,7 +49,8 @@ async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platfo
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
     assert (await watch_of(platform, job)).activity_id == watch_id("a", 1)
     now = [0.0]
-    lost = watches(platform, (), now)
+    lost = InterruptedWatches("a", list, set, clock=lambda: now[0])  # when it began, the attempt was not there
+    lost._open_attempts = platform.nodes["a"].agent.attempts
     await lost.look(platform.client)
     now[0] = GRACE_S - 0.1
     await lost.look(platform.client)
@@ -73,10 +74,29 @@ async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> 
     assert list(agent.watched()) == [AttemptKey(job_id=job.id, attempt=1)]
     now = [0.0]
     own = watches(platform, agent.watched(), now)
-    await own.look(platform.client, at_once=True)
+    await own.look(platform.client)
     now[0] = 10 * GRACE_S
     await own.look(platform.client)
     assert (await watch_of(platform, job)).attempt == 1
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
     assert not agent.watched()
+
+
+async def test_a_watch_of_an_attempt_that_has_ended_meanwhile_is_given_to_the_host_again(platform: Platform) -> None:
+    """Its lease has ended while the node worker was away: the ranks are gone, and nobody tells the workflow."""
+    job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
+    await watch_of(platform, job)
+    key = AttemptKey(job_id=job.id, attempt=1)
+    known = [key]
+    lost = InterruptedWatches("a", lambda: list(known), set)
+    known.clear()
+    await lost.look(platform.client)
+
+    async def again() -> bool:
+        return (await watch_of(platform, job)).attempt == 2
+
+    await eventually(again, "Temporal to give the watch once more", within_s=10)
+    assert not lost._due, "Temporal was told"
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)

@@ -45,8 +45,9 @@ class InterruptedWatches:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host, self._open_attempts, self._watched, self._clock = host, open_attempts, watched, clock
-        self._due: dict[AttemptKey, tuple[float, float]] = {}
-        """Attempts without a watch: when Temporal is told, and how long after that once more."""
+        self._due = {key: (clock(), GRACE_S) for key in open_attempts()}
+        """Attempts without a watch: when Temporal is told, and how long after that once more. One that ends here
+        without a watch (its lease has ended) stays until Temporal has answered."""
 
     async def run(self, connection: Connection) -> None:
         """Look, until cancelled."""
@@ -54,19 +55,22 @@ class InterruptedWatches:
             await asyncio.sleep(LOOK_S)
             await self.look(connection.client)
 
-    async def look(self, client: Client, *, at_once: bool = False) -> None:
-        """Tell Temporal of the attempts that are due. ``at_once``: of all, since this process has just started."""
-        now, watched = self._clock(), self._watched()
-        alone = [key for key in self._open_attempts() if key not in watched]
-        first = now if at_once else now + GRACE_S
-        self._due = {key: self._due.get(key, (first, GRACE_S)) for key in alone}
+    async def look(self, client: Client) -> None:
+        """Tell Temporal of the attempts that are due."""
+        now, watched, known = self._clock(), set(self._watched()), set(self._open_attempts())
+        for key in known - watched:
+            self._due.setdefault(key, (now + GRACE_S, GRACE_S))
+        self._due = {key: when for key, when in self._due.items() if key not in watched}
         due = [key for key, (at, _) in self._due.items() if at <= now]
-        for key in due:
+        answered = await asyncio.gather(*[self._repeat(client, key) for key in due])
+        for key, is_told in zip(due, answered, strict=True):
             pause_s = min(2 * self._due[key][1], LONGEST_S)
             self._due[key] = (now + pause_s, pause_s)
-        await asyncio.gather(*[self._repeat(client, key) for key in due])
+            if is_told and key not in known:
+                del self._due[key]
 
-    async def _repeat(self, client: Client, key: AttemptKey) -> None:
+    async def _repeat(self, client: Client, key: AttemptKey) -> bool:
+        """Returns whether Temporal has answered."""
         watch = client.get_async_activity_handle(
             workflow_id=key.job_id, run_id=None, activity_id=watch_id(self._host, key.attempt)
         )
@@ -75,5 +79,7 @@ class InterruptedWatches:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # else it waits for a worker, has ended, or never began
                 log.warning("watch.not_repeated", job=key.job_id, attempt=key.attempt, error=str(error))
+                return False
         else:
             log.warning("watch.repeated", job=key.job_id, attempt=key.attempt)
+        return True

@@ -181,12 +181,12 @@ async def run_activities(
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
+    watches = InterruptedWatches(agent.host, agent.attempts, agent.watched)  # before an end of the lease ends attempts
     client = await connect(settings, converter=node_converter(settings))
     worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
     # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
     faults.client = client
-    watches = InterruptedWatches(agent.host, agent.attempts, agent.watched)
-    await watches.look(client, at_once=True)
+    await watches.look(client)
     async with asyncio.TaskGroup() as group:
         looking = group.create_task(watches.run(faults))
         await run_worker(settings, client, worker)
