@@ -25,7 +25,7 @@ async def test_a_report_is_answered_while_a_crowd_waits(
     shutil.copy(sqlite_template, tmp_path / "platform.db")
     store, over = Store(f"sqlite:///{tmp_path / 'platform.db'}"), threading.Event()
 
-    def slow(*_: object) -> list[object]:
+    def slow(*_: object, **__: object) -> list[object]:
         over.wait(30)
         return []
 

@@ -35,7 +35,7 @@ async def test_waiting_and_running_jobs_are_restored(
         script = f"echo $$ >> {tmp_path}/pids; while [ ! -e {tmp_path}/end ]; do sleep 0.05; done"
         running = await platform.submit(JobSpec(command=["sh", "-c", script], gpus=ResourceRequest(gpus_per_host=8)))
         before = await platform.reaches(running, JobState.RUNNING)
-        waiting = await platform.submit(JobSpec(command=["true"]))
+        waiting = await platform.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
         await platform.reaches(waiting, JobState.QUEUED)
         replace_database(platform.store, backup)
         await platform.nodes["a"].report()
