@@ -5,6 +5,8 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import BaseModel
 
 
@@ -16,6 +18,14 @@ class AttemptKey(BaseModel, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.job_id}#{self.attempt}"
+
+
+def jobs_by_attempt(keys: Iterable[AttemptKey]) -> dict[int, list[str]]:
+    """Number of an attempt -> the jobs of these keys with that number; the numbers in order."""
+    jobs: dict[int, list[str]] = {}
+    for key in keys:
+        jobs.setdefault(key.attempt, []).append(key.job_id)
+    return dict(sorted(jobs.items()))
 
 
 CONTROL_TASK_QUEUE = "control"

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
 from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.resources import ResourceRequest
@@ -196,10 +196,7 @@ def leave_queue(
 
 def leave_queue_of(session: Session, keys: Collection[AttemptKey], now: datetime) -> None:
     """Inside a transaction: delete the entries of exactly these attempts, with events."""
-    jobs: dict[int, list[str]] = {}
-    for key in keys:
-        jobs.setdefault(key.attempt, []).append(key.job_id)
-    for attempt, job_ids in sorted(jobs.items()):
+    for attempt, job_ids in jobs_by_attempt(keys).items():
         left = session.scalars(_LEAVE_OF, {"entries": job_ids, "of_attempt": attempt}).all()
         for job_id in left:
             append_event(session, "queue.removed", "control", now, job_id=job_id, attempt=attempt)

@@ -2,8 +2,7 @@
 
 Hosts ask each other whether the control plane is away, and the leader counts them; see
 ``gpu_platform.domain.hosts.lease_protocol``. A host may know an older list than the leader, so older lists stay for
-as long
-as some host may know them.
+as long as some host may know them.
 """
 
 from __future__ import annotations

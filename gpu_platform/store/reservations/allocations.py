@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import bindparam, exists, literal, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import allocation, gpu, reservation
 
@@ -53,10 +53,7 @@ def lock_those_held(session: Session, keys: Collection[AttemptKey]) -> set[Attem
 
 def by_number(keys: Iterable[AttemptKey]) -> Iterator[dict[str, Any]]:
     """The parameters of ``THEIRS_HELD``, once for each number that these attempts have."""
-    jobs: dict[int, list[str]] = {}
-    for key in keys:
-        jobs.setdefault(key.attempt, []).append(key.job_id)
-    for attempt, job_ids in sorted(jobs.items()):
+    for attempt, job_ids in jobs_by_attempt(keys).items():
         yield {"key_jobs": job_ids, "key_attempt": attempt}
 
 
