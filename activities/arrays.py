@@ -10,7 +10,7 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from activities.lost_arrays import LostArrays
-from activities.reservation import EndAttempt, attempt_end
+from activities.reservation import EndAttempt, StartedFrom, attempt_end
 from gpu_platform.domain.contracts import AttemptKey, index_of
 from gpu_platform.domain.jobs.array_steps import ElementPlaced, OwnWorkflow
 from gpu_platform.domain.jobs.attempt import HostPlan
@@ -22,6 +22,7 @@ from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import elements
+from gpu_platform.store.jobs.checkpoints import Start
 from gpu_platform.store.jobs.elements import KnownArray
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.reservations.elements import ChosenElements, ElementStep, ElementStepDone, advance_elements
@@ -36,6 +37,10 @@ class ArrayStep(BaseModel):
     running: list[AttemptKey] = []
     placed: list[ElementPlaced] = []
     again: list[AttemptKey] = []
+    stays: list[AttemptKey] = []
+    """Attempts of ``ended`` whose elements the array drives on: they wait for a placement again."""
+    started: list[StartedFrom] = []
+    """Later attempts of ``running``."""
     first: int = 0
     add: int = 0
     skipped: str = ""
@@ -154,6 +159,8 @@ class ArrayActivities:
                     running=step.running,
                     placed=[(one.key, one.placement) for one in step.placed],
                     again=step.again,
+                    stays=step.stays,
+                    started=[Start(one.key, one.host, one.resumed_from, one.note) for one in step.started],
                     first=step.first,
                     add=step.add,
                     skipped=_index_set(step.skipped) if step.skipped else None,
@@ -195,7 +202,7 @@ class ArrayActivities:
             return elements.end_array(self._store, array_id, utc_now())
 
     def _answer(self, known: KnownArray, step: ArrayStep, done: ElementStepDone, now: datetime) -> ArrayStepDone:
-        refused = set(done.refused)
+        refused, stays = set(done.refused), set(step.stays)
         placements = {one.key: one.placement for one in step.placed}
         own = [self._own(known, key.job_id) for key in done.refused]
         own += [
@@ -206,7 +213,7 @@ class ArrayActivities:
                 waits_until=None if end.retry_in_s is None else now + timedelta(seconds=end.retry_in_s),
             )
             for end in step.ended
-            if not end.state.is_terminal and end.key not in refused
+            if not end.state.is_terminal and end.key not in refused | stays
         ]
         waiting = done.made
         if known.spec.spans_hosts:

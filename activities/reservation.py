@@ -194,7 +194,8 @@ class ReservationActivities:
     @activity.defn
     def note_start(self, start: StartedFrom) -> str | None:
         """Record from which checkpoint the attempt started. Returns a sentence for the timeline, or None."""
-        return checkpoints.note_start(self._store, start.key, start.host, start.resumed_from, start.note, utc_now())
+        found = checkpoints.Start(start.key, start.host, start.resumed_from, start.note)
+        return checkpoints.note_start(self._store, found, utc_now())
 
     @activity.defn
     def end_attempt(self, request: EndAttempt) -> None:

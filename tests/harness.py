@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
@@ -151,8 +152,9 @@ class SimulatedNode:
         store = self._platform.store
         lease = leases.read_leases(store, LEASE_TTL_S).stamps[self.name]
         housekeeping = Housekeeping(store, self._platform.client, LEASE_TTL_S)
-        for lost in await asyncio.to_thread(leases.expire_leases, store, {self.name: lease}, datetime.now(UTC)):
-            await housekeeping.signal_jobs(lost)
+        await housekeeping.signal_all(
+            await asyncio.to_thread(leases.expire_leases, store, {self.name: lease}, datetime.now(UTC))
+        )
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
         """Inject a fault into a GPU."""
@@ -339,9 +341,9 @@ class Platform:
     def workflow(self, job_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(job_id)
 
-    async def signal(self, job_id: str, name: str) -> None:
-        """Send a signal of a user to the job's workflow."""
-        await self.workflow(job_id).signal(name, Interrupt(actor="test", reason="asked"))
+    async def signal(self, job_id: str, name: str, argument: BaseModel | None = None) -> None:
+        """Send a signal to the workflow of the job or array; without ``argument`` that of a user."""
+        await self.workflow(job_id).signal(name, argument or Interrupt(actor="test", reason="asked"))
 
     async def forgotten(self, job_id: str) -> None:
         """Let Temporal forget the job's workflow, as if its database was lost."""

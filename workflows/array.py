@@ -2,7 +2,8 @@
 
 What happens to elements is collected, and one step writes it to the database: it ends, reserves, makes and queues many
 of them in one transaction. Hosts launch and watch many at once, too. An element that needs more than one attempt, or
-several hosts, goes on with a JobWorkflow of its own.
+several hosts, goes on with a JobWorkflow of its own. Elements whose host was lost stay here, because it loses many at
+once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.arrays import ArrayActivities, ArrayStep, ArrayStepDone, ChosenIndices, StopArray
     from activities.interrupts import InterruptActivities
-    from activities.reservation import EndAttempt
+    from activities.reservation import EndAttempt, StartedFrom
     from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import index_of
     from gpu_platform.domain.jobs import array_steps
@@ -40,6 +41,7 @@ with workflow.unsafe.imports_passed_through():
         ElementFault,
         ElementHostLost,
         ElementInterrupt,
+        ElementsHostLost,
         ElementsInterrupt,
         ElementsPlaced,
         RunningElement,
@@ -94,7 +96,7 @@ class ArrayWorkflow:
         """What has happened since the last step."""
         self._elements: dict[str, Element] = {}
         """Job id -> element. Those that have workflows of their own are not here."""
-        self._hosts = ElementHosts(self._note_running, self._note_end)
+        self._hosts = ElementHosts(self._note_running, self._note_end, named_watches=input.named_watches)
         self._own = OwnWorkflows(self._count_end)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
@@ -103,6 +105,8 @@ class ArrayWorkflow:
         self._steps = 0
         self._continues = False
         """No new elements: this run is about to continue as new."""
+        if carried.before_signals:
+            self._take_up(carried)
 
     @workflow.run
     async def run(self, input: ArrayInput) -> ArrayResult:
@@ -196,6 +200,13 @@ class ArrayWorkflow:
             self._look(element)
 
     @workflow.signal
+    def elements_host_lost(self, request: ElementsHostLost) -> None:
+        """Signal: ``element_host_lost``, for many elements."""
+        for key in request.attempts:
+            lost = HostLost(attempt=key.attempt, host=request.host, reason=request.reason)
+            self.element_host_lost(ElementHostLost(job_id=key.job_id, lost=lost))
+
+    @workflow.signal
     def element_place_again(self, request: ElementAgain) -> None:
         """Signal: the element waits, but has no row in the queue."""
         element = self._elements.get(request.job_id)
@@ -224,8 +235,10 @@ class ArrayWorkflow:
     async def _work(self) -> ArrayResult:
         if self._input.takes_over:
             await self._take_over()
-        elif self._input.carried is not None:
-            self._resume(self._input.carried)
+        elif (carried := self._input.carried) is not None:
+            if not carried.before_signals:
+                self._take_up(carried)
+            self._resume()
         else:
             self._left = await database_step(ArrayActivities.begin_array, self._id, summary="Array is RUNNING")
         too_late: asyncio.Task[None] | None = None
@@ -282,13 +295,20 @@ class ArrayWorkflow:
         elif not _does_something(step):
             return
         done = await database_step(ArrayActivities.advance_array, step, summary=_summary(step))
+        with_own = {own.job_id for own in done.own}
         for end in step.ended:
-            del self._elements[end.key.job_id]
+            if end.key.job_id in with_own:
+                continue
+            element = self._elements.pop(end.key.job_id)
             if end.state.is_terminal:
                 self._count_end(end.key.job_id, end.state)
+            elif element.stays:
+                self._elements[end.key.job_id] = element.next_attempt()
+                self._has_interrupts = True  # it may have been cancelled while its end was being written
         for own in done.own:
-            self._elements.pop(own.job_id, None)
-            self._own.start(own)
+            # It may have been stopped while its end was being written, which says that it goes on.
+            element = self._elements.pop(own.job_id, None)
+            self._own.start(own, element.attempt.stop if element is not None else None)
         if step.add or chosen is not None:
             self._position, self._left = done.position, self._left and done.left > 0
             self._ended[JobState.CANCELLED] += done.skipped
@@ -359,12 +379,19 @@ class ArrayWorkflow:
         element.is_marked = True
         element.attempt.running_since = workflow.now()
         self._step.running.append(element.key)
+        if (prepared := element.attempt.prepared) is not None:
+            started = StartedFrom(
+                key=element.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
+            )
+            self._step.started.append(started)
 
     def _note_end(self, element: Element, end: EndAttempt) -> None:
         if element.key in self._step.running:  # it ended before RUNNING was written
             self._step.running.remove(element.key)
             end.ran_unmarked = True
         self._step.ended.append(end)
+        if element.stays:
+            self._step.stays.append(element.key)
 
     def _count_end(self, job_id: str, state: JobState) -> None:
         self._ended[state] += 1
@@ -453,22 +480,23 @@ class ArrayWorkflow:
         for own in found.own:
             self._own.start(own)
 
-    def _resume(self, carried: CarriedElements) -> None:
+    def _take_up(self, carried: CarriedElements) -> None:
+        """Know the elements of the run before this one. Signals may have come for them already."""
         for key in carried.waiting:
-            self._elements[key.job_id] = Element.new(self._spec, key)
-        running = []
+            self._elements[key.job_id] = Element.new(self._spec, key, carried.progress.get(key.job_id))
         for one in carried.running:
-            element = Element.new(self._spec, one.key)
+            element = Element.new(self._spec, one.key, carried.progress.get(one.key.job_id))
             element.attempt.placement, element.attempt.may_run = one.placement, True
             element.attempt.running_since = workflow.now()
-            element.ranks, element.is_marked = one.ranks, True
+            element.ranks, element.is_marked, element.standing = one.ranks, True, Standing.RUNS
             self._elements[one.key.job_id] = element
-            running.append(element)
         for element in self._elements.values():
             self._apply_stop(element)
         self._own.unheard.update(dict.fromkeys(carried.on_their_own))
-        self._hosts.watch(running)
-        self._has_interrupts = self._is_stopped
+
+    def _resume(self) -> None:
+        self._hosts.watch([one for one in self._elements.values() if one.standing is Standing.RUNS])
+        self._has_interrupts = self._has_interrupts or self._is_stopped
         self._end_waiting()
 
     def _carried(self) -> ArrayInput:
@@ -488,8 +516,10 @@ class ArrayWorkflow:
             skipped=self._skipped,
             since=self._after.since,
             ended=dict(self._ended),
+            progress={job_id: one.progress for job_id, one in self._elements.items() if one.key.attempt > 1},
+            before_signals=True,
         )
-        return self._input.model_copy(update={"carried": carried, "takes_over": False})
+        return self._input.model_copy(update={"carried": carried, "takes_over": False, "named_watches": True})
 
     # -- conditions ----------------------------------------------------------------------------
 
@@ -547,6 +577,7 @@ def _summary(step: ArrayStep) -> str:
         (f"reservation of {counted(len(step.placed), 'placement')}", step.placed),
         (f"release of {len(step.ended)}", step.ended),
         (f"RUNNING: {len(step.running)}", step.running),
+        (f"placement: {len(step.stays)} ask for another one", step.stays),
         (f"placement: up to {step.add} more ask for one", step.add),
         ("placement: elements ask for one whose counterparts have ended", step.chosen is not None),
     ]

@@ -61,8 +61,8 @@ WATCH: dict[str, Any] = {
 """A node worker that died leaves its ranks alive: watch again as soon as it is back."""
 
 WATCH_ELEMENTS: dict[str, Any] = {**WATCH, "heartbeat_timeout": timedelta(seconds=20)}
-"""A host has few watches of elements, but there may be a thousand hosts. A watch of elements has no name by which its
-host could say that it was lost: that is noticed by its heartbeats alone."""
+"""A watch of elements without a name, by which its host could say that it was lost: that is noticed by its heartbeats
+alone."""
 
 STOP: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,

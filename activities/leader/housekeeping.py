@@ -29,10 +29,11 @@ from activities.leader.reconciler import Reconciler
 from activities.leader.schedule_upkeep import ScheduleUpkeep
 from activities.leader.workflow_watch import WorkflowWatch
 from gpu_platform.age_clock import AgeClock
-from gpu_platform.domain.contracts import AttemptKey, cleanup_id
+from gpu_platform.domain.contracts import AttemptKey, array_of, cleanup_id
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.lease_protocol import LOOK_EVERY_S
 from gpu_platform.domain.hosts.remediation import BackOff
+from gpu_platform.domain.jobs.array_steps import ElementsHostLost
 from gpu_platform.domain.jobs.attempt import HostLost
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.store import Store, retention
@@ -47,6 +48,7 @@ PRUNE_S = 600.0
 SIGNALS_AT_ONCE = 8
 ROW_GRACE = timedelta(seconds=6)
 """A waiting job has its queue row within this time, or has lost it."""
+_LEASE_ENDED = "its lease ended"
 
 
 class Housekeeping:
@@ -101,7 +103,7 @@ class Housekeeping:
         while True:
             try:
                 if lost := await self._expire_leases():
-                    signals.add(task := asyncio.create_task(self._signal_all(lost)))
+                    signals.add(task := asyncio.create_task(self.signal_all(lost)))
                     task.add_done_callback(signals.discard)
                 await asyncio.to_thread(self._domains.look)
             except (Unavailable, RPCError) as error:
@@ -163,11 +165,11 @@ class Housekeeping:
             log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
         return expired
 
-    async def _signal_all(self, expired: Sequence[leases.LostHost]) -> None:
+    async def signal_all(self, expired: Sequence[leases.LostHost]) -> None:
         """Signal the jobs of hosts that were just LOST. What fails is signalled again by the next sweep."""
         try:
             for lost in expired:
-                await self.signal_jobs(lost)
+                await self.signal_jobs(lost, await self._signal_arrays(lost))
         except (Unavailable, RPCError) as error:
             log.warning("housekeeping.delayed", error=str(error))
 
@@ -184,8 +186,29 @@ class Housekeeping:
         for lost in await asyncio.to_thread(leases.lost_hosts_with_attempts, self._store):
             await self.signal_jobs(lost)
 
-    async def signal_jobs(self, lost: leases.LostHost) -> None:
-        """Signal each job that had ranks on a lost host.
+    async def _signal_arrays(self, lost: leases.LostHost) -> Collection[AttemptKey]:
+        """Signal arrays whose elements had ranks on a lost host: one signal for all elements of an array. Returns
+        these elements. If one is not driven by its array, the next sweep signals it alone."""
+        of_array: dict[str, list[AttemptKey]] = {}
+        for key in lost.jobs:
+            if (array_id := array_of(key.job_id)) is not None:
+                of_array.setdefault(array_id, []).append(key)
+        told: set[AttemptKey] = set()
+        for array_id, keys in of_array.items():
+            if not lost.is_proved and await self._wants_proof(keys[0]):
+                continue
+            signal = ElementsHostLost(attempts=keys, host=lost.name, reason=_LEASE_ENDED)
+            try:
+                await self._client.get_workflow_handle(array_id).signal("elements_host_lost", signal)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+            else:
+                told.update(keys)
+        return told
+
+    async def signal_jobs(self, lost: leases.LostHost, told: Collection[AttemptKey] = ()) -> None:
+        """Signal each job that had ranks on a lost host, except those that were told.
 
         A job with ``fencing: strict`` gets the signal only when its ranks are proved dead.
         """
@@ -195,11 +218,11 @@ class Housekeeping:
             async with at_once:
                 if not lost.is_proved and await self._wants_proof(key):
                     return
-                signal = HostLost(attempt=key.attempt, host=lost.name, reason="its lease ended")
+                signal = HostLost(attempt=key.attempt, host=lost.name, reason=_LEASE_ENDED)
                 for workflow_id in (key.job_id, cleanup_id(key)):
                     await self._signal(workflow_id, "host_lost", signal)
 
-        await asyncio.gather(*[tell(key) for key in lost.jobs])
+        await asyncio.gather(*[tell(key) for key in lost.jobs if key not in told])
 
     async def _wants_proof(self, key: AttemptKey) -> bool:
         """True if the job may run elsewhere only when its ranks are known to be dead."""

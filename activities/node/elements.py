@@ -63,7 +63,8 @@ class ElementActivities:
             )
             return ElementLaunched(key=plan.key, failure=failure)
         if launched.ended is None:
-            return ElementLaunched(key=plan.key)
+            prepared = launched.prepared if plan.key.attempt > 1 else None
+            return ElementLaunched(key=plan.key, prepared=prepared)
         watch = WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
         return ElementLaunched(key=plan.key, ended=await self._closed(watch, launched.ended))
 

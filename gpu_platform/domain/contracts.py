@@ -5,6 +5,7 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from pydantic import BaseModel
@@ -50,6 +51,17 @@ def watch_id(host: str, attempt: int) -> str:
     A host can say by this name that nobody watches there, also if the watch never reached it.
     """
     return f"watch-{host}-{attempt}"
+
+
+def elements_watch_id(host: str, first: AttemptKey) -> str:
+    """The id of the activity that watches elements on a host, within the workflow of their array: that of its first."""
+    return f"{watch_id(host, first.attempt)}:{index_of(first.job_id)}"
+
+
+def is_watch_on(host: str, activity_id: str) -> bool:
+    """True for the id of a watch on this host: :func:`watch_id` or :func:`elements_watch_id`."""
+    prefix = re.escape(watch_id(host, 0).removesuffix("0"))
+    return re.fullmatch(rf"{prefix}[0-9]+(:[0-9]+)?", activity_id) is not None
 
 
 def node_task_queue(host: str) -> str:

@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueRequest,
     PollActivityTaskQueueResponse,
     RespondActivityTaskCompletedRequest,
+    RespondActivityTaskFailedByIdRequest,
     SignalWithStartWorkflowExecutionRequest,
     SignalWorkflowExecutionRequest,
     StartWorkflowExecutionRequest,
@@ -224,6 +225,24 @@ async def test_a_host_signals_starts_and_reads_only_what_is_its_own(platform: Pl
     assert platform.job(job_id).state is JobState.RUNNING
     await asked(platform, job_id, "kill")
     await platform.ends(job_id, JobState.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    "watch", ["watch-b-1", "watch-b-1:0", "watch-a-1-2", "watch-a-1:x", "watch-a-1:1:2", "watch-a-", "7"]
+)
+async def test_a_host_fails_no_activity_but_its_own_watches(evil: Host, temporal: Client, watch: str) -> None:
+    request = RespondActivityTaskFailedByIdRequest(
+        namespace=temporal.namespace, workflow_id="a-1", activity_id=watch, identity="evil"
+    )
+    assert await evil.refused("RespondActivityTaskFailedById", request) is grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize("watch", ["watch-a-1", "watch-a-12:345"])
+async def test_a_host_may_say_that_its_own_watch_has_failed(evil: Host, temporal: Client, watch: str) -> None:
+    request = RespondActivityTaskFailedByIdRequest(
+        namespace=temporal.namespace, workflow_id="a-1", activity_id=watch, identity="evil"
+    )
+    assert await evil.refused("RespondActivityTaskFailedById", request) is grpc.StatusCode.NOT_FOUND, "of Temporal"
 
 
 def all_methods(client: Client) -> list[str]:

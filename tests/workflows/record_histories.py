@@ -335,6 +335,17 @@ async def array_of_which_elements_are_cancelled(platform: Platform) -> str:
     return array_id
 
 
+async def array_that_loses_a_host(platform: Platform) -> str:
+    array_id = await platform.submit_array(shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'), "0-3")
+    elements = [await platform.reaches_element(array_id, index, JobState.RUNNING) for index in range(4)]
+    [host] = {name for job in elements if job.placement is not None for name in job.placement.hosts}
+    await platform.nodes[host].lose()
+    await platform.array_ends(array_id, ArrayState.COMPLETED)
+    for _ in range(2):  # as in ``host_lost``
+        await platform.nodes[host].report()
+    return array_id
+
+
 async def array_after_a_job(platform: Platform) -> str:
     first = await platform.submit(shell("sleep 1"))
     array_id = await platform.submit_array(shell("true", after=(Dependency(job_id=first),)), "0-3")
@@ -414,6 +425,7 @@ SCENARIOS: dict[str, Scenario] = {
         array_with_a_retry,
         array_that_stops_at_a_failure,
         array_of_which_elements_are_cancelled,
+        array_that_loses_a_host,
         array_after_a_job,
         array_after_the_elements_of_another,
         pipeline_with_a_fan_out,

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError
 
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.contracts import element_id, index_of
 from gpu_platform.domain.jobs import array_steps
 from gpu_platform.domain.jobs.array import OnFailure
+from gpu_platform.domain.jobs.array_steps import ElementInterrupt, ElementsInterrupt
+from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.states import ArrayState, JobState
-from gpu_platform.store import Store
-from gpu_platform.store.jobs import arrays
+from gpu_platform.store import Store, events
+from gpu_platform.store.jobs import arrays, queue
 from tests.harness import Platform
 from tests.waiting import eventually
 
@@ -42,6 +46,11 @@ def runs(tmp_path: Path) -> Counter[str]:
 
 def writes(tmp_path: Path, more: str = "true") -> str:
     return f'echo "$GPU_PLATFORM_ARRAY_INDEX" >> {tmp_path}/runs; {more}'
+
+
+def waits(tmp_path: Path) -> str:
+    """Runs until the test says ``go``."""
+    return writes(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done")
 
 
 async def test_each_element_runs_once_with_its_parameters(platform: Platform, tmp_path: Path) -> None:
@@ -113,8 +122,7 @@ async def test_an_array_is_stopped_while_elements_run_and_wait(platform: Platfor
 
 
 async def test_an_element_goes_on_after_a_gpu_fault(platform: Platform, tmp_path: Path) -> None:
-    script = writes(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done")
-    array_id = await platform.submit_array(shell(script), "0-1")
+    array_id = await platform.submit_array(shell(waits(tmp_path)), "0-1")
     await eventually(lambda: len(runs(tmp_path)) == 2, "both elements to run")
     job = await platform.reaches(element_id(array_id, 0), JobState.RUNNING)
     assert job.placement is not None
@@ -133,8 +141,7 @@ async def test_an_element_goes_on_after_a_gpu_fault(platform: Platform, tmp_path
 
 
 async def test_elements_on_a_lost_host_run_elsewhere(platform: Platform, tmp_path: Path) -> None:
-    script = writes(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done")
-    array_id = await platform.submit_array(shell(script), "0-7")
+    array_id = await platform.submit_array(shell(waits(tmp_path), checkpoints=True), "0-7")
     await eventually(lambda: len(runs(tmp_path)) == 8, "all elements to run")
     jobs = [platform.job(element_id(array_id, index)) for index in range(8)]
     on_a = [job.id for job in jobs if job.placement is not None and job.placement.hosts == ["a"]]
@@ -149,8 +156,62 @@ async def test_elements_on_a_lost_host_run_elsewhere(platform: Platform, tmp_pat
         )
 
     await eventually(elsewhere, "all elements to run on the other host", 30)
+    moved = on_a if lost == "a" else [job.id for job in jobs if job.id not in on_a]
+    for job_id in moved:
+        assert (platform.job(job_id).attempt, platform.job(job_id).hardware_retries) == (2, 1)
+        [told] = [one for one in events.read_events(platform.store, 0, job_id=job_id) if one.kind == "job.warning"]
+        assert str(told.data["message"]).startswith("attempt 2 starts at zero")
+        with pytest.raises(RPCError, match="not found"):
+            await platform.workflow(job_id).describe()  # its array drives it
     (tmp_path / "go").touch()
     await platform.array_ends(array_id, ArrayState.COMPLETED)
+
+
+async def test_elements_that_lost_their_host_keep_their_places_and_can_be_cancelled(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host is full. Meanwhile the array continues as new with each step."""
+    monkeypatch.setattr(array_steps, "STEPS_OF_A_RUN", 1)
+    array_id = await platform.submit_array(shell(waits(tmp_path)), "0-15")
+    await eventually(lambda: len(runs(tmp_path)) == 16, "all elements to run")
+    later = await platform.submit(shell("true"))
+    elements = [platform.job(element_id(array_id, index)) for index in range(16)]
+    moved = [job for job in elements if job.placement is not None and job.placement.hosts == ["a"]]
+    await platform.nodes["a"].lose()
+
+    def queued() -> list[PlacementRequest]:
+        return queue.read_queue(platform.store)
+
+    await eventually(lambda: len(queued()) == 9, "what ran on the lost host to wait")
+    assert [row.job_id for row in queued()] == [*(job.id for job in moved), later]
+    assert {row.attempt for row in queued()[:-1]} == {2}
+    assert not any(row.excluded_hosts for row in queued())
+    order = ElementsInterrupt(indices=str(index_of(moved[0].id)), interrupt=Interrupt(actor="ada"))
+    await platform.signal(array_id, "cancel_elements", order)
+    await platform.reaches(moved[0].id, JobState.CANCELLED)
+    (tmp_path / "go").touch()
+    array = await platform.array_ends(array_id, ArrayState.CANCELLED)
+    assert array.counts == {JobState.COMPLETED: 15, JobState.CANCELLED: 1}
+    assert runs(tmp_path) == Counter({str(index_of(job.id)): 2 if job in moved[1:] else 1 for job in elements})
+    assert all(platform.job(job.id).hardware_retries == 1 for job in moved)
+    await platform.ends(later, JobState.COMPLETED)
+
+
+async def test_a_cancel_is_not_lost_while_a_preempted_element_is_being_stopped(
+    platform: Platform, tmp_path: Path
+) -> None:
+    """Its next attempt belongs to a workflow of its own, which has not begun yet."""
+    script = writes(tmp_path, "trap '' TERM; while :; do sleep 0.02; done")
+    array_id = await platform.submit_array(shell(script), "0-1")
+    await eventually(lambda: len(runs(tmp_path)) == 2, "all elements to run")
+    job_id = element_id(array_id, 0)
+    await platform.reaches(job_id, JobState.RUNNING)
+    await platform.signal(array_id, "element_preempt", ElementInterrupt(job_id=job_id, interrupt=Interrupt()))
+    await platform.signal(array_id, "cancel")
+    array = await platform.array_ends(array_id, ArrayState.CANCELLED)
+    assert array.counts[JobState.CANCELLED] == 2
+    assert runs(tmp_path) == {"0": 1, "1": 1}
+    await platform.nothing_leaked()
 
 
 async def test_gangs_are_elements(platform: Platform, tmp_path: Path) -> None:
@@ -177,8 +238,7 @@ async def test_a_long_array_continues_as_new_and_loses_nothing(
 
 
 async def test_an_array_that_temporal_forgot_goes_on(platform: Platform, tmp_path: Path) -> None:
-    script = writes(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done")
-    array_id = await platform.submit_array(shell(script), "0-39", at_once=8)
+    array_id = await platform.submit_array(shell(waits(tmp_path)), "0-39", at_once=8)
     await eventually(lambda: len(runs(tmp_path)) == 8, "elements to run")
     await platform.forgotten(array_id)
     (tmp_path / "go").touch()

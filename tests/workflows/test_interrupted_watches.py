@@ -9,11 +9,10 @@ import pytest
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
 
-from gpu_platform.domain.contracts import AttemptKey, watch_id
-from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.contracts import AttemptKey, element_id, elements_watch_id, watch_id
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from tests.harness import Platform
 from tests.waiting import eventually
@@ -28,13 +27,15 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
         yield platform
 
 
-async def watch_of(platform: Platform, job: Job) -> PendingActivityInfo:
-    """The watch of the job's first attempt, once it has been given to the host."""
+async def watch_of(platform: Platform, workflow_id: str) -> PendingActivityInfo:
+    """The watch of the job's first attempt, or of the array's elements, once it has been given to the host."""
 
     async def given() -> PendingActivityInfo | None:
-        described = await platform.workflow(job.id).describe()
+        described = await platform.workflow(workflow_id).describe()
         pending = [
-            one for one in described.raw_description.pending_activities if one.activity_type.name == "watch_ranks"
+            one
+            for one in described.raw_description.pending_activities
+            if one.activity_type.name in ("watch_ranks", "watch_elements")
         ]
         return pending[0] if pending and pending[0].HasField("last_started_time") else None
 
@@ -47,19 +48,19 @@ def watches(platform: Platform, watched: Collection[AttemptKey], now: list[float
 
 async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platform: Platform) -> None:
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
-    assert (await watch_of(platform, job)).activity_id == watch_id("a", 1)
+    assert (await watch_of(platform, job.id)).activity_id == watch_id("a", 1)
     now = [0.0]
     lost = InterruptedWatches("a", list, set, clock=lambda: now[0])  # when it began, the attempt was not there
     lost._open_attempts = platform.nodes["a"].agent.attempts
     await lost.look(platform.client)
     now[0] = GRACE_S - 0.1
     await lost.look(platform.client)
-    assert (await watch_of(platform, job)).attempt == 1, "it may still be on its way"
+    assert (await watch_of(platform, job.id)).attempt == 1, "it may still be on its way"
     now[0] = GRACE_S
     await lost.look(platform.client)
 
     async def again() -> bool:
-        return (await watch_of(platform, job)).attempt == 2
+        return (await watch_of(platform, job.id)).attempt == 2
 
     await eventually(again, "Temporal to give the watch once more", within_s=10)
     assert platform.job(job.id).attempt == 1, "the job does not notice"
@@ -69,7 +70,7 @@ async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platfo
 
 async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> None:
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
-    await watch_of(platform, job)
+    await watch_of(platform, job.id)
     agent = platform.nodes["a"].agent
     assert list(agent.watched()) == [AttemptKey(job_id=job.id, attempt=1)]
     now = [0.0]
@@ -77,7 +78,7 @@ async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> 
     await own.look(platform.client)
     now[0] = 10 * GRACE_S
     await own.look(platform.client)
-    assert (await watch_of(platform, job)).attempt == 1
+    assert (await watch_of(platform, job.id)).attempt == 1
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
     assert not agent.watched()
@@ -86,7 +87,7 @@ async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> 
 async def test_a_watch_of_an_attempt_that_has_ended_meanwhile_is_given_to_the_host_again(platform: Platform) -> None:
     """Its lease has ended while the node worker was away: the ranks are gone, and nobody tells the workflow."""
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
-    await watch_of(platform, job)
+    await watch_of(platform, job.id)
     key = AttemptKey(job_id=job.id, attempt=1)
     known = [key]
     lost = InterruptedWatches("a", lambda: list(known), set)
@@ -94,9 +95,31 @@ async def test_a_watch_of_an_attempt_that_has_ended_meanwhile_is_given_to_the_ho
     await lost.look(platform.client)
 
     async def again() -> bool:
-        return (await watch_of(platform, job)).attempt == 2
+        return (await watch_of(platform, job.id)).attempt == 2
 
     await eventually(again, "Temporal to give the watch once more", within_s=10)
     assert not lost._due, "Temporal was told"
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
+
+
+async def test_a_watch_of_elements_is_given_to_the_host_again(platform: Platform) -> None:
+    array_id = await platform.submit_array(SLEEPER, "0-2")
+    for index in range(3):
+        await platform.reaches_element(array_id, index, JobState.RUNNING)
+    first = AttemptKey(job_id=element_id(array_id, 0), attempt=1)
+    watch = await watch_of(platform, array_id)
+    assert (watch.activity_id, watch.attempt) == (elements_watch_id("a", first), 1)
+    assert watch.activity_id == "watch-a-1:0"
+    now = [0.0]
+    lost = watches(platform, set(), now)
+    now[0] = GRACE_S
+    await lost.look(platform.client)
+
+    async def again() -> bool:
+        return (await watch_of(platform, array_id)).attempt == 2
+
+    await eventually(again, "Temporal to give the watch once more", within_s=10)
+    assert all(platform.job(element_id(array_id, index)).attempt == 1 for index in range(3))
+    await platform.signal(array_id, "kill")
+    await platform.array_ends(array_id, ArrayState.CANCELLED)

@@ -32,7 +32,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from activities.job_signals import element_signal
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue, watch_id
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, is_watch_on, node_task_queue
 from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 
 M = TypeVar("M", bound=Message)
@@ -167,9 +167,8 @@ class Rules:
     async def _watch_again(self, call: Call) -> bytes:
         """A host may only say that a watch of its own has failed. Then Temporal repeats it."""
         asked = self._read(RespondActivityTaskFailedByIdRequest, call)
-        of_host, _, attempt = asked.activity_id.rpartition("-")
-        if not attempt.isdigit() or asked.activity_id != watch_id(call.host, int(attempt)):
-            raise Refused(f"{of_host!r} is no watch of its own")
+        if not is_watch_on(call.host, asked.activity_id):
+            raise Refused(f"{asked.activity_id!r} is no watch of its own")
         fields = ("namespace", "workflow_id", "run_id", "activity_id", "failure", "identity")
         return _only(asked, *fields).SerializeToString()
 

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import AttemptKey, watch_id
+from gpu_platform.domain.contracts import AttemptKey, array_of, elements_watch_id, watch_id
 
 log = structlog.get_logger()
 
@@ -71,15 +71,26 @@ class InterruptedWatches:
 
     async def _repeat(self, client: Client, key: AttemptKey) -> bool:
         """Returns whether Temporal has answered."""
-        watch = client.get_async_activity_handle(
-            workflow_id=key.job_id, run_id=None, activity_id=watch_id(self._host, key.attempt)
-        )
+        watches = [(key.job_id, watch_id(self._host, key.attempt))]
+        if (array_id := array_of(key.job_id)) is not None:
+            # The first of the elements that were watched together names their watch. So one of these finds it.
+            watches.append((array_id, elements_watch_id(self._host, key)))
+        try:
+            for workflow_id, name in watches:
+                if await self._fail(client, workflow_id, name):
+                    log.warning("watch.repeated", job=key.job_id, attempt=key.attempt)
+        except RPCError as error:
+            log.warning("watch.not_repeated", job=key.job_id, attempt=key.attempt, error=str(error))
+            return False
+        return True
+
+    async def _fail(self, client: Client, workflow_id: str, name: str) -> bool:
+        """Returns whether the watch was under way. False: it waits for a worker, has ended, or never began."""
+        watch = client.get_async_activity_handle(workflow_id=workflow_id, run_id=None, activity_id=name)
         try:
             await watch.fail(ApplicationError("no process watches the attempt on its host", type="NotWatched"))
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:  # else it waits for a worker, has ended, or never began
-                log.warning("watch.not_repeated", job=key.job_id, attempt=key.attempt, error=str(error))
+            if error.status is RPCStatusCode.NOT_FOUND:
                 return False
-        else:
-            log.warning("watch.repeated", job=key.job_id, attempt=key.attempt)
+            raise
         return True

@@ -27,7 +27,7 @@ class Standing(Enum):
 
 @dataclass
 class Element:
-    """One element: the first attempt of a job."""
+    """One element: an attempt of a job. Later attempts are here only if the one before lost its host."""
 
     attempt: Attempt
     progress: JobProgress
@@ -38,11 +38,19 @@ class Element:
     """Its ranks have run."""
     is_marked: bool = False
     """The database says, or is being told, that it is RUNNING."""
+    stays: bool = False
+    """Its attempt ends, and the array drives the next one."""
 
     @classmethod
-    def new(cls, spec: JobSpec, key: AttemptKey) -> Element:
+    def new(cls, spec: JobSpec, key: AttemptKey, progress: JobProgress | None = None) -> Element:
         """An element that has just come into the queue. ``spec``: what the elements share."""
-        return cls(Attempt(spec, key, Stop()), JobProgress(attempt=key.attempt))
+        return cls(Attempt(spec, key, Stop()), progress or JobProgress(attempt=key.attempt))
+
+    def next_attempt(self) -> Element:
+        """The element in its next attempt. What stops the job stops this one, too."""
+        progress = self.progress.model_copy(update={"attempt": self.key.attempt + 1})
+        key = AttemptKey(job_id=self.key.job_id, attempt=progress.attempt)
+        return Element(Attempt(self.attempt.spec, key, self.attempt.stop), progress)
 
     @property
     def key(self) -> AttemptKey:

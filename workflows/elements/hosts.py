@@ -12,9 +12,10 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from activities.node.elements import ElementActivities
 from activities.reservation import EndAttempt
-from gpu_platform.domain.contracts import node_task_queue
+from gpu_platform.domain.contracts import AttemptKey, elements_watch_id, node_task_queue
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched, ElementsLaunch, ElementsWatch
 from gpu_platform.domain.jobs.attempt import HostPlan, WatchRequest
+from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from workflows import policies
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
@@ -28,10 +29,15 @@ from workflows.steps import cut_summary
 
 
 class ElementHosts:
-    """Starts, watches and stops elements. ``ended`` hears how each of them ended, ``runs`` that its ranks run."""
+    """Starts, watches and stops elements. ``ended`` hears how each of them ended, ``runs`` that its ranks run.
 
-    def __init__(self, runs: Callable[[Element], None], ended: Callable[[Element, EndAttempt], None]) -> None:
-        self._runs, self._ended = runs, ended
+    ``named_watches``: see ``ArrayInput.named_watches``.
+    """
+
+    def __init__(
+        self, runs: Callable[[Element], None], ended: Callable[[Element, EndAttempt], None], *, named_watches: bool
+    ) -> None:
+        self._runs, self._ended, self._named_watches = runs, ended, named_watches
         self._tasks: set[asyncio.Task[None]] = set()
         self._launching: set[str] = set()
         """Hosts on which a launch is under way."""
@@ -39,6 +45,8 @@ class ElementHosts:
         """Host -> elements that are launched there next. So short elements come in large batches."""
         self._looks: dict[str, int] = {}
         """Host -> how often something has happened to its elements that their watches must look at."""
+        self._cut: set[str] = set()
+        """Names of watches that were cancelled. Temporal refuses a second one while the host has not given it up."""
         self._busy = 0
         self.error: BaseException | None = None
         """A mistake in this code. The workflow raises it, so that Temporal tries its task again."""
@@ -117,6 +125,7 @@ class ElementHosts:
                 self._note_end(element, one.ended)
             else:
                 running.append(element)
+                element.attempt.prepared = one.prepared
                 self._runs(element)
         self.watch(running)
 
@@ -129,9 +138,12 @@ class ElementHosts:
             if not watched:
                 return None
             seen = self._looks.get(host, 0)
-            watch = self._start_watch(host, list(watched.values()))
+            name = self._name_of_watch(host, next(iter(watched)))
+            watch = self._start_watch(host, list(watched.values()), name)
             await workflow.wait_condition(partial(self._has_news, watch, host, seen))
             if not watch.done():
+                if name is not None:
+                    self._cut.add(name)
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
             if (failed := _failure_of(watch)) is not None:
@@ -145,14 +157,21 @@ class ElementHosts:
     def _has_news(self, watch: workflow.ActivityHandle[list[ElementEnded]], host: str, seen: int) -> bool:
         return watch.done() or self._looks.get(host, 0) != seen
 
-    def _start_watch(self, host: str, elements: list[Element]) -> workflow.ActivityHandle[list[ElementEnded]]:
+    def _name_of_watch(self, host: str, first: AttemptKey) -> str | None:
+        name = elements_watch_id(host, first)
+        return name if self._named_watches and name not in self._cut else None
+
+    def _start_watch(
+        self, host: str, elements: list[Element], name: str | None
+    ) -> workflow.ActivityHandle[list[ElementEnded]]:
         watches = [WatchRequest(key=one.key, host=host, ranks=one.ranks) for one in elements]
         return workflow.start_activity_method(
             ElementActivities.watch_elements,
             ElementsWatch(watches=watches),
             task_queue=node_task_queue(host),
+            activity_id=name,
             summary=cut_summary(f"Health watch of {counted(len(elements), 'element')} on {host}"),
-            **policies.WATCH_ELEMENTS,
+            **(policies.WATCH_ELEMENTS if name is None else policies.WATCH),
         )
 
     def _give_up(self, host: str, elements: list[Element], error: BaseException) -> None:
@@ -183,6 +202,9 @@ class ElementHosts:
         if is_user_failure(ending):
             now, random = workflow.now(), workflow.random()
             ending.retry_in_s = wait_before_retry(element.attempt, element.progress, now, random)
+        if lost_its_host(element, ending) and workflow.patched("lost-elements-stay"):
+            element.stays = True
+            element.progress.excluded_hosts = []  # the host is LOST: nothing is placed there until it is well again
         ending.ended_before_running = element.ran and not element.is_marked
         if element.attempt.may_run:
             self._begin(self._stop(element, ending), busy=True)
@@ -206,6 +228,14 @@ class ElementHosts:
                 self.error = error
 
         task.add_done_callback(done)
+
+
+def lost_its_host(element: Element, ending: Ending) -> bool:
+    """True if the next attempt only needs another host."""
+    failure = ending.failure
+    if ending.state is not JobState.QUEUED or failure is None:
+        return False
+    return failure.gpu_uuid is None and failure.host in element.attempt.lost
 
 
 def _failure_of(watch: workflow.ActivityHandle[list[ElementEnded]]) -> BaseException | None:

@@ -16,7 +16,9 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.domain.jobs.array_steps import OwnWorkflow
 from gpu_platform.domain.jobs.job import JobInput
 from gpu_platform.domain.states import JobState
+from workflows.attempts.attempt import Stop
 from workflows.job import JobResult, JobWorkflow
+from workflows.job_signals import signal_job
 
 
 class OwnWorkflows:
@@ -43,10 +45,10 @@ class OwnWorkflows:
         """The jobs that have not ended."""
         return [*self._tasks, *self.unheard]
 
-    def start(self, own: OwnWorkflow) -> None:
-        """Start the workflow of an element, unless it has one."""
+    def start(self, own: OwnWorkflow, stop: Stop | None = None) -> None:
+        """Start the workflow of an element, unless it has one. ``stop``: what its user has asked for already."""
         if own.job_id not in self._tasks and own.job_id not in self.unheard:
-            self._tasks[own.job_id] = asyncio.create_task(self._run(own))
+            self._tasks[own.job_id] = asyncio.create_task(self._run(own, stop))
 
     def note_ended(self, ended: Iterable[tuple[str, JobState]]) -> None:
         """Jobs of ``unheard`` have ended."""
@@ -55,7 +57,7 @@ class OwnWorkflows:
                 del self.unheard[job_id]
                 self._ended(job_id, state)
 
-    async def _run(self, own: OwnWorkflow) -> None:
+    async def _run(self, own: OwnWorkflow, stop: Stop | None) -> None:
         given = JobInput(
             job_id=own.job_id,
             spec=own.spec,
@@ -78,6 +80,7 @@ class OwnWorkflows:
                 static_summary=summary_of(own.spec),
                 task_timeout=TASK_TIMEOUT,
             )
+            await _pass_on(stop, own.job_id)
         except WorkflowAlreadyStartedError:
             del self._tasks[own.job_id]
             self.unheard[own.job_id] = None
@@ -91,3 +94,11 @@ class OwnWorkflows:
             state = JobState.FAILED
         del self._tasks[own.job_id]
         self._ended(own.job_id, state)
+
+
+async def _pass_on(stop: Stop | None, job_id: str) -> None:
+    if stop is None or not (stop.cancel or stop.kill) or not workflow.patched("stops-are-passed-on"):
+        return
+    for verb, request in (("cancel", stop.cancel), ("kill", stop.kill)):
+        if request is not None:
+            await signal_job(job_id, verb, request)

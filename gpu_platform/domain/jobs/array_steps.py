@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array, OnFailure
-from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, WatchRequest
+from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, Prepared, WatchRequest
 from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -30,6 +30,8 @@ class ArrayInput(BaseModel):
     """Temporal lost the array's workflow, and this one takes over."""
     carried: CarriedElements | None = None
     """Set when the workflow continues as new."""
+    named_watches: bool = False
+    """Its watches have names (``elements_watch_id``). False: the release that started the workflow gave them none."""
 
     @classmethod
     def of(cls, array: Array, *, takes_over: bool = False) -> ArrayInput:
@@ -41,6 +43,7 @@ class ArrayInput(BaseModel):
             at_once=shape.at_once,
             on_failure=shape.on_failure,
             takes_over=takes_over,
+            named_watches=True,
         )
 
 
@@ -64,6 +67,10 @@ class CarriedElements(BaseModel):
     """Its elements wait for those of another array: all with smaller indices have been made."""
     ended: dict[JobState, int] = {}
     """How many elements have ended in each state."""
+    progress: dict[str, JobProgress] = {}
+    """Job id -> counters of an element in its second or a later attempt."""
+    before_signals: bool = False
+    """The next run takes all this up before it handles a signal. False: an earlier release continued as new."""
 
 
 class RunningElement(BaseModel):
@@ -100,6 +107,14 @@ class ElementHostLost(BaseModel):
 
     job_id: str
     lost: HostLost
+
+
+class ElementsHostLost(BaseModel):
+    """The argument of ArrayWorkflow's signal ``elements_host_lost``: many elements had ranks on the same lost host."""
+
+    attempts: list[AttemptKey]
+    host: str
+    reason: str
 
 
 class ElementInterrupt(BaseModel):
@@ -151,11 +166,13 @@ class ElementLaunched(BaseModel):
     ended: ElementEnded | None = None
     failure: Failure | None = None
     """Why its ranks were not started."""
+    prepared: Prepared | None = None
+    """Set for a later attempt: from where it goes on."""
 
 
 class OwnWorkflow(BaseModel):
-    """An element that goes on with a workflow of its own, as every other job: its first attempt did not end it, or it
-    needs several hosts."""
+    """An element that goes on with a workflow of its own, as every other job: an attempt did not end it, or it needs
+    several hosts. If only its host was lost, its array drives the next attempt, too."""
 
     job_id: str
     spec: JobSpec

@@ -81,21 +81,37 @@ def last_known(session: Session, job_id: str) -> list[CheckpointRecord]:
     return read_records(session, CheckpointRecord, _OF_JOB.where(checkpoint.c.job_id == job_id))
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From where an attempt after the first goes on."""
+
+    key: AttemptKey
+    host: str
+    """Rank 0's host."""
+    resumed_from: str | None
+    """The checkpoint's directory. None: it starts at zero."""
+    note: str | None
+
+
 @writing
-def note_start(
-    session: Session, key: AttemptKey, host_name: str, resumed_from: str | None, note: str | None, now: datetime
-) -> str | None:
+def note_start(session: Session, start: Start, now: datetime) -> str | None:
     """Write down which checkpoint a later attempt resumes from, or why it starts at zero. Returns that for people.
 
     None: nothing was ever saved, and the job does not say that it saves.
     """
-    message = _resumed(key, resumed_from) or _at_zero(session, key, host_name)
+    return write_start(session, start, now)
+
+
+def write_start(session: Session, start: Start, now: datetime) -> str | None:
+    """Inside a transaction: see :func:`note_start`."""
+    key, resumed_from = start.key, start.resumed_from
+    message = _resumed(key, resumed_from) or _at_zero(session, key, start.host)
     if message is None:
         return None
-    message += f"; {note}" if note else ""
+    message += f"; {start.note}" if start.note else ""
     kind = "job.warning" if resumed_from is None else "job.resumed"
     data = {"message": message, "resumed_from": resumed_from}
-    append_event(session, kind, "workflow", now, job_id=key.job_id, attempt=key.attempt, host=host_name, data=data)
+    append_event(session, kind, "workflow", now, job_id=key.job_id, attempt=key.attempt, host=start.host, data=data)
     return message
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -156,16 +156,17 @@ def _announce(
             append_event(session, "job.cancelled", array.user, now, job_id=one["id"], data={"verb": "cancel"})
 
 
-def queue_elements(session: Session, known: KnownArray, keys: Sequence[AttemptKey], now: datetime) -> None:
+def queue_elements(session: Session, known: KnownArray, since: Mapping[AttemptKey, datetime], now: datetime) -> None:
     """Inside a transaction: elements that are QUEUED wait for a placement. The leader answers their array's workflow.
 
-    They come one after the other, so that a job that is submitted meanwhile waits only for those before it.
+    ``since``: their places in the queue. Elements with the same time come one after the other, so that a job that is
+    submitted meanwhile waits only for those before it.
     """
     request = replace(PlacementRequest.from_spec(known.spec, "", 1, 0.0).with_class_key(), task_token=TO_ARRAY)
     entry = queue.entry_of(request, enqueued_at=now)
     rows: list[dict[str, Any]] = []
-    for number, key in enumerate(keys):
-        at = now + timedelta(microseconds=number)
+    for number, (key, joined) in enumerate(since.items()):
+        at = joined + timedelta(microseconds=number)
         rows.append({**entry, "job_id": key.job_id, "attempt": key.attempt, "enqueued_at": at})
         append_event(session, "queue.added", "control", now, job_id=key.job_id, attempt=key.attempt)
     insert_all_new(session, queue_entry, rows)

@@ -15,6 +15,7 @@ from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, writing
+from gpu_platform.store.jobs.checkpoints import Start, write_start
 from gpu_platform.store.jobs.elements import (
     KnownArray,
     MadeElements,
@@ -46,6 +47,10 @@ class ElementStep:
     placed: Sequence[tuple[AttemptKey, Placement]] = ()
     again: Sequence[AttemptKey] = ()
     """They wait, but the queue has lost them."""
+    stays: Sequence[AttemptKey] = ()
+    """Attempts of ``ended`` whose elements wait for a placement again."""
+    started: Sequence[Start] = ()
+    """Later attempts of ``running``."""
     first: int = 0
     """So many elements were made before."""
     add: int = 0
@@ -85,6 +90,8 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     # First what gives back: the array's next elements may get it.
     refused = batches.end_attempts(session, step.ended, now)
     refused |= batches.mark_running(session, step.running, now)
+    for start in step.started:
+        write_start(session, start, now)
     places = batches.take_places(session, dict(step.placed), now)
     refused |= places.refused
     made = _NONE_MADE
@@ -92,8 +99,10 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
         made = make_chosen(session, known, step.chosen.queued, step.chosen.cancelled, step.first, now)
     elif step.add:
         made = make_elements(session, known, step.first, step.add, step.skipped, now)
-    waiting = [] if known.spec.spans_hosts else [*made.keys]
-    waiting += _still_queued(session, [*step.again, *places.conflicts])
+    stay = [AttemptKey(job_id=key.job_id, attempt=key.attempt + 1) for key in step.stays if key not in refused]
+    waiting = _still_queued(session, [*step.again, *places.conflicts, *stay], now)
+    if not known.spec.spans_hosts:
+        waiting |= dict.fromkeys(made.keys, now)
     queue_elements(session, known, waiting, now)
     return ElementStepDone(
         taken=places.taken,
@@ -106,15 +115,17 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     )
 
 
-def _still_queued(session: Session, keys: Sequence[AttemptKey]) -> list[AttemptKey]:
+def _still_queued(session: Session, keys: Sequence[AttemptKey], now: datetime) -> dict[AttemptKey, datetime]:
+    """Those that wait -> since when: they keep their places in the queue."""
     if not keys:
-        return []
+        return {}
     rows = session.execute(_QUEUED, {"ids": [key.job_id for key in keys]})
-    queued = {row.id: row.attempt for row in rows}
-    return [key for key in keys if key.job_id in queued and queued[key.job_id] < key.attempt]
+    queued = {row.id: row for row in rows}
+    waiting = [key for key in keys if key.job_id in queued and queued[key.job_id].attempt < key.attempt]
+    return {key: queued[key.job_id].queued_at or now for key in waiting}
 
 
 _NONE_MADE = MadeElements([], 0, 0, 0)
-_QUEUED = select(job.c.id, job.c.attempt).where(
+_QUEUED = select(job.c.id, job.c.attempt, job.c.queued_at).where(
     job.c.id.in_(bindparam("ids", expanding=True)), job.c.state == JobState.QUEUED.value
 )
