@@ -13,6 +13,7 @@ from fastapi import Depends, Header, Request
 from activities.payloads.converter import ring_of
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.access.principal import Principal
+from gpu_platform.domain.hosts.lease_protocol import answer_within_s
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.identity.certificates import TlsContexts
@@ -26,6 +27,7 @@ from service.node_agents import NodeAgents
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Issuer, Revocations
 from service.operations.readiness import Readiness
+from service.operations.report_turns import ReportTurns
 from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
 
@@ -65,6 +67,11 @@ class ServiceContext:
     def heartbeats(self) -> HeartbeatWriter:
         """Renews the leases of hosts."""
         return HeartbeatWriter(self.store, self.settings.lease_ttl_s, self.revoked, self.report_threads)
+
+    @cached_property
+    def report_turns(self) -> ReportTurns:
+        """Lets hosts' reports through. One thread is left for heartbeats."""
+        return ReportTurns(REPORT_THREADS - 1, answer_within_s(self.settings.lease_ttl_s))
 
     @cached_property
     def issuer(self) -> Issuer:

@@ -1,12 +1,14 @@
 """Heartbeats of many hosts are written together: one transaction for all that came while the last one ran.
 
-A service keeps none of them: each is answered after its transaction, so any number of services may take them.
+A service keeps none of them: each is answered after its transaction, so any number of services may take them. If they
+come faster than they are written, the newest are first; see :mod:`service.operations.report_turns`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,11 +16,13 @@ from anyio import CapacityLimiter, to_thread
 
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer
+from gpu_platform.domain.hosts.lease_protocol import answer_within_s
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import heartbeats, reports
 from service.operations.identities import Revocations
+from service.operations.report_turns import refuse, superseded, too_late
 
 GATHER_S = 0.05
 """How long the first heartbeat of a batch waits for others. It is nothing beside a lease, and halves the work of a
@@ -33,26 +37,40 @@ class _Waiting:
     beat: Heartbeat
     peer: Peer | None
     answer: asyncio.Future[LeaseAnswer]
+    came_at: float
+    """On the writer's clock."""
 
 
 class HeartbeatWriter:
-    """Renews leases, many in one transaction. ``threads``: in which it writes."""
+    """Renews leases, many in one transaction. ``threads``: in which it writes, ``clock``: seconds that only grow."""
 
-    def __init__(self, store: Store, ttl_s: float, revoked: Revocations, threads: CapacityLimiter) -> None:
+    def __init__(
+        self,
+        store: Store,
+        ttl_s: float,
+        revoked: Revocations,
+        threads: CapacityLimiter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._ttl_s = ttl_s
         self._revoked = revoked
         self._threads = threads
-        self._waiting: list[_Waiting] = []
+        self._clock = clock
+        self._waiting: dict[str, _Waiting] = {}
+        """Host -> its newest heartbeat that is not written yet. The last one came last."""
         self._writing: asyncio.Task[None] | None = None
 
     async def renew(self, beat: Heartbeat, peer: Peer | None) -> LeaseAnswer:
         """The answer to one heartbeat, when it is written. ``peer``: the certificate that its host showed.
 
-        Raises as ``reports.renew_lease``, and :class:`Forbidden` if the host was revoked.
+        Raises as ``reports.renew_lease``, :class:`Forbidden` if the host was revoked, and :class:`Unavailable` if its
+        turn does not come in time.
         """
-        waiting = _Waiting(beat, peer, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+        waiting = _Waiting(beat, peer, asyncio.get_running_loop().create_future(), self._clock())
+        if (older := self._waiting.pop(beat.name, None)) is not None:
+            refuse(older.answer, superseded(beat.name))
+        self._waiting[beat.name] = waiting
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
         return await waiting.answer
@@ -60,7 +78,11 @@ class HeartbeatWriter:
     async def _write_all(self) -> None:
         while self._waiting:
             await asyncio.sleep(GATHER_S)
-            batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            self._give_up()
+            newest = [*self._waiting][-MOST_AT_ONCE:]
+            batch = [self._waiting.pop(host) for host in newest]
+            if not batch:
+                return
             outcomes: Sequence[LeaseAnswer | Exception]
             try:
                 outcomes = await to_thread.run_sync(self._write, batch, limiter=self._threads)
@@ -73,6 +95,15 @@ class HeartbeatWriter:
                     one.answer.set_exception(outcome)
                 else:
                     one.answer.set_result(outcome)
+
+    def _give_up(self) -> None:
+        """Refuse what has waited for so long that its host does not wait any more."""
+        patience_s = answer_within_s(self._ttl_s)
+        for host, one in [*self._waiting.items()]:
+            if self._clock() - one.came_at < patience_s:
+                return  # the others came later
+            del self._waiting[host]
+            refuse(one.answer, too_late(host, patience_s))
 
     def _write(self, batch: Sequence[_Waiting]) -> list[LeaseAnswer | Exception]:
         refusals = [self._refusal(one) for one in batch]

@@ -146,7 +146,8 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
         answer = answer.model_copy(update={"revoked": context.revoked.listed()})
         return answer.model_dump_json(exclude_defaults=True).encode()  # here: a list of a thousand members takes 1 ms
 
-    return Response(await to_thread.run_sync(write, limiter=context.report_threads), media_type="application/json")
+    async with context.report_turns.turn(name):
+        return Response(await to_thread.run_sync(write, limiter=context.report_threads), media_type="application/json")
 
 
 @_heartbeats.post("/hosts/{name}/heartbeat", tags=["node workers"])

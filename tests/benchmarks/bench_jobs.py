@@ -60,6 +60,19 @@ async def start_latency(cluster: LocalCluster, client: AsyncClient) -> None:
     show("submit -> job RUNNING in the API", submit_to_running, "-")
 
 
+async def gang_latency(cluster: LocalCluster, client: AsyncClient) -> None:
+    """From before the HTTP request to the time that the last rank of a gang on all hosts printed."""
+    gang = PRINTS_ITS_START.model_copy(update={"gpus": ResourceRequest(hosts=HOSTS, gpus_per_host=8)})
+    submit_to_last = []
+    for _ in range(30):
+        began_ns = time.time_ns()
+        job = await client.wait((await client.submit(gang)).id, timeout_s=60)
+        assert job.state is JobState.COMPLETED, job
+        printed_ns = [int((await client.logs(job.id, rank=rank)).split()[0]) for rank in range(HOSTS)]
+        submit_to_last.append((max(printed_ns) - began_ns) / 1e6)
+    show(f"submit -> last rank of a gang on {HOSTS} hosts runs, idle", submit_to_last, "p50 <= 120 ms")
+
+
 async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> None:
     """All submitted at once by a few clients; ends when the last is COMPLETED."""
     target = await completed(cluster) + count
@@ -209,6 +222,7 @@ def reference_loop() -> None:
 
 PARTS = {
     "start": start_latency,
+    "gang": gang_latency,
     "noop-500": lambda cluster, client: throughput(cluster, client, 500),
     "noop-2000": lambda cluster, client: throughput(cluster, client, 2000),
     "fault": fault_recovery,

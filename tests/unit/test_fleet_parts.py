@@ -104,28 +104,33 @@ async def test_each_host_answers_at_its_own_port() -> None:
     server = FleetHttp()
     first, second = server.add_host(), server.add_host()
     for port, text in ((first, "one"), (second, "two")):
-        port.answer_with(partial(PlainTextResponse, text))
+        port.answer_with(partial(PlainTextResponse, text), dict)
     serving = asyncio.create_task(server.run())
     try:
         async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
             assert [(await http.get(port.url)).text for port in (first, second)] == ["one", "two"]
-            second.answer_with(None)
+            second.switch_off()
             assert [(await http.get(port.url)).status_code for port in (first, second)] == [200, 503]
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_hosts_of_a_fleet_ask_each_other_for_votes() -> None:
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_hosts_of_a_fleet_ask_each_other_for_votes(same_process: bool) -> None:
     http = FleetHttp()
     port = http.add_host()
-    port.answer_with(lambda: Starlette(routes=[votes_route(lambda: {"rack2": 3.5})]))
+    votes = lambda: {"rack2": 3.5}  # noqa: E731
+    port.answer_with(lambda: Starlette(routes=[votes_route(votes)]), votes)
     serving = asyncio.create_task(http.run())
     try:
         peers = PeerVotes("rack1")
         peers.know([Member(name="rack1", url="http://127.0.0.1:1"), Member(name="rack2", url=port.url)])
-        async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as client:
+        transport = LocalTransport(http.votes_of) if same_process else LocalTransport()
+        async with httpx.AsyncClient(transport=transport, timeout=5.0) as client:
             assert await peers.ask(client, 5.0) == {"rack2": 3.5}
+            port.switch_off()
+            assert await peers.ask(client, 5.0) == {}
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

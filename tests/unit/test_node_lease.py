@@ -1,21 +1,49 @@
-"""A host asks for a longer lease before a planned restart of its node worker."""
+"""How a host asks for its lease: before a planned restart, and while no service answers."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import Settings
 from tests.store_cluster import inventory
 from tests.waiting import eventually
 from workers.node.lease_keeper import LeaseKeeper
+
+
+def keeper_of_a_cluster(tmp_path: Path, members: int) -> LeaseKeeper:
+    agent = SimpleNamespace(host="h0", attempts=list)
+    path = LeaseFile(str(tmp_path / "lease.json"))
+    keeper = LeaseKeeper(Settings(), cast(Any, agent), cast(Any, None), lambda _: None, cast(Any, None), path)
+    keeper._lease = replace(keeper._lease, members=frozenset(f"h{number}" for number in range(members)))
+    return keeper
+
+
+@pytest.mark.parametrize(
+    ("members", "without_answer", "most"),
+    [(20, None, 1.0), (1000, None, 0.05), (1000, 900, 0.05), (1000, 4, 1.0)],
+    ids=["few hosts", "it has not asked", "nobody has an answer", "a few have none"],
+)
+def test_few_hosts_report_through_temporal_at_a_time(
+    tmp_path: Path, members: int, without_answer: int | None, most: float
+) -> None:
+    keeper = keeper_of_a_cluster(tmp_path, members)
+    if without_answer is not None:
+        votes = {f"h{number}": 4.0 for number in range(1, without_answer + 1)}
+        keeper._lease, keeper._knows_votes = keeper._lease.given(boot_clock_s(), votes), True
+    share = sum(keeper._is_its_turn_by_temporal() for _ in range(2000)) / 2000
+    assert share == 1.0 if most == 1.0 else 0.0 < share < most
 
 
 async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.settings import Settings
-from workers.fleet.http import HostPort
+from workers.fleet.http import HostPort, Votes
 from workers.fleet.spec import FleetHostSpec
 from workers.fleet.transport import LocalTransport
 from workers.node.fault_outbox import FaultDispatcher
@@ -47,11 +47,15 @@ FIRST_CALM_S = 1.0
 
 
 class FleetIdentity(NodeIdentity):
-    """As :class:`NodeIdentity`, with connections that cost little."""
+    """As :class:`NodeIdentity`, with connections that cost little. ``votes_of``: see :class:`LocalTransport`."""
+
+    def __init__(self, settings: Settings, votes_of: Callable[[int], Votes | None]) -> None:
+        super().__init__(settings)
+        self._votes_of = votes_of
 
     def client(self, timeout_s: float) -> httpx.AsyncClient:
         """This host's own client, so that it has connections of its own, as a machine has."""
-        return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=LocalTransport())
+        return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=LocalTransport(self._votes_of))
 
 
 @dataclass(frozen=True)
@@ -128,12 +132,12 @@ class FleetHost:
             health.forget_resets_before,
             report_by_temporal(faults),
             lease_record,
-            FleetIdentity(settings),
+            FleetIdentity(settings, self._port.votes_of),
             shared.members,
         )
         lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
         routes = [*reading_routes(health, accountant), votes_route(lease.votes)]
-        self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
+        self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes), lease.votes)
 
         async def reboot(of_boot: str | None) -> None:
             if boot_id(self.home, simulated=True) == of_boot:
@@ -156,7 +160,7 @@ class FleetHost:
             yield [lease.run(), faults.run(), worker.run()]
         finally:
             self._look = lambda: None
-            self._port.answer_with(None)
+            self._port.switch_off()
             agent.end_simulated(f"{self.name} was switched off", relaxed=True)
             agent.close()
 

@@ -65,9 +65,10 @@ class Fleet:
         finally:
             loop.remove_reader(watch.fileno())
             watch.close()
-            for life in self._lives.values():
+            lives, self._lives = self._lives, {}
+            for life in lives.values():
                 life.cancel()
-            await asyncio.gather(*self._lives.values(), return_exceptions=True)
+            await asyncio.gather(*lives.values(), return_exceptions=True)
 
     async def _start_all(self) -> None:
         starting = asyncio.Semaphore(STARTING_AT_ONCE)
@@ -121,7 +122,12 @@ class Fleet:
             await asyncio.sleep(LOOK_EVERY_S)
             looked_at, self._to_look_at = self._to_look_at, set()
             for host in looked_at:
-                if not host.look():
+                try:
+                    is_perfect = host.look()
+                except Exception:
+                    log.exception("fleet.look_failed", host=host.name)
+                    is_perfect = False
+                if not is_perfect:
                     self._to_look_at.add(host)
                 await asyncio.sleep(0)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import random
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -28,7 +29,7 @@ from gpu_platform.domain.hosts.lease import (
     LeaseAnswer,
     ReportedFacts,
 )
-from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
+from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes, answer_within_s
 from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
@@ -48,6 +49,9 @@ LOOKS_PER_LEASE, SELDOM_LOOKS_PER_LEASE = 40, 8
 NOT_UNDERSTOOD = (404, 405, 409)
 """How a service answers a heartbeat whose facts it does not know, or a service of an older release any heartbeat."""
 RESTART_NOTICE_S = 4.0
+MOST_BY_TEMPORAL = 20
+"""About so many hosts of a cluster report through Temporal at a time when no service answers: a report costs
+it as much as a job."""
 
 
 class LeaseKeeper:
@@ -97,6 +101,8 @@ class LeaseKeeper:
         self._are_busy = False
         """The services take too long. Reports through Temporal cost many times as much, and would make that worse. So a
         host without ranks, which has nothing to lose, waits."""
+        self._knows_votes = False
+        """It has asked the other hosts since it had an answer."""
         left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
             agent.host,
@@ -132,8 +138,8 @@ class LeaseKeeper:
 
     @property
     def _patience_s(self) -> float:
-        """How long one service may take to answer before the next is tried. Both tries must fit into a lease."""
-        return min(5.0, self._ttl_s / 4)
+        """How long one service may take to answer before the next is tried."""
+        return answer_within_s(self._ttl_s)
 
     async def _report_for_ever(self, http: httpx.AsyncClient) -> None:
         reachable = True
@@ -142,7 +148,7 @@ class LeaseKeeper:
             was_reachable, reachable = reachable, await self._report(http) is not None
             if reachable != was_reachable:
                 log.warning("lease.renewed_again" if reachable else "lease.control_plane_away", services=self._urls)
-            pause = self._interval_s if reachable else min(0.5, self._interval_s)
+            pause = self._interval_s if reachable else min(0.5, self._interval_s) * random.uniform(0.5, 1.5)
             try:
                 async with asyncio.timeout(pause):
                     await self._soon.wait()
@@ -159,9 +165,16 @@ class LeaseKeeper:
                 # The service that answered is asked first from now on.
                 self._urls = [url, *(other for other in self._urls if other != url)]
                 return answer
-        if self._are_busy and not made.attempts:
+        if (self._are_busy and not made.attempts) or not self._is_its_turn_by_temporal():
             return None
         return await self._report_by(self._temporal, made, lease_s)
+
+    def _is_its_turn_by_temporal(self) -> bool:
+        """True if this host is one of those that may report through Temporal now. They are drawn by lot, from as many
+        as have no answer: the votes of the others tell how many. Before it has asked them that may be all."""
+        now = boot_clock_s()
+        without = 1 + len(self._lease.vote_list(now)) if self._knows_votes else len(self._lease.members)
+        return without <= MOST_BY_TEMPORAL or random.random() < MOST_BY_TEMPORAL / without
 
     async def _report_by(self, send: TemporalReporter, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
         sent_at = boot_clock_s()
@@ -181,7 +194,7 @@ class LeaseKeeper:
                 answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
-            self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError)
+            self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError) or _has_too_much(error)
             return None
         self._apply_answer(answer, sent_at, lease_s)
         return answer
@@ -227,6 +240,7 @@ class LeaseKeeper:
             log.error("lease.report_refused", service=url, status=response.status_code, answer=response.text[:1000])
 
     def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
+        self._knows_votes = False
         self._ttl_s = answer.ttl_s
         self._interval_s = self._own_interval_s or answer.report_in_s or answer.ttl_s / REPORTS_PER_LEASE
         self._telemetry_in_s = answer.telemetry_in_s or 0.0
@@ -301,6 +315,7 @@ class LeaseKeeper:
     async def _ask(self, http: httpx.AsyncClient) -> None:
         asked_at = boot_clock_s()
         given = await self._peers.ask(http, self._ttl_s / 10)
+        self._knows_votes = True
         before = self._lease.run_until
         self._lease = self._lease.given(asked_at, given).counted(boot_clock_s())
         if self._lease.run_until != before:
@@ -327,3 +342,8 @@ class LeaseKeeper:
             OSError
         ) as error:  # the disk is full: ranks end with the lease that is on disk, unless it is renewed in time
             log.error("lease.not_written", error=str(error))
+
+
+def _has_too_much(error: Exception) -> bool:
+    """A service refuses reports that have waited for too long."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.SERVICE_UNAVAILABLE

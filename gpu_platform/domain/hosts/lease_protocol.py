@@ -77,6 +77,11 @@ class LeaseTimes:
         )
 
 
+def answer_within_s(ttl_s: float) -> float:
+    """How long a host waits for a service's answer to a report, in seconds. Two tries fit into a lease."""
+    return min(5.0, ttl_s / 4)
+
+
 LOOK_EVERY_S = 1.0
 RESTART_LEASE_S = 60.0
 """The lease that a node worker asks for before a planned restart, unless it is configured otherwise."""
