@@ -119,8 +119,7 @@ class LocalCluster:
             **({"GPU_PLATFORM_TLS__ENABLED": "true"} if config.tls else {}),
             **config.settings,
         }
-        # The Go runtime collects garbage less often, which saves a fifth of its time for some memory.
-        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {"GOGC": "200"})
+        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {})
         self.service = self._module("service", "workers.service")
         self.controls = [
             self._module(f"control-{index + 1}", "workers.control") for index in range(config.control_workers)
