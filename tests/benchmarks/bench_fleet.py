@@ -20,10 +20,11 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import CannotStart
@@ -35,6 +36,7 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.hosts.fleet.register import select_hosts
 from gpu_platform.hosts.nvml.fault_injection import switch_power
 from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.settings import Settings
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
@@ -45,6 +47,8 @@ from workers.local.cluster import ClusterConfig, LocalCluster
 
 GPUS_PER_HOST = 8
 RUNS_ON = ("simulated:sleep", "86400")
+LEASE = timedelta(seconds=Settings().lease_ttl_s)
+STANDS_STILL_S = 30
 SUBMITTED_AT_ONCE = 64
 """So many submissions wait for their answers at once: the client has 100 connections."""
 TICK = os.sysconf("SC_CLK_TCK")
@@ -174,6 +178,23 @@ async def lose_a_rack(bench: Bench) -> None:
             switch_power(control_dir(node_dir(state_dir, name)), on=True)
     took = await bench.until(lambda: _ready(bench) == fleet.count, "the rack to return", 120)
     show("the rack has power again: all its hosts are READY", f"{took:.1f} s")
+
+
+async def stand_still(bench: Bench) -> None:
+    """The service stands still for longer than a lease. Then a thousand hosts want an answer at the same time."""
+    before, service = _restarted(bench), bench.processes()["service"][0]
+    os.kill(service, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(STANDS_STILL_S)
+    finally:
+        os.kill(service, signal.SIGCONT)
+    goes_on = datetime.now(UTC)
+    took = await bench.until(lambda: _reported_since(bench, goes_on), "reports of all hosts", 300)
+    await asyncio.sleep(2 * LEASE.total_seconds())  # what is LOST now is LOST by then
+    show(f"the service stood still for {STANDS_STILL_S} s: all hosts have leases again", f"{took:.1f} s")
+    lost = bench.options.hosts - _ready(bench)
+    show("  hosts LOST, jobs restarted", f"{lost}, {_restarted(bench) - before}", "0, 0")
+    bench.note_memory("after the service stood still")
 
 
 async def fill(bench: Bench) -> None:
@@ -319,6 +340,19 @@ def _ready(bench: Bench) -> int:
     return sum(row.state is HostState.READY for row in hosts.read_hosts(bench.store))
 
 
+def _restarted(bench: Bench) -> int:
+    """How many attempts after the first there have been."""
+    with bench.store.read() as session:
+        return session.scalar(select(func.sum(models.job.c.attempt - 1)).where(models.job.c.attempt > 1)) or 0
+
+
+def _reported_since(bench: Bench, when: datetime) -> bool:
+    """Whether each host has renewed its lease since then."""
+    with bench.store.read() as session:
+        silent = select(func.count()).select_from(models.host).where(models.host.c.lease_until < when + LEASE)
+        return session.scalar(silent) == 0
+
+
 def _percentiles(times: list[float]) -> tuple[float, float]:
     ordered = sorted(times)
     return statistics.median(ordered), ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
@@ -372,6 +406,7 @@ class Part:
 PARTS: dict[str, Part] = {
     "idle": Part(lambda bench: steady(bench, "nothing runs"), lambda given: 60 + 2 * given.steady_s),
     "running": Part(run_jobs, lambda given: 180 + given.jobs / 5 + given.steady_s),
+    "stands-still": Part(stand_still, lambda given: 480),
     "rack": Part(lose_a_rack, lambda given: 480),
     "fill": Part(fill, lambda given: 120 + given.hosts / 2),
     "waiting": Part(submissions, lambda given: 180 + given.waiting / 10 + given.steady_s),
