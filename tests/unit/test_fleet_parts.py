@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.hosts.lease import LeaseAnswer, Member, MembersChange
 from gpu_platform.hosts.fleet.register import note_hosts, select_hosts
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
+from workers.fleet.ballots import TAKEN_EVERY_S, Ballots, FleetVotes
 from workers.fleet.http import FleetHttp
 from workers.fleet.spec import FleetSpec
 from workers.fleet.transport import LocalTransport
@@ -104,33 +107,28 @@ async def test_each_host_answers_at_its_own_port() -> None:
     server = FleetHttp()
     first, second = server.add_host(), server.add_host()
     for port, text in ((first, "one"), (second, "two")):
-        port.answer_with(partial(PlainTextResponse, text), dict)
+        port.answer_with(partial(PlainTextResponse, text))
     serving = asyncio.create_task(server.run())
     try:
         async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
             assert [(await http.get(port.url)).text for port in (first, second)] == ["one", "two"]
-            second.switch_off()
+            second.answer_with(None)
             assert [(await http.get(port.url)).status_code for port in (first, second)] == [200, 503]
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
 
 
-@pytest.mark.parametrize("same_process", [True, False])
-async def test_hosts_of_a_fleet_ask_each_other_for_votes(same_process: bool) -> None:
+async def test_hosts_of_a_fleet_ask_each_other_for_votes() -> None:
     http = FleetHttp()
     port = http.add_host()
-    votes = lambda: {"rack2": 3.5}  # noqa: E731
-    port.answer_with(lambda: Starlette(routes=[votes_route(votes)]), votes)
+    port.answer_with(lambda: Starlette(routes=[votes_route(lambda: {"rack2": 3.5})]))
     serving = asyncio.create_task(http.run())
     try:
         peers = PeerVotes("rack1")
         peers.know([Member(name="rack1", url="http://127.0.0.1:1"), Member(name="rack2", url=port.url)])
-        transport = LocalTransport(http.votes_of) if same_process else LocalTransport()
-        async with httpx.AsyncClient(transport=transport, timeout=5.0) as client:
+        async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as client:
             assert await peers.ask(client, 5.0) == {"rack2": 3.5}
-            port.switch_off()
-            assert await peers.ask(client, 5.0) == {}
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
@@ -159,3 +157,29 @@ async def test_the_transport_keeps_connections_and_survives_their_end() -> None:
     async with httpx.AsyncClient(transport=LocalTransport(), timeout=5.0) as http:
         with pytest.raises(httpx.ConnectError):
             await http.post(f"http://127.0.0.1:{port}/", content="nobody is there")
+
+
+async def test_hosts_of_a_process_get_all_their_votes_at_once() -> None:
+    """As the network would bring them, but a host that is off gives none."""
+    now, asked = [0.0], Counter[str]()
+    ballots = Ballots(clock=lambda: now[0])
+
+    def voter(name: str, holds_s: float) -> Callable[[], float]:
+        def vote() -> float:
+            asked[name] += 1
+            return holds_s
+
+        return vote
+
+    for number in range(9):
+        ballots.join(f"h{number}", voter(f"h{number}", 4.0 if number < 6 else 0.0))
+    votes = FleetVotes("h0", ballots)
+    votes.know([Member(name=f"h{number}", url="http://127.0.0.1:1") for number in range(9)])
+    async with httpx.AsyncClient(transport=LocalTransport()) as http:
+        assert await votes.ask(http, 1.0) == {f"h{number}": 4.0 - TAKEN_EVERY_S for number in range(6)}
+        assert await votes.ask(http, 1.0) == {f"h{number}": 4.0 - TAKEN_EVERY_S for number in range(6)}
+        assert set(asked.values()) == {1}, "they were taken together"
+        ballots.leave("h5")
+        assert sorted(await votes.ask(http, 1.0)) == ["h0", "h1", "h2", "h3", "h4"]
+        ballots.leave("h4")
+        assert await votes.ask(http, 1.0) == {}, "less than half of nine"

@@ -28,7 +28,8 @@ from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.settings import Settings
-from workers.fleet.http import HostPort, Votes
+from workers.fleet.ballots import Ballots, FleetVotes
+from workers.fleet.http import HostPort
 from workers.fleet.spec import FleetHostSpec
 from workers.fleet.transport import LocalTransport
 from workers.node.fault_outbox import FaultDispatcher
@@ -47,15 +48,11 @@ FIRST_CALM_S = 1.0
 
 
 class FleetIdentity(NodeIdentity):
-    """As :class:`NodeIdentity`, with connections that cost little. ``votes_of``: see :class:`LocalTransport`."""
-
-    def __init__(self, settings: Settings, votes_of: Callable[[int], Votes | None]) -> None:
-        super().__init__(settings)
-        self._votes_of = votes_of
+    """As :class:`NodeIdentity`, with connections that cost little."""
 
     def client(self, timeout_s: float) -> httpx.AsyncClient:
         """This host's own client, so that it has connections of its own, as a machine has."""
-        return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=LocalTransport(self._votes_of))
+        return httpx.AsyncClient(timeout=timeout_s, trust_env=False, transport=LocalTransport())
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,7 @@ class Shared:
     order_keys: PinnedKeys | None
     policy: FaultPolicy
     members: MemberLists
+    ballots: Ballots
 
 
 class FleetHost:
@@ -132,12 +130,13 @@ class FleetHost:
             health.forget_resets_before,
             report_by_temporal(faults),
             lease_record,
-            FleetIdentity(settings, self._port.votes_of),
+            FleetIdentity(settings),
             shared.members,
+            FleetVotes(self.name, shared.ballots),
         )
         lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
         routes = [*reading_routes(health, accountant), votes_route(lease.votes)]
-        self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes), lease.votes)
+        self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
 
         async def reboot(of_boot: str | None) -> None:
             if boot_id(self.home, simulated=True) == of_boot:
@@ -149,6 +148,7 @@ class FleetHost:
         if shared.order_keys is not None:
             guard = [OrderGuard(required=node.require_signed_orders)]
         worker = node_worker(client, agent, faults, health, reboot, guard, polls=1)
+        shared.ballots.join(self.name, lease.vote)
 
         def look() -> None:
             health.take_events()
@@ -160,7 +160,8 @@ class FleetHost:
             yield [lease.run(), faults.run(), worker.run()]
         finally:
             self._look = lambda: None
-            self._port.switch_off()
+            shared.ballots.leave(self.name)
+            self._port.answer_with(None)
             agent.end_simulated(f"{self.name} was switched off", relaxed=True)
             agent.close()
 

@@ -11,8 +11,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from workers.node.http import USER
 
-Votes = Callable[[], dict[str, float]]
-"""See :meth:`workers.node.lease_keeper.LeaseKeeper.votes`."""
 _ADDRESS = "127.0.0.1"
 _BACKLOG = 16
 
@@ -24,7 +22,6 @@ class FleetHttp:
         self._sockets: list[socket.socket] = []
         self._makers: dict[int, Callable[[], ASGIApp]] = {}
         self._apps: dict[int, ASGIApp] = {}
-        self._votes: dict[int, Votes] = {}
 
     def add_host(self) -> HostPort:
         """Open a port for one host."""
@@ -34,19 +31,12 @@ class FleetHttp:
         self._sockets.append(opened)
         return HostPort(self, opened.getsockname()[1])
 
-    def connect(self, port: int, make: Callable[[], ASGIApp], votes: Votes) -> None:
-        """Let ``make`` make what answers at this port, and ``votes`` give the votes of its host."""
-        self.disconnect(port)
-        self._makers[port], self._votes[port] = make, votes
-
-    def disconnect(self, port: int) -> None:
-        """The host is off, and nothing answers."""
-        for answers in (self._apps, self._makers, self._votes):
-            answers.pop(port, None)
-
-    def votes_of(self, port: int) -> Votes | None:
-        """What gives the votes of the host with this port. None: no host of this process has it, or it is off."""
-        return self._votes.get(port)
+    def connect(self, port: int, make: Callable[[], ASGIApp] | None) -> None:
+        """Let ``make`` make what answers at this port. None: the host is off, and nothing answers."""
+        self._apps.pop(port, None)
+        self._makers.pop(port, None)
+        if make is not None:
+            self._makers[port] = make
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -93,14 +83,6 @@ class HostPort:
         """The URL for the service. It has the password, and is a secret."""
         return f"http://{USER}:{self.token}@{_ADDRESS}:{self._port}"
 
-    def answer_with(self, make: Callable[[], ASGIApp], votes: Votes) -> None:
+    def answer_with(self, make: Callable[[], ASGIApp] | None) -> None:
         """See :meth:`FleetHttp.connect`."""
-        self._http.connect(self._port, make, votes)
-
-    def switch_off(self) -> None:
-        """See :meth:`FleetHttp.disconnect`."""
-        self._http.disconnect(self._port)
-
-    def votes_of(self, port: int) -> Votes | None:
-        """See :meth:`FleetHttp.votes_of`."""
-        return self._http.votes_of(port)
+        self._http.connect(self._port, make)

@@ -24,6 +24,7 @@ from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
+from workers.fleet.ballots import Ballots
 from workers.fleet.host import FleetHost, Shared
 from workers.fleet.http import FleetHttp
 from workers.fleet.spec import FleetSpec
@@ -155,6 +156,7 @@ async def main(argv: Sequence[str]) -> None:
         order_keys=None if settings.node.order_keys is None else PinnedKeys(settings.node.order_keys),
         policy=FaultPolicy.load(settings.node.fault_policy),
         members=MemberLists(),
+        ballots=Ballots(),
     )
     server = FleetHttp()
     hosts = [FleetHost(shared, one, spec.machine, server.add_host()) for one in specs]

@@ -7,13 +7,8 @@ for any server of the world) takes half of the processor of a fleet.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
 
 import httpx
-
-from workers.fleet.http import Votes
-from workers.node.peer_votes import VOTES_PATH
 
 KEPT = 4
 """So many connections to one server are kept for the next request."""
@@ -21,21 +16,14 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class LocalTransport(httpx.AsyncBaseTransport):
-    """Sends requests over plain connections that it keeps. The caller limits the time.
+    """Sends requests over plain connections that it keeps. The caller limits the time."""
 
-    ``votes_of``: port -> the votes of the host of this process that has it. While no service answers, a thousand hosts
-    ask eight others each, four times a second: one process has neither the files nor the time for the connections.
-    """
-
-    def __init__(self, votes_of: Callable[[int], Votes | None] = lambda port: None) -> None:
-        self._votes_of = votes_of
+    def __init__(self) -> None:
         self._idle: dict[tuple[str, int], list[_Connection]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request. Raises :class:`httpx.TransportError`."""
         place = request.url.host, request.url.port or 80
-        if request.url.path == VOTES_PATH and (votes := self._votes_of(place[1])) is not None:
-            return httpx.Response(200, stream=httpx.ByteStream(json.dumps(votes()).encode()), request=request)
         message = _message(request)
         while True:
             idle = self._idle.setdefault(place, [])

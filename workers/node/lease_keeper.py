@@ -49,6 +49,8 @@ LOOKS_PER_LEASE, SELDOM_LOOKS_PER_LEASE = 40, 8
 NOT_UNDERSTOOD = (404, 405, 409)
 """How a service answers a heartbeat whose facts it does not know, or a service of an older release any heartbeat."""
 RESTART_NOTICE_S = 4.0
+FRESH_VOTES = 0.75
+"""The other hosts are asked again when less than this part of the life of a vote is left."""
 MOST_BY_TEMPORAL = 20
 """About so many hosts of a cluster report through Temporal at a time when no service answers: a report costs
 it as much as a job."""
@@ -67,11 +69,12 @@ class LeaseKeeper:
         record: LeaseRecord,
         identity: NodeIdentity | None = None,
         members: MemberLists | None = None,
+        peers: PeerVotes | None = None,
     ) -> None:
         """``forget_resets_before`` is called with the time (Unix ms) when an operator last put the host online.
 
         ``path``: the file of the lease. ``identity``: how it proves which host this is; None: by the settings, without
-        TLS.
+        TLS. ``peers``: asks the other hosts; None: over the network.
         """
         self._urls = [settings.api_url, *settings.api_urls]
         self._restart_lease_s = settings.node.restart_lease_s
@@ -89,7 +92,7 @@ class LeaseKeeper:
         self._lists = members or MemberLists()
         self._members: MemberList | None = None
         self._identity = identity or NodeIdentity(settings)
-        self._peers = PeerVotes(agent.host, self._identity.peer_extensions)
+        self._peers = peers or PeerVotes(agent.host, self._identity.peer_extensions)
         self.revoked: Revoked = {}
         """Machines whose certificates are not believed, as the service last said."""
         self.announces_restart: Callable[[], bool] = lambda: True
@@ -119,9 +122,13 @@ class LeaseKeeper:
 
     def votes(self) -> dict[str, float]:
         """The answer to another host that asks: member -> seconds, for votes that hold, this host's own included."""
-        now = boot_clock_s()
-        self._lease, holds_s = self._lease.vote(now)
-        return {**self._lease.vote_list(now), self._agent.host: holds_s}
+        holds_s = self.vote()
+        return {**self._lease.vote_list(boot_clock_s()), self._agent.host: holds_s}
+
+    def vote(self) -> float:
+        """For how many seconds this host gives its own vote now. 0.0: it gives none."""
+        self._lease, holds_s = self._lease.vote(boot_clock_s())
+        return holds_s
 
     async def run(self) -> None:
         """Report and renew until cancelled."""
@@ -299,7 +306,7 @@ class LeaseKeeper:
             now = boot_clock_s()
             if self._lease.may_run(now):
                 self._ended = False
-                if self._lease.must_ask(now):
+                if self._lease.must_ask(now) and not self._has_fresh_votes(now):
                     await self._ask(http)
             elif not self._ended:
                 await self._end_ranks()
@@ -311,6 +318,10 @@ class LeaseKeeper:
         lease = self._lease
         due_in_s = min(lease.answered_at + lease.times.vote_after_s, lease.run_until) - boot_clock_s()
         return max(often, min(due_in_s, seldom))
+
+    def _has_fresh_votes(self, now: float) -> bool:
+        """The votes that it has let ranks run for most of the time for which new ones would."""
+        return self._knows_votes and self._lease.run_until - now > FRESH_VOTES * self._lease.times.vote_for_s
 
     async def _ask(self, http: httpx.AsyncClient) -> None:
         asked_at = boot_clock_s()

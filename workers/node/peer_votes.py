@@ -53,7 +53,15 @@ class PeerVotes:
     async def ask(self, http: httpx.AsyncClient, patience_s: float) -> dict[str, float]:
         """Ask for votes. Returns member -> for how many seconds its vote held when it answered. Silent members are
         left out."""
-        asked = [member for member in self._members if member.name != self._own_name]
+        return await self.ask_these(
+            http, [member for member in self._members if member.name != self._own_name], patience_s
+        )
+
+    async def ask_these(
+        self, http: httpx.AsyncClient, members: Sequence[Member], patience_s: float
+    ) -> dict[str, float]:
+        """As :meth:`ask`, of these members."""
+        asked = members
         if len(asked) > ALL_ARE_ASKED:
             asked = random.sample(asked, ASKED_AT_ONCE)
         answers = await asyncio.gather(*[self._ask_one(http, member, patience_s) for member in asked])
