@@ -106,6 +106,9 @@ class LeaseKeeper:
         host without ranks, which has nothing to lose, waits."""
         self._knows_votes = False
         """It has asked the other hosts since it had an answer."""
+        self._is_renewed = True
+        """The newest answer renewed the lease. If not, it brought the round with which the next report does. That must
+        be soon: from an answer on the votes of the other hosts do not count."""
         left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
             agent.host,
@@ -179,6 +182,8 @@ class LeaseKeeper:
     def _is_its_turn_by_temporal(self) -> bool:
         """True if this host is one of those that may report through Temporal now. They are drawn by lot, from as many
         as have no answer: the votes of the others tell how many. Before it has asked them that may be all."""
+        if not self._is_renewed:
+            return True
         now = boot_clock_s()
         without = 1 + len(self._lease.vote_list(now)) if self._knows_votes else len(self._lease.members)
         return without <= MOST_BY_TEMPORAL or random.random() < MOST_BY_TEMPORAL / without
@@ -247,7 +252,7 @@ class LeaseKeeper:
             log.error("lease.report_refused", service=url, status=response.status_code, answer=response.text[:1000])
 
     def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
-        self._knows_votes = False
+        self._knows_votes, self._is_renewed = False, answer.renewed
         self._ttl_s = answer.ttl_s
         self._interval_s = self._own_interval_s or answer.report_in_s or answer.ttl_s / REPORTS_PER_LEASE
         self._telemetry_in_s = answer.telemetry_in_s or 0.0
