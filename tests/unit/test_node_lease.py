@@ -46,12 +46,6 @@ def test_few_hosts_report_through_temporal_at_a_time(
     assert share == 1.0 if most == 1.0 else 0.0 < share < most
 
 
-def test_a_host_whose_answer_did_not_renew_its_lease_reports_again_whatever_the_lot_says(tmp_path: Path) -> None:
-    keeper = keeper_of_a_cluster(tmp_path, 1000)
-    keeper._is_renewed = False
-    assert all(keeper._is_its_turn_by_temporal() for _ in range(1000))
-
-
 async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: Path) -> None:
     """A leader that began just now does not renew by a report that brings back a round from before it."""
     leader_round, reports = 0, []

@@ -106,9 +106,9 @@ class LeaseKeeper:
         host without ranks, which has nothing to lose, waits."""
         self._knows_votes = False
         """It has asked the other hosts since it had an answer."""
-        self._is_renewed = True
-        """The newest answer renewed the lease. If not, it brought the round with which the next report does. That must
-        be soon: from an answer on the votes of the other hosts do not count."""
+        self._again_by_temporal = False
+        """The newest answer came through Temporal and did not renew the lease: it brought the round with which the
+        next report does. That must be soon, since with an answer the votes of the other hosts are void."""
         left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
             agent.host,
@@ -169,6 +169,8 @@ class LeaseKeeper:
         """Send the report to the services in turn, then through Temporal. None: none of them answered."""
         made = await asyncio.to_thread(self._make_report)
         self._are_busy = False
+        if self._again_by_temporal and (answer := await self._by_temporal(made, lease_s)) is not None:
+            return answer
         for url in list(self._urls):
             answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
             if answer is not None:
@@ -177,13 +179,16 @@ class LeaseKeeper:
                 return answer
         if (self._are_busy and not made.attempts) or not self._is_its_turn_by_temporal():
             return None
-        return await self._report_by(self._temporal, made, lease_s)
+        return await self._by_temporal(made, lease_s)
+
+    async def _by_temporal(self, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
+        answer = await self._report_by(self._temporal, made, lease_s)
+        self._again_by_temporal = answer is not None and not answer.renewed
+        return answer
 
     def _is_its_turn_by_temporal(self) -> bool:
         """True if this host is one of those that may report through Temporal now. They are drawn by lot, from as many
         as have no answer: the votes of the others tell how many. Before it has asked them that may be all."""
-        if not self._is_renewed:
-            return True
         now = boot_clock_s()
         without = 1 + len(self._lease.vote_list(now)) if self._knows_votes else len(self._lease.members)
         return without <= MOST_BY_TEMPORAL or random.random() < MOST_BY_TEMPORAL / without
@@ -252,7 +257,7 @@ class LeaseKeeper:
             log.error("lease.report_refused", service=url, status=response.status_code, answer=response.text[:1000])
 
     def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
-        self._knows_votes, self._is_renewed = False, answer.renewed
+        self._knows_votes = False
         self._ttl_s = answer.ttl_s
         self._interval_s = self._own_interval_s or answer.report_in_s or answer.ttl_s / REPORTS_PER_LEASE
         self._telemetry_in_s = answer.telemetry_in_s or 0.0
