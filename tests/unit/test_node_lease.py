@@ -46,6 +46,31 @@ def test_few_hosts_report_through_temporal_at_a_time(
     assert share == 1.0 if most == 1.0 else 0.0 < share < most
 
 
+async def test_an_answer_through_temporal_that_did_not_renew_the_lease_is_followed_up_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that stands still would cost a quarter of the lease, and no vote counts meanwhile."""
+    keeper = keeper_of_a_cluster(tmp_path, 3)
+    made = HostReport(name="h0", inventory=inventory("h0", 1), session="s", address="127.0.0.1", agent_url="http://a:1")
+    made = made.model_copy(update={"attempts": [AttemptKey(job_id="j-1", attempt=1)]})
+    asked, renews = [], iter([False, True, True])
+
+    async def temporal(report: HostReport) -> LeaseAnswer:
+        asked.append("temporal")
+        return LeaseAnswer(ttl_s=10, round=1, renewed=next(renews))
+
+    async def stands_still(*_: object) -> LeaseAnswer:
+        asked.append("service")
+        raise TimeoutError
+
+    monkeypatch.setattr(keeper, "_make_report", lambda: made)
+    monkeypatch.setattr(keeper, "_temporal", temporal)
+    monkeypatch.setattr(keeper, "_post", stands_still)
+    for _ in range(3):
+        assert await keeper._report(cast(Any, None)) is not None
+    assert asked == ["service", "temporal", "temporal", "service", "temporal"]
+
+
 async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: Path) -> None:
     """A leader that began just now does not renew by a report that brings back a round from before it."""
     leader_round, reports = 0, []
