@@ -23,7 +23,8 @@ from workers.node.lease_keeper import LeaseKeeper
 
 
 def keeper_of_a_cluster(tmp_path: Path, members: int) -> LeaseKeeper:
-    agent = SimpleNamespace(host="h0", attempts=list)
+    clock = SimpleNamespace(drain=lambda draining: None)
+    agent = SimpleNamespace(host="h0", checkpointing=SimpleNamespace(clock=clock))
     path = LeaseFile(str(tmp_path / "lease.json"))
     keeper = LeaseKeeper(Settings(), cast(Any, agent), cast(Any, None), lambda _: None, cast(Any, None), path)
     keeper._lease = replace(keeper._lease, members=frozenset(f"h{number}" for number in range(members)))
