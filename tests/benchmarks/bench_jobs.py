@@ -56,7 +56,7 @@ async def start_latency(cluster: LocalCluster, client: AsyncClient) -> None:
         submit_to_process.append((printed_ns - began_ns) / 1e6)
         assert job.started_at is not None
         submit_to_running.append(job.started_at.timestamp() * 1e3 - began_ns / 1e6)
-    show("submit -> process running, idle", submit_to_process, "p50 < 150 ms")
+    show("submit -> process running, idle", submit_to_process, "p50 <= 30 ms")
     show("submit -> job RUNNING in the API", submit_to_running, "-")
 
 
@@ -100,10 +100,11 @@ async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> 
     steady = (high - low) / (finished[high - 1] - finished[low])
     print(
         f"{count} no-op jobs, {HOSTS * 8} GPUs: {count / took:.1f} jobs/s end to end, steady {steady:.1f}/s,"
-        f" accepted at {count / accepted:.0f}/s   (budget >= 35/s, flat)"
+        f" accepted at {count / accepted:.0f}/s   (budget >= 40/s, flat)"
     )
     each = {name: (after[name] - before[name]) / count * 1000 for name in after}
-    print(f"  CPU per job: {sum(each.values()):.1f} ms: " + ", ".join(f"{name} {ms:.1f}" for name, ms in each.items()))
+    parts = ", ".join(f"{name} {ms:.1f}" for name, ms in each.items())
+    print(f"  CPU per job: {sum(each.values()):.1f} ms: {parts}   (budget <= 45 ms)")
 
 
 async def completed(cluster: LocalCluster) -> int:
@@ -184,7 +185,7 @@ def memory(cluster: LocalCluster) -> None:
         rss, pss = (int(rollup.split(f"{what}:")[1].split()[0]) / 1024 for what in ("Rss", "Pss"))
         total += 0.0 if name.startswith("node-") else pss
         print(f"  {name:14} RSS {rss:6.0f} MiB, PSS {pss:6.0f} MiB")
-    print(f"  control plane: PSS {total:.0f} MiB")
+    print(f"  control plane: PSS {total:.0f} MiB   (budget < 600; a node worker < 100)")
 
 
 def cpu_seconds(cluster: LocalCluster) -> dict[str, float]:
