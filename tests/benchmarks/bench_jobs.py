@@ -25,6 +25,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.hosts.system.ports import free_port
 from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.hosts_rig import RESET_FOR_EVER
 from tests.waiting import eventually
@@ -37,6 +38,7 @@ PRINTS_ITS_START = JobSpec(
     name="start", command=["/bin/date", "+%s%N"], grace_s=1, gpus=ResourceRequest(gpus_per_host=1)
 )
 SUBMITTERS = 8
+LISTED = 200
 
 
 def show(what: str, values_ms: list[float], budget: str) -> None:
@@ -105,6 +107,47 @@ async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> 
     each = {name: (after[name] - before[name]) / count * 1000 for name in after}
     parts = ", ".join(f"{name} {ms:.1f}" for name, ms in each.items())
     print(f"  CPU per job: {sum(each.values()):.1f} ms: {parts}   (budget <= 45 ms)")
+
+
+async def two_services(cluster: LocalCluster, client: AsyncClient) -> None:
+    """Lists a second that one service answers, and two: a service is one Python process, so it uses one processor."""
+    port = free_port()
+    second = cluster._module("service-2", "workers.service", {"GPU_PLATFORM_SERVICE__PORT": str(port)})
+    first = await lists_per_s(cluster, [cluster.api_url])
+    await second.start()
+    try:
+        url = cluster.api_url.replace(f":{cluster.config.port}", f":{port}")
+        await eventually(lambda: is_ready(cluster, url), "the second service", 30)
+        both = await lists_per_s(cluster, [cluster.api_url, url])
+    finally:
+        await second.stop()
+    print(
+        f"lists of {LISTED} jobs: one service {first:.0f}/s, two {both:.0f}/s: {both / first:.2f} times   (budget > 1)"
+    )
+
+
+async def lists_per_s(cluster: LocalCluster, urls: list[str]) -> float:
+    """Eight clients ask these services in turn for ten seconds."""
+    answers, ends = 0, time.monotonic() + 10
+
+    async def asks(url: str) -> None:
+        nonlocal answers
+        async with httpx.AsyncClient(base_url=url, headers=cluster.headers, verify=trust(cluster), timeout=30) as http:
+            while time.monotonic() < ends:
+                (await http.get("/v1/jobs", params={"limit": LISTED})).raise_for_status()
+                answers += 1
+
+    began = time.monotonic()
+    await asyncio.gather(*[asks(urls[index % len(urls)]) for index in range(8)])
+    return answers / (time.monotonic() - began)
+
+
+async def is_ready(cluster: LocalCluster, url: str) -> bool:
+    try:
+        async with httpx.AsyncClient(base_url=url, verify=trust(cluster)) as http:
+            return (await http.get("/readyz")).is_success
+    except httpx.HTTPError:
+        return False
 
 
 async def completed(cluster: LocalCluster) -> int:
@@ -226,6 +269,7 @@ PARTS = {
     "gang": gang_latency,
     "noop-500": lambda cluster, client: throughput(cluster, client, 500),
     "noop-2000": lambda cluster, client: throughput(cluster, client, 2000),
+    "services": two_services,
     "fault": fault_recovery,
     "failover": failover,
     "host-loss": host_loss,
