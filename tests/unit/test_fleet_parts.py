@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,8 +19,11 @@ from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.hosts.lease import LeaseAnswer, Member, MembersChange
 from gpu_platform.hosts.fleet.register import note_hosts, select_hosts
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
+from tests.waiting import eventually
+from workers.fleet import main as fleet_main
 from workers.fleet.ballots import TAKEN_EVERY_S, Ballots, FleetVotes
 from workers.fleet.http import FleetHttp
+from workers.fleet.main import Fleet
 from workers.fleet.spec import FleetSpec
 from workers.fleet.transport import LocalTransport
 from workers.node.members import MemberLists
@@ -183,3 +188,35 @@ async def test_hosts_of_a_process_get_all_their_votes_at_once() -> None:
         assert sorted(await votes.ask(http, 1.0)) == ["h0", "h1", "h2", "h3", "h4"]
         ballots.leave("h4")
         assert await votes.ask(http, 1.0) == {}, "less than half of nine"
+
+
+@dataclass(frozen=True)
+class _FakeHost:
+    name: str
+    control_dir: Path
+    look: Callable[[], bool]
+
+
+async def test_a_host_that_cannot_be_looked_at_does_not_end_the_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Counter[str]()
+
+    def host(name: str, error: Exception | None) -> Any:
+        def look() -> bool:
+            looks[name] += 1
+            if error is not None:
+                raise error
+            return True
+
+        return _FakeHost(name, tmp_path / name, look)
+
+    monkeypatch.setattr(fleet_main, "LOOK_EVERY_S", 0.01)
+    broken, well = host("broken", OSError(24, "Too many open files")), host("well", None)
+    fleet = Fleet([broken, well])
+    fleet._to_look_at = {broken, well}
+    looking = asyncio.create_task(fleet._look_for_ever())
+    await eventually(lambda: looks["broken"] > 2, "it to be looked at again")
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    assert looks["well"] == 1, "nothing is wrong with it"
