@@ -146,7 +146,8 @@ class ArrayActivities:
             own = [self._own(known, job_id) for job_id in elements.open_elements(self._store, array_id)]
             return TakenOverArray(position=elements.position_of(self._store, array_id), own=own)
 
-    @activity.defn
+    # A step that is cancelled in its middle has done nothing, and comes again, longer than before.
+    @activity.defn(no_thread_cancel_exception=True)
     def advance_array(self, step: ArrayStep) -> ArrayStepDone:
         """Release, reserve, make and queue elements, in one transaction."""
         with self._lost.ending(step.array_id):

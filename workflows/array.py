@@ -56,6 +56,8 @@ with workflow.unsafe.imports_passed_through():
 MOST_WAITING = 256
 """How many elements of an array are in the queue at once. So a job that is submitted later does not wait for all of a
 long array."""
+MOST_PLACED = 100
+"""How many elements a step reserves at most. It must take less time than Temporal gives a workflow task."""
 LOOK_AGAIN = timedelta(seconds=15)
 """How often an array looks whether elements have ended of which nothing tells it."""
 ARRAY_FAILED = "ArrayFailed"
@@ -289,6 +291,8 @@ class ArrayWorkflow:
         self._steps += 1
         chosen = await self._choose() if self._asks else None
         step, self._step = self._step, ArrayStep(array_id=self._id)
+        if len(step.placed) > MOST_PLACED and workflow.patched("bounded-steps"):
+            step.placed, self._step.placed = step.placed[:MOST_PLACED], step.placed[MOST_PLACED:]
         step.first, step.chosen = self._position, chosen
         if not self._after.each:
             step.add, step.skipped = self._room, self._skipped

@@ -1,8 +1,8 @@
 """Many attempts in one transaction: each is reserved, marked or ended as if it came alone.
 
 They are tried together first, which takes a few statements for all of them. If one of them is refused, that is undone,
-and they come one after the other: then what is refused is undone for that attempt alone. The rules are those of
-``reserving`` and ``attempts``.
+and each half of them is tried together, and so on: then what is refused is undone for that attempt alone. The rules are
+those of ``reserving`` and ``attempts``.
 """
 
 from __future__ import annotations
@@ -42,35 +42,67 @@ def take_places(
 ) -> BatchOfPlaces:
     """Inside a transaction: reserve each placement, whole or not at all. ``task_token``: as in ``take_place``."""
     batch = BatchOfPlaces({}, {}, {})
-    if len(places) > 1:
-        taken = _alone(session, reserving.take_places, session, places, now, task_token=task_token)
-        if not isinstance(taken, PlatformError):
-            return BatchOfPlaces(taken, {}, {})
-    for key, placement in places.items():
-        done = _alone(session, reserving.take_place, session, key, placement, now, task_token=task_token)
+
+    def take(keys: Sequence[AttemptKey]) -> bool:
+        some = {key: places[key] for key in keys}
+        if len(keys) > 1:
+            taken = _alone(session, reserving.take_places, session, some, now, task_token=task_token)
+            if isinstance(taken, PlatformError):
+                return False
+            batch.taken.update(taken)
+            return True
+        [key] = keys
+        done = _alone(session, reserving.take_place, session, key, places[key], now, task_token=task_token)
         if isinstance(done, ReservationConflict):
             batch.conflicts[key] = done
         elif isinstance(done, PlatformError):
             batch.refused[key] = done
         else:
             batch.taken[key] = done
+        return True
+
+    # A step that is repeated has taken some of them before. They come alone, so that the others can come together.
+    before = reserving.have_reserved(session, places)
+    for key in before:
+        take([key])
+    _in_parts([key for key in places if key not in before], take)
     return batch
 
 
 def mark_running(session: Session, keys: Sequence[AttemptKey], now: datetime) -> dict[AttemptKey, PlatformError]:
     """Inside a transaction: each job is RUNNING. Returns what was refused."""
-    if len(keys) > 1 and not isinstance(_alone(session, set_running, session, keys, now), PlatformError):
-        return {}
-    done = {key: _alone(session, set_running, session, [key], now) for key in keys}
-    return {key: error for key, error in done.items() if isinstance(error, PlatformError)}
+    refused: dict[AttemptKey, PlatformError] = {}
+
+    def mark(some: Sequence[AttemptKey]) -> bool:
+        done = _alone(session, set_running, session, some, now)
+        if isinstance(done, PlatformError) and len(some) == 1:
+            refused[some[0]] = done
+        return len(some) == 1 or not isinstance(done, PlatformError)
+
+    _in_parts(keys, mark)
+    return refused
 
 
 def end_attempts(session: Session, ends: Sequence[EndedAttempt], now: datetime) -> dict[AttemptKey, PlatformError]:
     """Inside a transaction: end each attempt. Returns what was refused."""
-    if len(ends) > 1 and not isinstance(_alone(session, write_ends, session, ends, now), PlatformError):
-        return {}
-    done = {end.key: _alone(session, write_ends, session, [end], now) for end in ends}
-    return {key: error for key, error in done.items() if isinstance(error, PlatformError)}
+    refused: dict[AttemptKey, PlatformError] = {}
+
+    def write(some: Sequence[EndedAttempt]) -> bool:
+        done = _alone(session, write_ends, session, some, now)
+        if isinstance(done, PlatformError) and len(some) == 1:
+            refused[some[0].key] = done
+        return len(some) == 1 or not isinstance(done, PlatformError)
+
+    _in_parts(ends, write)
+    return refused
+
+
+def _in_parts(items: Sequence[T], together: Callable[[Sequence[T]], bool]) -> None:
+    """Do ``together`` with all items. If that is refused (False), do it with each half, in their order, and so on."""
+    if items and not together(items):
+        middle = len(items) // 2
+        _in_parts(items[:middle], together)
+        _in_parts(items[middle:], together)
 
 
 def _alone(session: Session, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | PlatformError:

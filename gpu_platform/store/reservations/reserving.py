@@ -7,7 +7,7 @@ exclusive_holders = 0``, its row count checked), the CHECK constraints of ``gpu`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
 from gpu_platform.domain.hosts.share import first_use
 from gpu_platform.domain.jobs.placement import Placement
@@ -70,6 +70,15 @@ def take_place(
             return Taken(host_terms(session, key, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
     return _take(session, {key: placement}, now, task_token)[key]
+
+
+def have_reserved(session: Session, keys: Iterable[AttemptKey]) -> set[AttemptKey]:
+    """Inside a transaction: those of the attempts that have reserved before. They may have been released since."""
+    found: set[AttemptKey] = set()
+    for attempt, job_ids in jobs_by_attempt(keys).items():
+        rows = session.scalars(_RESERVED, {"attempt": attempt, "job_ids": job_ids})
+        found.update(AttemptKey(job_id=job_id, attempt=attempt) for job_id in rows)
+    return found
 
 
 def take_places(
@@ -269,6 +278,9 @@ def _illegal(key: AttemptKey, current: str, wanted: JobState) -> IllegalTransiti
 
 _HELD_WHERE = select(allocation.c.gpu_uuid).where(
     OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_not(None)
+)
+_RESERVED = select(reservation.c.job_id).where(
+    reservation.c.job_id.in_(bindparam("job_ids", expanding=True)), reservation.c.attempt == bindparam("attempt")
 )
 _LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
 _TAKE_JOB = (
