@@ -12,6 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
+from activities.node.delivery import delivered
 from activities.node.launch import PREFLIGHT_FAILED, LaunchActivities
 from activities.node.watch import RankWatcher
 from gpu_platform.domain.errors import PlatformError
@@ -48,7 +49,8 @@ class ElementActivities:
     @activity.defn
     async def watch_elements(self, request: ElementsWatch) -> list[ElementEnded]:
         """Return when ranks of at least one element have ended or failed: what has ended by then."""
-        return await heartbeating(self._first_ends(request), lambda: WatchedElements(elements=len(request.watches)))
+        ended = await heartbeating(self._first_ends(request), lambda: WatchedElements(elements=len(request.watches)))
+        return await delivered(ended)
 
     async def _launch(self, plan: HostPlan) -> ElementLaunched:
         try:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
+from activities.node.delivery import delivered
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.attempt import FaultReport, HostExits, StopRequest, WatchRequest
@@ -114,8 +115,9 @@ class WatchActivities:
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
         """See :meth:`HostAgent.watch`. Sends heartbeats while it waits."""
-        return await heartbeating(
+        exits = await heartbeating(
             self._watcher.until_ended(request),
             lambda: self._watcher.describe(request, self._telemetry()),
             every_s=HEARTBEAT_S,
         )
+        return await delivered(exits)

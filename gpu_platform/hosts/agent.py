@@ -176,6 +176,10 @@ class HostAgent:
         """Attempts that were prepared or launched here and still have processes or open records."""
         return self.local.open()
 
+    def finished_lately(self, within_s: float) -> list[AttemptKey]:
+        """Attempts of which nothing is left here since at most ``within_s`` seconds."""
+        return self.local.finished_lately(within_s)
+
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
         """The newest complete checkpoint of each of ``keys`` that has one. For one caller at a time."""
         return self.checkpointing.newest(keys)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,19 @@ class LocalAttempts:
     def open(self) -> list[AttemptKey]:
         """Attempts that were prepared or launched here and still have processes or open records."""
         return sorted(self._open, key=str)
+
+    def finished_lately(self, within_s: float) -> list[AttemptKey]:
+        """Attempts of which nothing is left here since at most ``within_s`` seconds."""
+        since = time.time() - within_s
+        # The file is a second name of an older record. So only the time of its last change says when it got this name.
+        return sorted(
+            (
+                AttemptKey(job_id=path.parent.parent.name, attempt=int(path.parent.name))
+                for path in self.home.glob(f"jobs/*/*/{records.FINISHED}")
+                if path.stat().st_ctime >= since
+            ),
+            key=str,
+        )
 
     def open_plans(self) -> list[HostPlan]:
         """The plans of the open attempts."""

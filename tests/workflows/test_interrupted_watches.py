@@ -123,3 +123,24 @@ async def test_a_watch_of_elements_is_given_to_the_host_again(platform: Platform
     assert all(platform.job(element_id(array_id, index)).attempt == 1 for index in range(3))
     await platform.signal(array_id, "kill")
     await platform.array_ends(array_id, ArrayState.CANCELLED)
+
+
+async def test_an_end_that_the_process_before_did_not_tell_is_told_at_once(platform: Platform) -> None:
+    """The node worker was killed after the attempt had ended, and before Temporal had its result."""
+    job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
+    await watch_of(platform, job.id)
+    key = AttemptKey(job_id=job.id, attempt=1)
+    agent = platform.nodes["a"].agent
+    assert agent.finished_lately(60) == []
+    ended = InterruptedWatches("a", list, set, [key], clock=lambda: 0.0)
+    await ended.look(platform.client)
+
+    async def again() -> bool:
+        return (await watch_of(platform, job.id)).attempt == 2
+
+    await eventually(again, "Temporal to give the watch once more", within_s=10)
+    assert ended._due == {}, "it is told once"
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
+    assert agent.finished_lately(60) == [key]
+    assert agent.finished_lately(-1) == []

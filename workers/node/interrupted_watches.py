@@ -1,8 +1,9 @@
 """Tells Temporal that nobody watches an attempt here, so that it gives this host the watch again at once.
 
-The node worker before this one may have been killed, or a watch may have been lost on its way: Temporal gave it to a
-connection that had just broken. Temporal would notice by itself, but only after the heartbeat timeout of a watch. That
-is long, because each heartbeat costs Temporal a write, and thousands of jobs are watched at once.
+The node worker before this one may have been killed while it watched, or when it had not yet said how the attempt
+ended. Or a watch was lost on its way: Temporal gave it to a connection that had just broken. Temporal would notice by
+itself, but only after the heartbeat timeout of a watch. That is long, because each heartbeat costs Temporal a write,
+and thousands of jobs are watched at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from gpu_platform.domain.contracts import AttemptKey, array_of, elements_watch_i
 log = structlog.get_logger()
 
 LOOK_S = 1.0
+FINISHED_WITHIN_S = 75.0
+"""A watch of an attempt that finished before has timed out: longer than the heartbeat timeout of a watch."""
+TOLD_AT_ONCE = 32
+"""Calls of Temporal at the same time."""
 GRACE_S, LONGEST_S = 3.0, 60.0
 """Seconds that an attempt may be without a watch before Temporal is told. Each time it helps nothing (a gang whose
 other hosts start still has no watch), the next one comes after twice as long, up to the longest."""
@@ -34,18 +39,22 @@ class Connection(Protocol):
 
 
 class InterruptedWatches:
-    """``open_attempts`` returns the attempts of this host, ``watched`` those that a step in this process waits for."""
+    """``open_attempts`` returns the attempts of this host, ``watched`` those that a step in this process waits for.
+
+    ``finished``: attempts that ended here lately. Temporal may not know it from the node worker before this one.
+    """
 
     def __init__(
         self,
         host: str,
         open_attempts: Callable[[], Sequence[AttemptKey]],
         watched: Callable[[], Collection[AttemptKey]],
+        finished: Collection[AttemptKey] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host, self._open_attempts, self._watched, self._clock = host, open_attempts, watched, clock
-        self._due = {key: (clock(), GRACE_S) for key in open_attempts()}
+        self._due = {key: (clock(), GRACE_S) for key in (*open_attempts(), *finished)}
         """Attempts without a watch: when Temporal is told, and how long after that once more. One that ends here
         without a watch (its lease has ended) stays until Temporal has answered."""
 
@@ -62,7 +71,13 @@ class InterruptedWatches:
             self._due.setdefault(key, (now + GRACE_S, GRACE_S))
         self._due = {key: when for key, when in self._due.items() if key not in watched}
         due = [key for key, (at, _) in self._due.items() if at <= now]
-        answered = await asyncio.gather(*[self._repeat(client, key) for key in due])
+        turns = asyncio.Semaphore(TOLD_AT_ONCE)
+
+        async def repeat(key: AttemptKey) -> bool:
+            async with turns:
+                return await self._repeat(client, key)
+
+        answered = await asyncio.gather(*[repeat(key) for key in due])
         for key, is_told in zip(due, answered, strict=True):
             pause_s = min(2 * self._due[key][1], LONGEST_S)
             self._due[key] = (now + pause_s, pause_s)

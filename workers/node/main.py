@@ -62,7 +62,7 @@ from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
-from workers.node.interrupted_watches import InterruptedWatches
+from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
 from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
@@ -181,7 +181,8 @@ async def run_activities(
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
-    watches = InterruptedWatches(agent.host, agent.attempts, agent.watched)  # before an end of the lease ends attempts
+    # Before an end of the lease ends attempts.
+    watches = InterruptedWatches(agent.host, agent.attempts, agent.watched, agent.finished_lately(FINISHED_WITHIN_S))
     client = await connect(settings, converter=node_converter(settings))
     worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
     # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
