@@ -80,7 +80,8 @@ class OrderChecks:
         return _differs(asked, plan, self._plans(plan.key))
 
     def _launch_elements(self, asked: Asked, request: ElementsLaunch) -> str | None:
-        refusals = (_differs(asked, plan, self._plans(plan.key)) for plan in request.plans)
+        places = confirmations.held_places(self._store, [plan.key for plan in request.plans])
+        refusals = (_differs(asked, plan, _plans(plan.key, places.get(plan.key))) for plan in request.plans)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _watch_elements(self, asked: Asked, request: ElementsWatch) -> str | None:
@@ -89,8 +90,7 @@ class OrderChecks:
 
     def _plans(self, key: AttemptKey) -> list[HostPlan]:
         """The plans that the attempt must have. Empty: it holds nothing."""
-        place = confirmations.held_place(self._store, key)
-        return [] if place is None else plan_hosts(place.spec, key, place.placement, place.terms)
+        return _plans(key, confirmations.held_place(self._store, key))
 
     def _meets_elsewhere(self, hosts: list[str], request: LaunchRequest) -> str | None:
         """Why the ranks would not meet where the hosts of the job are: a wrong address would let another machine into
@@ -178,6 +178,10 @@ class OrderChecks:
         if found is None or found.step != step or found.gpu_uuid != uuid or asked.workflow_id != remediation_id(uuid):
             return f"no {step.description} of host {asked.host} is under way for workflow {asked.workflow_id}"
         return None
+
+
+def _plans(key: AttemptKey, place: confirmations.HeldPlace | None) -> list[HostPlan]:
+    return [] if place is None else plan_hosts(place.spec, key, place.placement, place.terms)
 
 
 def _differs(asked: Asked, plan: HostPlan, plans: list[HostPlan]) -> str | None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     DataConverter,
@@ -9,7 +14,7 @@ from temporalio.converter import (
     DefaultFailureConverterWithEncodedAttributes,
 )
 
-from activities.payloads.codec import CONTROL_SCOPE, PayloadsOfOrders, SealedPayloads
+from activities.payloads.codec import CONTROL_SCOPE, REPLAYED, PayloadsOfOrders, SealedPayloads
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import Settings
 
@@ -25,6 +30,14 @@ class SharedPydanticConverter(PydanticPayloadConverter):
 
     def __init__(self) -> None:
         self.converters = _CONVERTERS
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        """As Temporal's. Payloads that a workflow makes while it is replayed are marked: Temporal has the real ones."""
+        payloads = super().to_payloads(values)
+        if workflow.in_workflow() and workflow.unsafe.is_replaying():
+            for payload in payloads:
+                payload.metadata[REPLAYED] = b""
+        return payloads
 
 
 def data_converter(

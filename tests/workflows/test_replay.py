@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import ActivitySerializationContext
 from temporalio.worker import Replayer, WorkflowRunner
 from temporalio.workflow import NondeterminismError
 
+from activities.payloads.converter import data_converter
 from gpu_platform.domain.jobs.job import JobInput
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
 from workflows.array import ArrayWorkflow
@@ -105,3 +108,22 @@ def strings(node: Any) -> Iterator[str]:
             yield from strings(item)
     elif isinstance(node, str):
         yield node
+
+
+async def test_a_replay_asks_for_no_signature() -> None:
+    """Orders in a history were signed when they were given. The database may not confirm them any more."""
+    asked: list[str] = []
+
+    class Orders:
+        async def encode(self, context: ActivitySerializationContext, payload: Payload) -> Payload:
+            asked.append(f"{context.activity_type} of {context.workflow_id}")
+            return payload
+
+        def decode(self, context: ActivitySerializationContext, payloads: Sequence[Payload]) -> None:
+            pass
+
+    runner = workflow_runner(checked=True)
+    ours = Replayer(workflows=WORKFLOWS, data_converter=data_converter(None, orders=Orders()), workflow_runner=runner)
+    for path in RECORDED:
+        await ours.replay_workflow(history(path))
+    assert asked == []

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, case, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
 from gpu_platform.domain.hosts.lease import VerdictHeld
 from gpu_platform.domain.hosts.lease_protocol import LeaseRow
 from gpu_platform.domain.states import HostState
@@ -167,8 +167,21 @@ def host_terms(session: Session, key: AttemptKey, names: Sequence[str]) -> dict[
 
     A host that was LOST since the place was reserved gets a term that no host has.
     """
-    lost = set(session.scalars(_LOST_UNDER, {"key_job": key.job_id, "key_attempt": key.attempt}))
-    return {name: NO_TERM if name in lost else term for name, term in current_terms(session, names).items()}
+    return terms_of_attempts(session, {key: names})[key]
+
+
+def terms_of_attempts(session: Session, places: Mapping[AttemptKey, Sequence[str]]) -> dict[AttemptKey, dict[str, int]]:
+    """As :func:`host_terms`, for several attempts and the hosts of each."""
+    lost = {
+        (AttemptKey(job_id=row.job_id, attempt=attempt), row.host)
+        for attempt, job_ids in jobs_by_attempt(places).items()
+        for row in session.execute(_LOST_UNDER, {"key_jobs": job_ids, "key_attempt": attempt})
+    }
+    terms = current_terms(session, {name for names in places.values() for name in names})
+    return {
+        key: {name: NO_TERM if (key, name) in lost else terms[name] for name in names if name in terms}
+        for key, names in places.items()
+    }
 
 
 def current_terms(session: Session, names: Collection[str]) -> dict[str, int]:
@@ -200,8 +213,8 @@ ATTEMPTS_AT_HOST = (
     .distinct()
     .order_by(allocation.c.job_id, allocation.c.attempt)
 )
-_LOST_UNDER = select(allocation.c.host).where(
-    allocation.c.job_id == bindparam("key_job"),
+_LOST_UNDER = select(allocation.c.job_id, allocation.c.host).where(
+    allocation.c.job_id.in_(bindparam("key_jobs", expanding=True)),
     allocation.c.attempt == bindparam("key_attempt"),
     allocation.c.released_at.is_(None),
     allocation.c.lost_at.is_not(None),

@@ -37,6 +37,11 @@ def is_held(session: Session, key: AttemptKey) -> bool:
     return session.scalar(_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
 
 
+def those_held(session: Session, keys: Collection[AttemptKey]) -> set[AttemptKey]:
+    """As :func:`is_held`, for several attempts: those that hold something."""
+    return _those(session, _THOSE_HELD, keys)
+
+
 def lock_held(session: Session, key: AttemptKey) -> bool:
     """Inside a transaction: does the attempt hold something? If so, nobody can release it before the commit."""
     return session.scalar(_LOCK_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
@@ -44,17 +49,21 @@ def lock_held(session: Session, key: AttemptKey) -> bool:
 
 def lock_those_held(session: Session, keys: Collection[AttemptKey]) -> set[AttemptKey]:
     """As :func:`lock_held`, for several attempts: those that hold something."""
-    held: set[AttemptKey] = set()
-    for theirs in by_number(keys):
-        for job_id in session.scalars(_LOCK_THOSE_HELD, theirs):
-            held.add(AttemptKey(job_id=job_id, attempt=theirs["key_attempt"]))
-    return held
+    return _those(session, _LOCK_THOSE_HELD, keys)
 
 
 def by_number(keys: Iterable[AttemptKey]) -> Iterator[dict[str, Any]]:
     """The parameters of ``THEIRS_HELD``, once for each number that these attempts have."""
     for attempt, job_ids in jobs_by_attempt(keys).items():
         yield {"key_jobs": job_ids, "key_attempt": attempt}
+
+
+def _those(session: Session, query: Any, keys: Collection[AttemptKey]) -> set[AttemptKey]:
+    return {
+        AttemptKey(job_id=job_id, attempt=theirs["key_attempt"])
+        for theirs in by_number(keys)
+        for job_id in session.scalars(query, theirs)
+    }
 
 
 def _keys(session: Session, condition: Any) -> list[AttemptKey]:
@@ -96,13 +105,9 @@ _PARKED = (
 )
 _HELD = select(literal(1)).where(THIS_RESERVATION, reservation.c.released_at.is_(None))
 _LOCK_HELD = _HELD.with_for_update(read=True)
-_LOCK_THOSE_HELD = (
-    select(reservation.c.job_id)
-    .where(
-        reservation.c.job_id.in_(bindparam("key_jobs", expanding=True)),
-        reservation.c.attempt == bindparam("key_attempt"),
-        reservation.c.released_at.is_(None),
-    )
-    .order_by(reservation.c.job_id)
-    .with_for_update(read=True)
+_THOSE_HELD = select(reservation.c.job_id).where(
+    reservation.c.job_id.in_(bindparam("key_jobs", expanding=True)),
+    reservation.c.attempt == bindparam("key_attempt"),
+    reservation.c.released_at.is_(None),
 )
+_LOCK_THOSE_HELD = _THOSE_HELD.order_by(reservation.c.job_id).with_for_update(read=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, is_array_id
+from gpu_platform.domain.contracts import AttemptKey, is_array_id, jobs_by_attempt
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store.database import reading
+from gpu_platform.store.database import Store, reading
 from gpu_platform.store.jobs.admission import parse_inventory
-from gpu_platform.store.leadership.leases import host_terms
+from gpu_platform.store.leadership.leases import terms_of_attempts
 from gpu_platform.store.models import allocation, gpu, host, job, repair
-from gpu_platform.store.reservations.allocations import is_held
+from gpu_platform.store.reservations.allocations import those_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,26 @@ def job_stands(session: Session, job_id: str) -> JobStands | None:
     return None if row is None else JobStands(JobState(row.state), row.attempt)
 
 
-@reading
-def held_place(session: Session, key: AttemptKey) -> HeldPlace | None:
+def held_place(store: Store | Session, key: AttemptKey) -> HeldPlace | None:
     """What the attempt holds. None: it holds nothing, or is not its job's attempt any more."""
-    row = session.execute(_PLACE, {"key_job": key.job_id, "key_attempt": key.attempt}).one_or_none()
-    if row is None or row.placement is None or not is_held(session, key):
-        return None
-    placement = Placement.model_validate_json(row.placement)
-    terms = host_terms(session, key, placement.hosts)
-    return HeldPlace(JobSpec.model_validate_json(row.spec), placement, terms)
+    return held_places(store, [key]).get(key)
+
+
+@reading
+def held_places(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, HeldPlace]:
+    """What each of these attempts holds. Those that hold nothing, or are not their job's attempt any more, are not in
+    the answer. The number of queries does not depend on the number of attempts."""
+    held = those_held(session, keys)
+    rows: dict[AttemptKey, Row[Any, Any, Any]] = {}
+    for attempt, job_ids in jobs_by_attempt(held).items():
+        for row in session.execute(_PLACES, {"key_jobs": job_ids, "key_attempt": attempt}):
+            if row.placement is not None:
+                rows[AttemptKey(job_id=row.id, attempt=attempt)] = row
+    placements = {key: Placement.model_validate_json(row.placement) for key, row in rows.items()}
+    terms = terms_of_attempts(session, {key: placement.hosts for key, placement in placements.items()})
+    return {
+        key: HeldPlace(JobSpec.model_validate_json(row.spec), placements[key], terms[key]) for key, row in rows.items()
+    }
 
 
 @reading
@@ -115,6 +127,6 @@ def open_repair(session: Session, host: str) -> OpenRepair | None:
 
 
 _STANDS = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("job_id"))
-_PLACE = select(job.c.spec, job.c.placement).where(
-    job.c.id == bindparam("key_job"), job.c.attempt == bindparam("key_attempt")
+_PLACES = select(job.c.id, job.c.spec, job.c.placement).where(
+    job.c.id.in_(bindparam("key_jobs", expanding=True)), job.c.attempt == bindparam("key_attempt")
 )
