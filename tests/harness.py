@@ -104,7 +104,7 @@ class SimulatedNode:
         reset = lambda uuid: self.agent.reset_gpu(uuid)  # noqa: E731
         scrubber = Scrubber(self.settings.node, nvml, self._home, reset=reset, on_failure=fitness.report)
         sharing = Sharing(self.settings.node, nvml, inventory, self._home, reset=reset, scrubber=scrubber)
-        self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[accountant, fitness, sharing])
+        self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[fitness, sharing, accountant])
         self.client = platform.node_client(name)
         self.faults = FaultDispatcher(self._home / "faults", self.client, self.agent, reset_attempts=2)
         self.attempts = AttemptWatch(

@@ -221,7 +221,7 @@ def with_stages(host: HostRig) -> HostRig:
     )
     scrubber = Scrubber(node, host.nvml, host.home, reset=host.agent.reset_gpu, on_failure=fitness.report)
     sharing = Sharing(node, host.nvml, host.inventory, host.home, reset=host.agent.reset_gpu, scrubber=scrubber)
-    host.restart([Accountant(host.home), fitness, CpuBinding(host.inventory, host.home), sharing])
+    host.restart([fitness, CpuBinding(host.inventory, host.home), sharing, Accountant(host.home)])
     return host
 
 

@@ -20,7 +20,8 @@ typedef unsigned long long ull;
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
        DRIVER_NOT_LOADED = 9, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, RESET_REQUIRED = 16, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999 };
 enum { MAX_GPUS = 64, XID_EVENT = 8, RECOVERY_ACTION_FIELD = 230, PCIE_REPLAY_FIELD = 94, NVLINK_REPLAY_FIELD = 52,
-       UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
+       UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3,
+       RESERVED_MIB = 480 /* as an H100 80GB with driver 580.159.04 */ };
 
 struct pci { char legacy[16]; uint domain, bus, device, id, subsystem; char bus_id[32]; };
 struct field { uint id, scope; long long timestamp, latency; uint type; int status; union { double d; uint u; ull l; } value; };
@@ -176,10 +177,22 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, struct pci *to) {
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, ull *total_free_used) {
     CHECK(device);
     total_free_used[0] = (ull)gpu_number(device, "memory_mib", 0) << 20;
-    total_free_used[2] = (ull)gpu_number(device, "memory_used_mib", 0) << 20;
+    total_free_used[2] = (ull)(gpu_number(device, "memory_used_mib", 0) + RESERVED_MIB) << 20;
     total_free_used[1] = total_free_used[0] - total_free_used[2];
     return OK;
 }
+#ifndef OLD_DRIVER
+struct memory { uint version; ull total, reserved, free, used; };
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memory *to) {
+    CHECK(device);
+    if (to->version != 0x2000028 || gpu_number(device, "old_memory_info", 0)) return ARGUMENT_VERSION_MISMATCH;
+    to->total = (ull)gpu_number(device, "memory_mib", 0) << 20;
+    to->reserved = (ull)RESERVED_MIB << 20;
+    to->used = (ull)gpu_number(device, "memory_used_mib", 0) << 20;
+    to->free = to->total - to->reserved - to->used;
+    return OK;
+}
+#endif
 /* gpu.<n>.fabric: "<32 hex digits of the cluster's uuid> <clique>"; gpu.<n>.fabric_status */
 struct fabric { uint version; unsigned char uuid[16]; uint status, clique, state, health; };
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, struct fabric *to) {

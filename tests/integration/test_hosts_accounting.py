@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_platform.hosts.accounting.accounting import Accountant, read_usage
+from gpu_platform.hosts.health.fitness import GpuFitness
+from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.hosts.nvml.gpu_signals import Reading
+from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import records
+from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig
+from workers.node.main import stages_of
 
 
 async def test_a_save_that_comes_late_does_not_undo_the_final_usage(
@@ -42,4 +49,50 @@ async def test_a_save_that_comes_late_does_not_undo_the_final_usage(
     finishing.join()
     late.join()
     assert [usage.rank for usage in read_usage(attempt.directory)] == [0]
+    await host.aclose()
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C compiler (Debian: apt-get install gcc libc6-dev)")
+async def test_a_job_does_not_pay_for_the_scrub_before_or_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on an H100 80GB with driver 580.159.04: a job that used 495 J was charged 1655 J."""
+    fake = FakeNvml(tmp_path / "nvml")
+    monkeypatch.setenv("FAKE_NVML_STATE", str(fake.state_file))
+    host = HostRig(tmp_path / "state", nvml=fake.load(), isolation="plain", scrub_namespaces={"red": "always"})
+    accountant = Accountant(host.home)
+    energy_j, scrubs = 0.0, 0
+
+    def read(used_j: float, percent: int, memory_mib: int) -> None:
+        nonlocal energy_j
+        energy_j += used_j
+        accountant.on_reading(
+            plan.gpu_uuids[0], Reading(time.monotonic(), 50, percent, None, memory_mib, energy_j=energy_j)
+        )
+
+    def overwrite(_: str) -> None:
+        nonlocal scrubs
+        scrubs += 1
+        read(0, 0, 0)
+        read(1000, 100, 80_000)
+
+    scrubber = Scrubber(
+        host.settings.node, host.nvml, host.home, reset=lambda uuid: None, on_failure=lambda uuid, problem: None
+    )
+    monkeypatch.setattr(scrubber, "_overwrite", overwrite)
+    sharing = Sharing(
+        host.settings.node, host.nvml, host.inventory, host.home, reset=lambda uuid: None, scrubber=scrubber
+    )
+    fitness = GpuFitness(
+        host.nvml, host.inventory, host.settings.node, own_pids=lambda uuid: set(), on_fault=lambda fault: None
+    )
+    host.restart(stages_of(host.settings, host.nvml, host.inventory, host.home, fitness, sharing, accountant))
+    plan = host.plan("sleep", "600", namespace="red")
+    host.launch(plan)
+    assert scrubs == 1  # nobody recorded whose data the GPU holds
+    read(0, 0, 0)
+    read(10, 20, 2000)
+    [usage] = (await host.stop(plan.key)).usage
+    assert scrubs == 2
+    assert (usage.energy_j, usage.peak_utilization_percent, usage.peak_gpu_memory_mib) == (10, 20, 2000)
     await host.aclose()

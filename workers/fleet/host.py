@@ -119,7 +119,7 @@ class FleetHost:
         lease_record = FleetLease(Path(lease_path(str(self.home))))
         lease_record.on_lease = self.registered.set
         agent = FleetAgent(
-            settings, nvml, inventory, health, stages=[accountant, fitness], lease=lease_record, on_work=on_work
+            settings, nvml, inventory, health, stages=[fitness, accountant], lease=lease_record, on_work=on_work
         )
         client = self._client()
         faults = FaultDispatcher(self.home / "faults", client, agent, node.reset_attempts)

@@ -53,6 +53,7 @@ from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
@@ -266,14 +267,30 @@ def health_monitor(
     )
 
 
-def cuda_stage(settings: Settings, inventory: HostInventory) -> CudaStage:
-    """The stage that gives each rank its CUDA version."""
-    return CudaStage(
+def stages_of(
+    settings: Settings,
+    nvml: NvmlLibrary,
+    inventory: HostInventory,
+    home: Path,
+    fitness: GpuFitness,
+    sharing: Sharing,
+    accountant: Accountant,
+) -> list[Stage]:
+    """What this host does around each attempt, in the order in which it prepares.
+
+    The accountant is last, so it begins last and ends first: a job pays only for what its ranks use, and not for the
+    time in which the host overwrites the memory of its GPUs.
+    """
+    node = settings.node
+    cuda = CudaStage(
         inventory.cuda_installations,
         inventory.cuda_version,
         inventory.unusable_cuda,
-        default=settings.node.cuda_default == "newest",
+        default=node.cuda_default == "newest",
     )
+    power_cap = PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], node.power_limit_w)
+    rdma = Rdma(inventory, management=node.rdma_management)
+    return [cuda, power_cap, fitness, CpuBinding(inventory, home), rdma, sharing, accountant]
 
 
 def retentions(settings: Settings, home: Path, agent: HostAgent) -> list[LogRetention | RecordRetention]:
@@ -306,15 +323,12 @@ async def main() -> None:
     )
     scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
     sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
-    power_cap = PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], node.power_limit_w)
-    cpus_and_rdma = [CpuBinding(inventory, home), Rdma(inventory, management=node.rdma_management)]
-    stages = [cuda_stage(settings, inventory), accountant, power_cap, fitness, *cpus_and_rdma, sharing]
     agent = HostAgent(
         settings,
         nvml,
         inventory,
         health,
-        stages=stages,
+        stages=stages_of(settings, nvml, inventory, home, fitness, sharing, accountant),
         lease_file=lease_file,
         secrets=ServiceSecrets(settings, identity),
     )

@@ -70,13 +70,18 @@ class GpuFitness(Stage):
         self._unfit: dict[str, str] = {}
         self._prepared: dict[AttemptKey, int] = {}
         """Attempt -> when it was prepared, in clock ticks since boot."""
+        self._met: dict[AttemptKey, set[int]] = {}
+        """Attempt that was refused -> the processes of others for which it was."""
 
     def prepare(self, plan: HostPlan) -> None:
         """Check the GPUs of the attempt. Raises :class:`PreflightFailed`, which names a GPU that is not fit."""
         self._prepared[plan.key] = int(boot_clock_s() * _TICKS_PER_S)
         self._expel(plan)
         for uuid in plan.gpu_uuids:
-            problem = (None if _is_partitioned(plan) else self._in_use(uuid)) or self._too_hot(uuid)
+            foreign: set[int] = set() if _is_partitioned(plan) else self._foreign(uuid)
+            if foreign:
+                self._met[plan.key] = foreign
+            problem = _in_use(foreign) or self._too_hot(uuid)
             if problem is not None:
                 self._mark(uuid, problem)
             elif not plan.shares and (problem := self._waits_for_reset(uuid)) is not None:
@@ -85,14 +90,18 @@ class GpuFitness(Stage):
                 raise PreflightFailed(f"GPU {uuid}: {problem}", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid)
 
     def finish(self, plan: HostPlan) -> None:
-        """Wait until the driver sees that the attempt is gone. Other attempts may share the GPU and run on."""
+        """Wait until the driver sees that the attempt is gone. Other attempts may share the GPU and run on.
+
+        Processes for which :meth:`prepare` refused the attempt were there before it, so it does not wait for them.
+        """
         since = self._prepared.pop(plan.key, None)
+        met = self._met.pop(plan.key, set())
         self._expel(plan)
         for uuid in () if _is_partitioned(plan) else plan.gpu_uuids:
             deadline = time.monotonic() + _GPU_RELEASE_S
-            while (problem := self._in_use(uuid)) is not None and time.monotonic() < deadline:
+            while (left := self._foreign(uuid) - met) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            if problem is not None:
+            if (problem := _in_use(left)) is not None:
                 log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, problem=problem)
                 self._mark(uuid, problem)
             elif not plan.shares and since and (holders := self._holders(uuid, since)):
@@ -105,7 +114,7 @@ class GpuFitness(Stage):
         with self._lock:
             marked = list(self._unfit)
         for uuid in marked:
-            problem = self._in_use(uuid) or self._too_hot(uuid)
+            problem = _in_use(self._foreign(uuid)) or self._too_hot(uuid)
             with self._lock:
                 if problem is None:
                     self._unfit.pop(uuid, None)
@@ -136,11 +145,10 @@ class GpuFitness(Stage):
         with self._lock:
             self._unfit[uuid] = problem
 
-    def _in_use(self, uuid: str) -> str | None:
+    def _foreign(self, uuid: str) -> set[int]:
+        """Pids that compute on the GPU and belong neither to an attempt nor to the platform."""
         pids = self._compute_pids(uuid)
-        if not pids or not (foreign := pids - self._own_pids(uuid)):
-            return None
-        return f"a process that belongs to no job here computes on it: {_named(foreign)}"
+        return pids - self._own_pids(uuid) if pids else pids
 
     def _compute_pids(self, uuid: str) -> set[int]:
         return {pid for pid in compute_processes_on(self._nvml, uuid) if pid != os.getpid()}
@@ -200,6 +208,11 @@ class GpuFitness(Stage):
             return (self._dev / f"nvidia{self._nvml.nvmlDeviceGetMinorNumber(device)}").stat().st_rdev
         except (OSError, self._nvml.NVMLError):
             return None
+
+
+def _in_use(foreign: set[int]) -> str | None:
+    """What is wrong with a GPU on which these processes compute. None: there are none."""
+    return f"a process that belongs to no job here computes on it: {_named(foreign)}" if foreign else None
 
 
 def _is_partitioned(plan: HostPlan) -> bool:

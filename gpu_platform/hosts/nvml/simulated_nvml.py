@@ -136,10 +136,14 @@ class SimulatedNvml(SimulatedMig, SimulatedConnections, NvmlLibrary):
         return str(1_650_000_000_000 + int(handle.uuid[-8:], 16))
 
     @on_gpu
-    def nvmlDeviceGetMemoryInfo(self, handle: SimulatedGpu) -> Any:
-        total = self.description.gpu.memory_mib << 20
-        used = (self._busy_bytes if self._is_busy(handle) else 0) + (512 << 20)
-        return SimpleNamespace(total=total, used=used, free=total - used)
+    def nvmlDeviceGetMemoryInfo(self, handle: SimulatedGpu, version: int | None = None) -> Any:
+        """Version 1 counts the memory that the driver reserves for itself as used; version 2 tells it apart."""
+        total, reserved = self.description.gpu.memory_mib << 20, 512 << 20
+        used = self._busy_bytes if self._is_busy(handle) else 0
+        free = total - used - reserved
+        if version is None:
+            return SimpleNamespace(total=total, used=used + reserved, free=free)
+        return SimpleNamespace(version=version, total=total, reserved=reserved, used=used, free=free)
 
     @on_gpu
     def nvmlDeviceGetCudaComputeCapability(self, handle: SimulatedGpu) -> tuple[int, int]:

@@ -345,8 +345,8 @@ _REMEDIES = {
     ReasonCode.UNHEALTHY: "GPUs must come back to health (or online, if drained)",
     ReasonCode.TOO_HOT: "GPUs must cool down",
     ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
-    ReasonCode.EXCLUDED: "other GPUs than those that the earlier attempt failed on must become free; "
-    "after a few seconds it takes any",
+    ReasonCode.EXCLUDED: "other GPUs than those that the earlier attempt failed on must become free (its last failure "
+    "says what is wrong there); after a few seconds it takes any",
 }
 
 _ASKED: dict[ReasonCode, Callable[[ResourceRequest], str]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,22 @@ async def test_a_gpu_that_a_stranger_computes_on_is_refused_until_it_leaves(
     stranger.wait()
     assert watched.fitness.unfit() == {}
     watched.host.launch(watched.host.plan("true"))
+    await watched.host.aclose()
+
+
+async def test_a_job_that_was_refused_does_not_wait_for_the_stranger_and_is_not_blamed_for_it(
+    watched: Watched,
+    stranger: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(fitness, "_GPU_RELEASE_S", 30)
+    began = time.monotonic()
+    with pytest.raises(PreflightFailed):
+        watched.host.launch(watched.host.plan("true"))
+    assert time.monotonic() - began < 10
+    assert "gpu.not_left" not in capsys.readouterr().out
+    assert list(watched.fitness.unfit()) == [watched.uuid]
     await watched.host.aclose()
 
 

@@ -48,6 +48,24 @@ def test_every_gpu_can_be_read_as_inventory_and_health_do(nvml: Any) -> None:
         gpu_reset.verify_gpu(nvml, gpu.uuid)
 
 
+def test_memory_that_the_driver_reserves_is_not_used(struck: Struck) -> None:
+    nvml, _ = struck
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    assert nvml.nvmlDeviceGetMemoryInfo(handle).used > 0
+    assert gpu_signals.GpuReader(nvml, handle).read().memory_used_mib == 0
+
+
+@pytest.mark.parametrize("lacks", [{"lacks__nvmlDeviceGetMemoryInfo_v2": 1}, {"gpu__0__old_memory_info": 1}])
+def test_a_driver_that_does_not_tell_reserved_memory_apart_is_asked_the_old_way(
+    fake: FakeNvml, lacks: dict[str, int]
+) -> None:
+    fake.set(gpu__0__memory_used_mib=1000, **lacks)
+    nvml = fake.load()
+    reader = gpu_signals.GpuReader(nvml, nvml.nvmlDeviceGetHandleByIndex(0))
+    for _ in range(2):
+        assert reader.read().memory_used_mib == 1480
+
+
 def test_the_event_set_times_out_when_nothing_happens(nvml: Any) -> None:
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     events = nvml.nvmlEventSetCreate()

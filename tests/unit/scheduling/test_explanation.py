@@ -113,6 +113,7 @@ def test_exclusions_are_the_platforms_and_never_called_impossible() -> None:
     reason = why(cluster().hosts(1).scheduler(), job(8).avoiding(hosts=["dgx-h100-0"]))
     assert reason.code == "waiting_for_gpus"
     assert reason.next_step.startswith("other GPUs than those that the earlier attempt failed on")
+    assert "its last failure says what is wrong there" in reason.next_step
 
 
 def test_a_gpu_that_is_being_reset_is_named_with_what_to_expect() -> None:
