@@ -81,10 +81,16 @@ def test_failures_of_cuda_are_told_apart(cuda: FakeCuda, fault: str, code: int) 
     assert run_scrub()[0] == code
 
 
-def test_a_host_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_cuda_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> None:
+    # The file that is found first hides the driver's library, a real one as well: no real GPU is scrubbed here.
+    hiding = tmp_path / "hiding"
+    hiding.mkdir()
+    (hiding / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{hiding}:{cuda.environ['LD_LIBRARY_PATH']}")
     code, told = run_scrub()
-    assert code == scrub_process.NO_CUDA, "is there a real GPU here?"
+    assert code == scrub_process.NO_CUDA
     assert "libcuda.so.1 does not load" in told["problem"]
+    assert not cuda.is_clean
 
 
 # -- between jobs --------------------------------------------------------------------------------

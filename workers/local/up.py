@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.nvml.opening import has_gpus
+from gpu_platform.hosts.nvml.opening import count_gpus, has_gpus
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
@@ -126,7 +126,6 @@ async def _unless_stopped(work, stopped: asyncio.Event) -> int:
 
 
 def _greet(cluster: LocalCluster) -> None:
-    simulated = [node for node in cluster.config.nodes if node.simulate] or cluster.config.fleets
     console.print(f"[bold]gpu-platform is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
@@ -137,9 +136,21 @@ def _greet(cluster: LocalCluster) -> None:
         console.print(f"  fleet {names[0]} to {names[-1]}: {fleet.count} x {fleet.machine} (simulated)")
     export = "" if cluster.config.port == 8700 else f"export GPU_PLATFORM_API_URL={cluster.api_url}; "
     python = Path(sys.executable).parent
-    console.print(f"try:  {export}{python}/gpu-platform submit --gpus 2 --wait -- nvidia-smi" if not simulated else
-                  f"try:  {export}{python}/gpu-platform submit --gpus 2 --follow -- env")  # fmt: skip
+    console.print(f"try:  {export}{python}/gpu-platform submit {first_job(cluster.config)}")
     console.print("Ctrl-C stops it")
+
+
+def first_job(config: ClusterConfig) -> str:
+    """Options and command of a job that the hosts of this cluster can run: on two GPUs, or on what one host has."""
+    machines = [node.simulate for node in config.nodes if node.simulate] + [fleet.machine for fleet in config.fleets]
+    if machines:
+        return f"{_gpus(max(len(find_machine(machine).gpus) for machine in machines))} --follow -- env"
+    count = count_gpus() if Settings().node.gpus else 0
+    return f"{_gpus(count)} --wait -- nvidia-smi" if count else "--follow -- env"
+
+
+def _gpus(there: int) -> str:
+    return f"--gpus {min(2, there)}"
 
 
 def run() -> int:

@@ -59,11 +59,16 @@ def open_nvml(node: NodeSettings, node_dir: Path) -> NvmlLibrary:
 
 def has_gpus() -> bool:
     """True if the real NVML finds a GPU on this machine."""
+    return count_gpus() > 0
+
+
+def count_gpus() -> int:
+    """How many GPUs the real NVML finds on this machine. 0 also if NVML does not answer."""
     try:
         pynvml.nvmlInit()
         try:
-            return pynvml.nvmlDeviceGetCount() > 0
+            return pynvml.nvmlDeviceGetCount()
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return False
+        return 0

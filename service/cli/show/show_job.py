@@ -98,6 +98,9 @@ def _usually(expected: RunTime) -> str:
 
 
 def _waiting_facts(job: Job) -> _Facts:
+    if job.state is JobState.ALLOCATED:
+        # The host tells nobody what it does now, so this says what may take seconds.
+        yield "waits", "for the set-up on its hosts: memory of its GPUs that another job used is overwritten first"
     if job.reason is None:
         return
     place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""

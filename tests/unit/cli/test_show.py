@@ -193,3 +193,8 @@ def test_elements_that_wait_side_by_side_have_one_row() -> None:
         ["6", "j-2"],
         ["7", "a-x.8"],
     ]
+
+
+def test_a_job_whose_hosts_set_it_up_says_that_it_waits_for_that() -> None:
+    job = Job(id="j-1", spec=JobSpec(command=["true"]), state=JobState.ALLOCATED, created_at=NOW)
+    assert "memory of its GPUs that another job used is overwritten first" in shown(show_job.job_details(job, []))

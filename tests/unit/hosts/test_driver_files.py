@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.hosts.inventory.driver_files import read_driver_facts
 from gpu_platform.hosts.inventory.inventory import read_inventory, read_inventory_without_nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system.sysfs import Sysfs
@@ -146,3 +147,14 @@ def test_hosts_of_one_rack_tell_the_same_nvlink_domain(tmp_path: Path, monkeypat
     assert read_inventory(nvml, ours, sysfs).nvlink_domain == "rack-3", "the operator knows better"
     fake.set(gpu__1__fabric="ffffffffffffffffffffffffffffffff 7")
     assert read_inventory(nvml, NODE, sysfs).nvlink_domain is None, "they are not joined"
+
+
+def test_an_h200_is_known_without_nvml(tmp_path: Path) -> None:
+    """Seen on an H200 with driver 580.159.04: it had compute capability 0.0, and by /proc no memory."""
+    information = tmp_path / "proc/driver/nvidia/gpus/0000:00:06.0/information"
+    information.parent.mkdir(parents=True)
+    information.write_text(
+        f"Model: \t\t NVIDIA H200\nGPU UUID: \t {simulated_uuid('box', 0)}\nBus Location: \t 0000:00:06.0\n"
+    )
+    [gpu] = read_driver_facts(Sysfs(tmp_path / "sys"), nvidia_smi="/none", proc=tmp_path / "proc").gpus
+    assert (gpu.compute_capability, gpu.memory_mib, gpu.mig_capable) == ("9.0", 143771, True)
