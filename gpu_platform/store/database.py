@@ -40,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -56,6 +56,8 @@ Rec = TypeVar("Rec", bound=models.Record)
 
 MAX_TRIES = 8
 _RETRY_SQLSTATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
+_STOOD_STILL = "25P03"
+"""idle_in_transaction_session_timeout: this process stood still in a transaction; nothing of it was committed."""
 _EVENT_LOCK = 0x6770755F6576656E  # "gpu_even": the advisory lock that orders the change feed
 
 log = logging.getLogger(__name__)
@@ -159,6 +161,10 @@ class Store:
             raise Unavailable(f"the database does not answer: {_first_line(error)}") from error
         except DataError as error:
             raise InvalidRequest(f"the database cannot store this value: {_first_line(error)}") from error
+        except InternalError as error:
+            if getattr(error.orig, "sqlstate", None) != _STOOD_STILL:
+                raise
+            raise Unavailable(f"the database does not answer: {_first_line(error)}") from error
 
 
 def writing(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:

@@ -14,6 +14,9 @@ from gpu_platform.domain.errors import InvalidRequest
 
 BUSY_TIMEOUT_S = 30
 """How long a transaction waits for the lock of SQLite, or for a connection of the pool."""
+IDLE_IN_TRANSACTION_S = 5.0
+"""PostgreSQL ends a transaction that says nothing for so long. A process that stands still, or whose machine is cut
+off, would keep from all others what it has locked: reports of hosts waited for it until their leases ended."""
 
 
 def normalised(url: str) -> URL:
@@ -88,11 +91,12 @@ def _begin_immediate(connection: sqlite3.Connection) -> None:
 
 def postgresql_engine(url: URL) -> Engine:
     """A pool of connections to a server."""
+    options = f"-c timezone=UTC -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1000:.0f}"
     return create_engine(
         url,
         pool_size=10,
         max_overflow=30,  # the service's threads for requests, reports and planning together
         pool_timeout=BUSY_TIMEOUT_S,
         isolation_level="READ COMMITTED",
-        connect_args={"connect_timeout": 5, "options": "-c timezone=UTC", "application_name": "gpu-platform"},
+        connect_args={"connect_timeout": 5, "options": options, "application_name": "gpu-platform"},
     )
