@@ -72,7 +72,8 @@ async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> 
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
     await watch_of(platform, job.id)
     agent = platform.nodes["a"].agent
-    assert list(agent.watched()) == [AttemptKey(job_id=job.id, attempt=1)]
+    keys = [AttemptKey(job_id=job.id, attempt=1)]
+    await eventually(lambda: list(agent.watched()) == keys, "the watch to begin on its host")
     now = [0.0]
     own = watches(platform, agent.watched(), now)
     await own.look(platform.client)
