@@ -28,7 +28,7 @@ async def delivered(result: T) -> T:
     Returns ``result`` if Temporal refuses the call: the SDK completes the activity, and reports what is wrong.
     """
     handle = activity.client().get_async_activity_handle(task_token=activity.info().task_token)
-    failures = 0
+    warned = False
     while True:
         try:
             await handle.complete(result)
@@ -36,9 +36,9 @@ async def delivered(result: T) -> T:
             if error.status in _REFUSED:
                 return result
             if error.status is not RPCStatusCode.NOT_FOUND:  # not found: it has timed out, or an answer was lost
-                failures += 1
-                if failures == 1:
+                if not warned:
                     log.warning("result.not_delivered", activity=activity.info().activity_id, error=str(error))
+                    warned = True
                 await asyncio.sleep(PAUSE_S)
                 continue
         activity.raise_complete_async()

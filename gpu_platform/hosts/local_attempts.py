@@ -43,15 +43,13 @@ class LocalAttempts:
     def finished_lately(self, within_s: float) -> list[AttemptKey]:
         """Attempts of which nothing is left here since at most ``within_s`` seconds."""
         since = time.time() - within_s
-        # The file is a second name of an older record. So only the time of its last change says when it got this name.
-        return sorted(
-            (
-                AttemptKey(job_id=path.parent.parent.name, attempt=int(path.parent.name))
-                for path in self.home.glob(f"jobs/*/*/{records.FINISHED}")
-                if path.stat().st_ctime >= since
-            ),
-            key=str,
-        )
+        found: list[AttemptKey] = []
+        for path in self.home.glob(f"jobs/*/*/{records.FINISHED}"):
+            with contextlib.suppress(FileNotFoundError):  # old records are removed meanwhile
+                # The file is a second name of an older record. Only the time of its last change says when it got it.
+                if path.stat().st_ctime >= since:
+                    found.append(AttemptKey(job_id=path.parent.parent.name, attempt=int(path.parent.name)))
+        return sorted(found, key=str)
 
     def open_plans(self) -> list[HostPlan]:
         """The plans of the open attempts."""

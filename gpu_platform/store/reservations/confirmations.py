@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, is_array_id, jobs_by_attempt
+from gpu_platform.domain.contracts import AttemptKey, is_array_id
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
@@ -17,7 +17,7 @@ from gpu_platform.store.database import Store, reading
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership.leases import terms_of_attempts
 from gpu_platform.store.models import allocation, gpu, host, job, repair
-from gpu_platform.store.reservations.allocations import those_held
+from gpu_platform.store.reservations.allocations import by_number, those_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ def held_places(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey
     the answer. The number of queries does not depend on the number of attempts."""
     held = those_held(session, keys)
     rows: dict[AttemptKey, Row[Any, Any, Any]] = {}
-    for attempt, job_ids in jobs_by_attempt(held).items():
-        for row in session.execute(_PLACES, {"key_jobs": job_ids, "key_attempt": attempt}):
+    for theirs in by_number(held):
+        for row in session.execute(_PLACES, theirs):
             if row.placement is not None:
-                rows[AttemptKey(job_id=row.id, attempt=attempt)] = row
+                rows[AttemptKey(job_id=row.id, attempt=theirs["key_attempt"])] = row
     placements = {key: Placement.model_validate_json(row.placement) for key, row in rows.items()}
     terms = terms_of_attempts(session, {key: placement.hosts for key, placement in placements.items()})
     return {
