@@ -101,7 +101,9 @@ class TemporalSchedules:
             namespace=self._client.namespace, schedule_id=schedule_workflow_prefix(schedule_id)
         )
         try:
-            return await self._client.workflow_service.describe_schedule(request, timeout=_RPC_TIMEOUT)
+            # Temporal asks the schedule's own workflow. While that changes, Temporal keeps one question and refuses
+            # the others with RESOURCE_EXHAUSTED, so the call is repeated.
+            return await self._client.workflow_service.describe_schedule(request, retry=True, timeout=_RPC_TIMEOUT)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
@@ -123,7 +125,7 @@ class TemporalSchedules:
                 conflict_token=token,
                 request_id=str(uuid.uuid4()),
             )
-            await self._client.workflow_service.update_schedule(request, timeout=_RPC_TIMEOUT)
+            await self._client.workflow_service.update_schedule(request, retry=True, timeout=_RPC_TIMEOUT)
         except ScheduleAlreadyRunningError:
             return
         except RPCError as error:

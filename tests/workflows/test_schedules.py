@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 from activities.leader.schedule_upkeep import ScheduleUpkeep
 from activities.leader.workflow_watch import WorkflowWatch
@@ -203,6 +202,16 @@ async def test_a_lost_signal_is_sent_again_to_a_firing(
     await eventually(closed, "the firing to end")
 
 
+async def test_one_schedule_is_written_by_many_at_once(platform: Platform, tmp_path: Path) -> None:
+    """While a schedule changes, Temporal keeps one question about it and refuses the others: they are asked again."""
+    temporal_side = await made(platform, request(tmp_path))
+    for paused in (True, False, True):
+        schedules.set_paused(platform.store, ID, paused, "", actor="ada", now=datetime.now(UTC))
+        await asyncio.gather(*(temporal_side.apply(ID) for _ in range(8)))
+    assert await temporal_side.ids() == {ID}
+    assert schedules.not_applied(platform.store) == []
+
+
 async def test_what_temporal_lost_is_made_again_and_what_has_no_row_is_removed(
     platform: Platform, tmp_path: Path
 ) -> None:
@@ -215,12 +224,7 @@ async def test_what_temporal_lost_is_made_again_and_what_has_no_row_is_removed(
 
     async def repaired() -> bool:
         upkeep._compare_at = 0.0
-        try:
-            await upkeep.sweep()
-        except RPCError as error:  # Temporal is busy: the leader tries again later, too
-            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-                return False
-            raise
+        await upkeep.sweep()
         return await temporal_side.ids() == {ID}
 
     await eventually(repaired, "the leader to repair both")
