@@ -33,6 +33,7 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFL
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
+from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
@@ -154,6 +155,7 @@ def report_maker(
         root = agent.checkpointing.root_id
         report = HostReport(
             name=settings.node.name,
+            protocol=PROTOCOL,
             session=session,
             boot_id=boot,
             address=settings.node.address,
