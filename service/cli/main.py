@@ -74,10 +74,28 @@ def _global(
         os.environ["GPU_PLATFORM_API_URL"] = api_url
 
 
+TRACE_TO = "GPU_PLATFORM_TRACING__ENDPOINT"
+
+
+def _run_traced() -> None:
+    """A trace begins with this command, and goes on in the service."""
+    from gpu_platform import tracing
+
+    tracing.start_tracing("cli", tracing.TracingSettings(endpoint=os.environ[TRACE_TO]))
+    try:
+        with tracing.span(" ".join(["gpu-platform", *(word for word in sys.argv[1:2] if not word.startswith("-"))])):
+            app()
+    finally:
+        tracing.stop_tracing()
+
+
 def run() -> None:
     """The entry point of ``gpu-platform``. Turns every error into one line on stderr and an exit code."""
     try:
-        app()
+        if os.environ.get(TRACE_TO):
+            _run_traced()
+        else:
+            app()
     except Exception as error:
         # Imported only now: most runs never need it.
         from gpu_platform.domain.errors import PlatformError

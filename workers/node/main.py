@@ -61,6 +61,7 @@ from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
+from gpu_platform.tracing import start_tracing
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
@@ -306,6 +307,7 @@ async def main() -> None:
     settings = Settings()
     node = settings.node
     configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
+    start_tracing(f"node/{node.name}", settings.tracing)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
     identity = await NodeIdentity.begin(settings)
