@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from gpu_platform.access_settings import AccessSettings
+from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
 from gpu_platform.identity.settings import TlsSettings
@@ -343,6 +344,7 @@ class Settings(BaseSettings):
     """Log one JSON object for each line; false: text for people."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
+    cluster: ClusterSettings = ClusterSettings()
     tls: TlsSettings = TlsSettings()
     temporal: TemporalSettings = TemporalSettings()
     access: AccessSettings = AccessSettings()

@@ -67,9 +67,10 @@ def list_hosts(context: ServiceContextDep, access: AccessDep, cursor: Cursor = N
 
 @router.get("/cluster", tags=["hosts"])
 def count_cluster(context: ServiceContextDep) -> ClusterCounts:
-    """How many hosts and GPUs are in each state: the cluster at a glance, whatever its size."""
+    """The cluster at a glance, whatever its size: its name, and how many hosts and GPUs are in each state."""
+    name = context.settings.cluster.name
     with context.store.read_consistently() as session:
-        return ClusterCounts(hosts=hosts.count_hosts(session), gpus=gpus.count_shown(session))
+        return ClusterCounts(name=name, hosts=hosts.count_hosts(session), gpus=gpus.count_shown(session))
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
