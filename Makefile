@@ -5,7 +5,7 @@ VENV_PYTHON := .venv/bin/python
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
 WORKERS := 3
 
-.PHONY: help run up setup dev test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock docs client clean
+.PHONY: help run up setup dev test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock dist docs client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -69,11 +69,16 @@ bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TR
 	@$(VENV_PYTHON) -m tests.benchmarks.bench_simulation
 	@$(VENV_PYTHON) -m tests.benchmarks.bench_packing
 
+# One version of each package for every Python that pyproject.toml allows.
 COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
-	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"
+	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+	--no-emit-index-url --no-header --custom-compile-command "make lock"
 lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade renews all)
 	@$(COMPILE) $(UPGRADE) -o requirements/runtime.lock
 	@$(COMPILE) $(UPGRADE) --extra dev --constraint requirements/runtime.lock -o requirements/dev.lock
+
+dist: dev  ## Build sdist and wheel into dist/
+	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON)
 
 docs: dev  ## Write docs/reference from the code
 	@$(VENV_PYTHON) scripts/gen_reference.py

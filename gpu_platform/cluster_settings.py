@@ -19,7 +19,7 @@ class ClusterSettings(BaseModel):
     name: str = "gpu-platform"
     """The cluster's name, the same on all machines: in ``gpu-platform status``, logs, metrics and the environment of
     ranks (``GPU_PLATFORM_CLUSTER_NAME``). Lower-case letters, digits and hyphens, at most 40; it begins and ends with a
-    letter or digit."""
+    letter or digit. A host that has another name than the service says so in its log."""
 
     @field_validator("name")
     @classmethod

@@ -144,7 +144,8 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
         context.revoked.check(f"{names.NODE}/{name}", peer_of(request.scope))
         incoming.check_agent_url(context.store, report, source, tls=tls)
         answer = reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
-        answer = answer.model_copy(update={"revoked": context.revoked.listed()})
+        cluster = context.settings.cluster.name
+        answer = answer.model_copy(update={"revoked": context.revoked.listed(), "cluster": cluster})
         return answer.model_dump_json(exclude_defaults=True).encode()  # here: a list of a thousand members takes 1 ms
 
     async with context.report_turns.turn(name):

@@ -19,8 +19,8 @@ MADE_BY_SETUPTOOLS = re.compile(r"^(PKG-INFO|setup\.cfg|gpu_platform\.egg-info(/
 
 
 def tracked() -> list[str]:
-    """The files of the tree: those that git would commit. In an unpacked sdist there is no git, and all count."""
-    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    """The files of the tree: those that git knows. In an unpacked sdist there is no git, and all count."""
+    asked = ["git", "ls-files"]
     found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode == 0 and (ROOT / ".git").exists():
         return [name for name in found.stdout.splitlines() if (ROOT / name).is_file()]
