@@ -21,9 +21,9 @@ from pydantic_settings import (
 )
 
 from gpu_platform.access_settings import AccessSettings
+from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
-from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.jail_settings import JailSettings
 from gpu_platform.network_settings import NetworkSettings
@@ -345,6 +345,7 @@ class Settings(BaseSettings):
     """Log one JSON object for each line; false: text for people."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
+    cluster: ClusterSettings = ClusterSettings()
     tls: TlsSettings = TlsSettings()
     tracing: TracingSettings = TracingSettings()
     temporal: TemporalSettings = TemporalSettings()
@@ -356,13 +357,12 @@ class Settings(BaseSettings):
     node: NodeSettings = Field(default_factory=NodeSettings)
 
     @model_validator(mode="after")
-    def _kinds_have_known_levels(self) -> Self:
+    def _default_priorities_are_known_levels(self) -> Self:
         known = self.access.priorities
-        for kind in WorkKind:
-            level = self.service.job_defaults.kinds.of(kind).priority
+        for name, level in self.service.job_defaults.levels().items():
             if isinstance(level, str) and level not in known:
                 raise ValueError(
-                    f"service.job_defaults.kinds.{kind}.priority is {level!r}, which is not in access.priorities: "
+                    f"service.job_defaults.{name} is {level!r}, which is not in access.priorities: "
                     f"write {', '.join(known)}, or a number"
                 )
         return self

@@ -22,6 +22,7 @@ from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.jobs.exec import ExecChunk
 from gpu_platform.identity.certificates import TlsContexts
+from gpu_platform.observability import measure_for
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.access.gate import Gate
@@ -89,6 +90,7 @@ def create_app(
     """
 
     audit_log = AuditLog(store)
+    measure_for(settings.cluster.name)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -117,7 +119,7 @@ def create_app(
             await asyncio.gather(*tasks, return_exceptions=True)
 
     app = FastAPI(
-        title="gpu-platform",
+        title=f"gpu-platform: {settings.cluster.name}",
         version=version("gpu-platform"),
         description=DESCRIPTION,
         lifespan=lifespan,

@@ -154,7 +154,7 @@ def order_signing(settings: Settings, store: Store, executor: ThreadPoolExecutor
 async def main() -> None:
     """Run the control worker until it is told to stop."""
     settings = Settings()
-    configure_logging("control", level=settings.log_level, json=settings.log_json)
+    configure_logging("control", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
     start_tracing("control", settings.tracing)
     keep_private(settings.state_dir)
     store = Store(settings.store_url)

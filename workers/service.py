@@ -23,7 +23,7 @@ log = get_logger(__name__)
 def main() -> None:
     """Run the REST service until it is told to stop."""
     settings = Settings()
-    configure_logging("service", level=settings.log_level, json=settings.log_json)
+    configure_logging("service", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
     service = settings.service
     try:

@@ -13,9 +13,11 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import structlog
 from fastapi import FastAPI
 from sqlalchemy import text
 
+from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.domain.hosts import protocol
 from gpu_platform.domain.hosts.lease import GpuTelemetry, HostReport, LeaseAnswer, facts_hash
@@ -65,7 +67,9 @@ class Identity(NodeIdentity):
 
 
 @asynccontextmanager
-async def node_worker(store: Store, tmp_path: Path) -> AsyncIterator[tuple[Wire, list[HostReport]]]:
+async def node_worker(
+    store: Store, tmp_path: Path, cluster: str = "gpu-platform"
+) -> AsyncIterator[tuple[Wire, list[HostReport]]]:
     """A lease keeper that reports to a service on this store. The list's only item is its report."""
 
     async def temporal(_: HostReport) -> LeaseAnswer:
@@ -80,7 +84,7 @@ async def node_worker(store: Store, tmp_path: Path) -> AsyncIterator[tuple[Wire,
         attempts=list,
         checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
     )
-    app = application(store, "127.0.0.1:1", state_dir=tmp_path)
+    app = application(store, "127.0.0.1:1", state_dir=tmp_path, cluster=ClusterSettings(name=cluster))
     wire, made = Wire(app), [report(1)]
     settings = Settings(api_url="http://localhost", node=NodeSettings(lease_interval_s=0.02))
     identity = Identity(wire, node_headers("a", tmp_path))
@@ -122,6 +126,17 @@ async def test_facts_travel_once_and_again_when_they_change(database: Path, tmp_
         made[0] = report(3)
         await eventually(lambda: hosts.get_host(store, "a", _now()).gpus_total == 3, "the other inventory")
         assert wire.count("report") == 2
+    store.close()
+
+
+@pytest.mark.parametrize("cluster", ["gpu-platform", "research"])
+async def test_a_host_that_gives_its_cluster_another_name_says_so(database: Path, tmp_path: Path, cluster: str) -> None:
+    store = Store(f"sqlite:///{database}")
+    with structlog.testing.capture_logs() as lines:
+        async with node_worker(store, tmp_path, cluster) as (wire, _):
+            await eventually(lambda: wire.count("heartbeat") > 5, "heartbeats")
+    found = [(line["ours"], line["of_service"]) for line in lines if line["event"] == "lease.other_cluster_name"]
+    assert found == ([] if cluster == "gpu-platform" else [("gpu-platform", "research")]), "once, not at each heartbeat"
     store.close()
 
 

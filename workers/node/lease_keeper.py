@@ -78,6 +78,7 @@ class LeaseKeeper:
         TLS. ``peers``: asks the other hosts; None: over the network.
         """
         self._urls = [settings.api_url, *settings.api_urls]
+        self._cluster = settings.cluster.name
         self._restart_lease_s = settings.node.restart_lease_s
         self._agent = agent
         self._make_report = make_report
@@ -239,6 +240,8 @@ class LeaseKeeper:
             self._facts = self._facts.refused()
         answer = self._accept(url, await self._send(http, url, "report", report), report)
         self._facts = self._facts.answered(report)
+        if answer.cluster not in (None, self._cluster):
+            log.warning("lease.other_cluster_name", ours=self._cluster, of_service=answer.cluster, service=url)
         return answer
 
     def _heartbeat(self, report: HostReport) -> Heartbeat:

@@ -58,7 +58,7 @@ from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
-from gpu_platform.observability import configure_logging
+from gpu_platform.observability import configure_logging, measure_for
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.tracing import start_tracing
@@ -306,8 +306,10 @@ async def main() -> None:
     """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
     settings = Settings()
     node = settings.node
-    configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
+    cluster = settings.cluster.name
+    configure_logging(f"node/{node.name}", cluster=cluster, level=settings.log_level, json=settings.log_json)
     start_tracing(f"node/{node.name}", settings.tracing)
+    measure_for(cluster)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
     identity = await NodeIdentity.begin(settings)

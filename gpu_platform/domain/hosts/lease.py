@@ -220,6 +220,8 @@ class LeaseAnswer(BaseModel):
     """When the next heartbeat is due. A node worker with a rhythm of its own in its settings keeps to that."""
     telemetry_in_s: float | None = None
     """When the next telemetry is due."""
+    cluster: str | None = None
+    """The name of the service's cluster, in the answer to a full report. None: it was not said."""
     revoked: dict[str, float] | None = None
     """Machine -> when it was revoked, Unix seconds: certificates from before are not believed. None: nothing new."""
 

@@ -24,11 +24,12 @@ def base_environ(program: Program) -> dict[str, str]:
 
 
 def rank_environ(
-    plan: HostPlan, rank: RankSpec, prepared: Prepared, *, home: Path, checkpoint_dir: Path
+    plan: HostPlan, rank: RankSpec, prepared: Prepared, *, cluster: str, home: Path, checkpoint_dir: Path
 ) -> dict[str, str]:
     """The variables that torchrun, MPI launchers and NCCL read, and the platform's own.
 
-    ``prepared`` is the answer of rank 0's host. GPUs are named by uuid, because their indices can change.
+    ``prepared`` is the answer of rank 0's host, ``cluster`` the cluster's name. GPUs are named by uuid, because their
+    indices can change.
     """
     gpus = ",".join(rank.gpu_uuids)
     environ = base_environ(plan.program(rank)) | {
@@ -43,6 +44,8 @@ def rank_environ(
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": gpus,
         "NVIDIA_VISIBLE_DEVICES": gpus or "void",
+        # Not GPU_PLATFORM_CLUSTER: settings would read it as their section `cluster`.
+        "GPU_PLATFORM_CLUSTER_NAME": cluster,
         "GPU_PLATFORM_JOB_ID": plan.key.job_id,
         "GPU_PLATFORM_ATTEMPT": str(plan.key.attempt),
         "GPU_PLATFORM_HOST": plan.host,
