@@ -23,7 +23,7 @@ FIRST_S = 3.0
 """The old release works for so long before the upgrade begins."""
 BETWEEN_S = 2.5
 """Between two processes: each works for a while beside the others of both releases."""
-PROCESSES = 9
+PROCESSES = 8
 SECONDS = FIRST_S + 2 * PROCESSES * (BETWEEN_S + 1.5)
 
 
