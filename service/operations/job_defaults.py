@@ -32,9 +32,7 @@ def accepted(settings: Settings, store: Store, access: Access, spec: JobSpec) ->
     return complete, _digest(spec)
 
 
-def with_defaults(
-    spec: JobSpec, settings: Settings, highest_priority: int, longest_s: int | None = None
-) -> JobSpec:
+def with_defaults(spec: JobSpec, settings: Settings, highest_priority: int, longest_s: int | None = None) -> JobSpec:
     """Fill fields that the user did not give. A field that was given stays, even if it equals the platform's
     default: a time limit of null is no limit.
 

@@ -128,9 +128,7 @@ async def test_facts_travel_once_and_again_when_they_change(database: Path, tmp_
 
 
 @pytest.mark.parametrize("cluster", ["gpu-platform", "research"])
-async def test_a_host_that_gives_its_cluster_another_name_says_so(
-    database: Path, tmp_path: Path, cluster: str
-) -> None:
+async def test_a_host_that_gives_its_cluster_another_name_says_so(database: Path, tmp_path: Path, cluster: str) -> None:
     store = Store(f"sqlite:///{database}")
     with structlog.testing.capture_logs() as lines:
         async with node_worker(store, tmp_path, cluster) as (wire, _):

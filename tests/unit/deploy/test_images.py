@@ -136,7 +136,9 @@ def test_the_node_container_is_privileged_and_says_so_in_the_how_to() -> None:
 
 def test_commands_of_images_and_compose_are_modules_that_exist() -> None:
     commands = [json.loads(str(stages()[name].last("CMD"))) for name in ("node", "control-plane")]
-    checks = [json.loads(str(stages()[name].last("HEALTHCHECK")).partition("CMD ")[2]) for name in ("node", "control-plane")]
+    checks = [
+        json.loads(str(stages()[name].last("HEALTHCHECK")).partition("CMD ")[2]) for name in ("node", "control-plane")
+    ]
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     ours = {name: service for name, service in services.items() if service["image"] == "gpu-platform"}
     assert {service["build"]["target"] for service in ours.values()} == {"control-plane"}

@@ -30,7 +30,8 @@ def test_a_name_is_a_label(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Research", "a b", "-a", "a-", "a_b", "a.b", "x" * (MAX_NAME + 1), "a\n", "\u00e4", "\u0663", "\x1b[2J"]
+    "name",
+    ["", "Research", "a b", "-a", "a-", "a_b", "a.b", "x" * (MAX_NAME + 1), "a\n", "\u00e4", "\u0663", "\x1b[2J"],
 )
 def test_another_name_is_refused_and_the_message_says_what_to_do(name: str) -> None:
     with pytest.raises(ValidationError, match="use lower-case letters, digits and hyphens, at most 40"):
