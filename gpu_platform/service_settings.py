@@ -82,11 +82,12 @@ class JobDefaults(_Section):
     """The kind of work of jobs that name none. None: they have none, and so neither its strategy nor its priority."""
     kinds: KindsOfWork = KindsOfWork()
     priority: Priority | None = None
-    """Priority of jobs whose kind gives none, or that have no kind: a level of ``access.priorities``, or a number. A job
-    gets at most what its user may give it (``access.max_priority``). None: 0."""
+    """Priority of jobs that have no kind, or whose kind gives none: a level of ``access.priorities``, or a number. A
+    job gets at most what its user may give it (``access.max_priority``). None: 0."""
     time_limit_s: Annotated[int, Field(ge=1, le=MAX_TIME_LIMIT_S)] | None = None
-    """Time limit of each attempt. A job gets at most what its namespace allows (``max_job_duration_s`` of its quota), and
-    a job with a deadline gets none. ``time_limit_s: null`` in a job file or over REST asks for no limit. None: no limit."""
+    """Time limit of each attempt. A job gets at most what its namespace allows (``max_job_duration_s`` of its quota),
+    and a job with a deadline gets none. ``time_limit_s: null`` in a job file or over REST asks for no limit. None: no
+    limit."""
     max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
     """Attempts after a failure of the user's program. None: the platform's own default."""
     max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
