@@ -7,7 +7,7 @@ WORKERS := 3
 .PHONY: help run up setup dev cluster cluster-setup cluster-test test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock docs client clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 run: setup  ## Run a real training job through an XID fault, watch it, and leave nothing behind
 	@. .venv/bin/activate && exec python -m workers.local.up --demo

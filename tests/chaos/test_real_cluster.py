@@ -40,5 +40,5 @@ async def test_no_process_of_a_cluster_is_missed(tmp_path: Path) -> None:
 async def test_a_service_and_a_history_process_die(tmp_path: Path) -> None:
     deaths = [(kind, AT_ONCE_S) for kind in ("service that the client asks", "Temporal history")]
     async with real_cluster(tmp_path, nodes=(NodeSpec("dgx-a", "dgx-h100"),)) as cluster:
-        outcome = await endure(cluster, tmp_path, deaths, per_s=5.0)
+        outcome = await endure(cluster, tmp_path, deaths, per_s=4.0)
     assert (outcome.failed, outcome.lost, outcome.doubled, outcome.violations) == ([], [], [], []), outcome
