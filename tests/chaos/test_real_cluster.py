@@ -6,13 +6,16 @@ once to be started again at once, and those that have a twin once more for longe
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.real_cluster.binaries import why_not
+from tests.real_cluster.binaries import program, why_not
 from tests.real_cluster.cluster import real_cluster
 from tests.real_cluster.load import endure
+from tests.real_cluster.temporal import dynamic_config
 from tests.real_cluster.victims import KINDS, TWINS
 from workers.local.cluster import NodeSpec
 
@@ -34,6 +37,15 @@ async def test_no_process_of_a_cluster_is_missed(tmp_path: Path) -> None:
     print(f"\n{outcome}")
     assert (outcome.failed, outcome.lost, outcome.doubled, outcome.violations) == ([], [], [], []), outcome
     assert len(outcome.gaps) == 1 + len(deaths)
+
+
+def test_temporal_knows_every_dynamic_setting(tmp_path: Path) -> None:
+    """It starts with settings that it does not know, and ignores them."""
+    file = tmp_path / "dynamic.yaml"
+    file.write_text(yaml.safe_dump(dynamic_config()))
+    command = [program("server"), "validate-dynamic-config", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(file)], done.stdout
 
 
 @pytest.mark.timeout(180)

@@ -52,7 +52,7 @@ class RealTemporal:
     async def __aenter__(self) -> RealTemporal:
         await asyncio.gather(*[asyncio.to_thread(self._make_tables, database) for database in DATABASES])
         self._directory.mkdir(parents=True, exist_ok=True)
-        (self._directory / "dynamic.yaml").write_text(yaml.safe_dump(_dynamic_config()))
+        (self._directory / "dynamic.yaml").write_text(yaml.safe_dump(dynamic_config()))
         for name in PROCESSES:
             self._config_file(name).write_text(yaml.safe_dump(self._config(name)))
         try:
@@ -90,10 +90,8 @@ class RealTemporal:
         return self._directory / f"{name}.yaml"
 
     def _config(self, name: str) -> dict[str, Any]:
-        service, (grpc, membership) = name.split("-")[0], self._ports[name]
-        frontend = {"grpcPort": self._ports["frontend"][0], "membershipPort": self._ports["frontend"][1]}
-        own = {"grpcPort": grpc, "membershipPort": membership}
-        rpc = {"frontend": frontend, service: own}
+        # Each process wants to know all services, but reads only its own ports: the others tell it theirs.
+        ports = {process.split("-")[0]: self._ports[process] for process in (*PROCESSES, name)}
         return {
             "log": {"stdout": True, "level": "warn"},
             "persistence": {
@@ -103,7 +101,10 @@ class RealTemporal:
                 "datastores": {database: {"sql": self._store(database)} for database in DATABASES},
             },
             "global": {"membership": {"maxJoinDuration": "30s", "broadcastAddress": "127.0.0.1"}},
-            "services": {each: {"rpc": {**ports, "bindOnLocalHost": True}} for each, ports in rpc.items()},
+            "services": {
+                service: {"rpc": {"grpcPort": grpc, "membershipPort": membership, "bindOnLocalHost": True}}
+                for service, (grpc, membership) in ports.items()
+            },
             "clusterMetadata": {
                 "enableGlobalNamespace": False,
                 "failoverVersionIncrement": 10,
@@ -135,7 +136,7 @@ class RealTemporal:
         }
 
 
-def _dynamic_config() -> dict[str, Any]:
+def dynamic_config() -> dict[str, Any]:
     """What ``up`` gives its dev server, and what is deployed."""
     values: dict[str, Any] = yaml.safe_load(DEPLOYED.read_text())
     for item in DYNAMIC_CONFIG:

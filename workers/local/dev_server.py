@@ -19,9 +19,8 @@ DYNAMIC_CONFIG = (
     "system.forceSearchAttributesCacheRefreshOnRead=false",
     # `place_gang` goes to the worker that asked for it, in the same answer that schedules it.
     "system.enableActivityEagerExecution=true",
-    # How many workflows, and how much of their histories, it keeps in memory. The defaults are for large machines.
+    # How many workflows it keeps in memory. The default is for large machines.
     "history.hostLevelCacheMaxSize=2000",
-    "history.hostLevelEventsCacheMaxSizeBytes=16777216",
 )
 
 
