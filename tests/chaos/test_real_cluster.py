@@ -52,5 +52,5 @@ def test_temporal_knows_every_dynamic_setting(tmp_path: Path) -> None:
 async def test_a_service_and_a_history_process_die(tmp_path: Path) -> None:
     deaths = [(kind, AT_ONCE_S) for kind in ("service that the client asks", "Temporal history")]
     async with real_cluster(tmp_path, nodes=(NodeSpec("dgx-a", "dgx-h100"),)) as cluster:
-        outcome = await endure(cluster, tmp_path, deaths, per_s=4.0)
+        outcome = await endure(cluster, tmp_path, deaths, per_s=4.0, flowing=5, patience_s=60.0)
     assert (outcome.failed, outcome.lost, outcome.doubled, outcome.violations) == ([], [], [], []), outcome

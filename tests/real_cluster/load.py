@@ -26,10 +26,7 @@ from tests.real_cluster.victims import KINDS
 from tests.waiting import eventually
 
 PLANS = (JobPlan(0.1), JobPlan(2.0))
-FLOWING = 10
-"""So many jobs that were submitted after a process was back must have started: then the stream flows again."""
 FLOWS_S = 120.0
-RETRY_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -89,13 +86,15 @@ class Load:
     arena: Arena
     cluster: RealCluster
     per_s: float
+    flowing: int
+    """So many jobs that were submitted after a process was back must have started: then the stream flows again."""
     accepted: dict[str, float] = field(default_factory=dict)
     """Job -> when it was acknowledged, by CLOCK_BOOTTIME."""
     failed: list[str] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
-    async def flowing(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """From here to the end of the block; then every submission has been answered."""
         stop = asyncio.Event()
         stream = asyncio.create_task(self._run(stop))
@@ -152,9 +151,9 @@ class Load:
 
         def flows() -> bool:
             begun = {run.job for run in read_truth(self.arena.directory).runs}
-            return sum(at > since for job, at in self.accepted.items() if job in begun) >= FLOWING
+            return sum(at > since for job, at in self.accepted.items() if job in begun) >= self.flowing
 
-        await eventually(flows, f"{FLOWING} new jobs to start", within_s=FLOWS_S)
+        await eventually(flows, f"{self.flowing} new jobs to start", within_s=FLOWS_S)
 
     def _note(self, killed: str, away_s: float | None, begin: float) -> None:
         begun = [run.begin for run in read_truth(self.arena.directory).runs]
@@ -169,18 +168,24 @@ def longest(times: Sequence[float], since: float) -> float:
 
 
 async def endure(
-    cluster: RealCluster, directory: Path, deaths: Sequence[tuple[str, float]], *, per_s: float
+    cluster: RealCluster,
+    directory: Path,
+    deaths: Sequence[tuple[str, float]],
+    *,
+    per_s: float,
+    flowing: int = 10,
+    patience_s: float = 10.0,
 ) -> Outcome:
     """Kill these kinds of processes, one after the other, for so many seconds each, under ``per_s`` submissions a
-    second, and account for every job."""
+    second, and account for every job. The client gives a submission up after ``patience_s``; 10 is its default."""
     audit = Audit.of(cluster.platform)
     try:
-        async with AsyncClient(cluster.platform.api_urls, retry_for_s=RETRY_S) as client, Feed(audit) as feed:
+        async with AsyncClient(cluster.platform.api_urls, retry_for_s=patience_s) as client, Feed(audit) as feed:
             arena = Arena(cluster.platform, client, audit, feed, directory)
-            load = Load(arena, cluster, per_s)
+            load = Load(arena, cluster, per_s, flowing)
             with observed(directory):
                 print(f"\n{HEAD}")
-                async with load.flowing():
+                async with load.running():
                     await load.undisturbed()
                     for kind, away_s in deaths:
                         await load.kill(kind, away_s)

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 from workers.local.dev_server import DYNAMIC_CONFIG
 from workers.local.supervision import ChildProcess
 
-PROCESSES = ("frontend", "history-1", "history-2", "matching-1", "matching-2", "worker")
+PROCESSES: tuple[str, ...] = ("frontend", "history-1", "history-2", "matching-1", "matching-2", "worker")
 SHARDS = 16
 """Of histories, dealt out to the history processes; it can never be changed later. One shard writes one thing at a time
 to PostgreSQL, so a few would be the limit; each costs some queries while nothing happens. With 16 both processes have

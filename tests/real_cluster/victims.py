@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -46,16 +47,17 @@ def _leader(cluster: RealCluster, _: AsyncClient) -> Victim:
     return _process(max(alive, key=lambda child: last_epoch(child.log_file)))
 
 
-def _of_temporal(name: str) -> Callable[[RealCluster, AsyncClient], Victim]:
-    return lambda cluster, _: _process(cluster.temporal.processes[name])
+def _of_temporal(*names: str) -> Callable[[RealCluster, AsyncClient], Victim]:
+    """Any of these: shards and task queues are dealt out anew in each cluster, and no name has all of them."""
+    return lambda cluster, _: _process(cluster.temporal.processes[random.choice(names)])
 
 
 KINDS: Mapping[str, Callable[[RealCluster, AsyncClient], Victim]] = {
     "service that the client asks": _service,
-    "control worker": lambda cluster, _: _process(cluster.platform.controls[0]),
+    "control worker": lambda cluster, _: _process(random.choice(cluster.platform.controls)),
     "leading scheduler": _leader,
-    "Temporal history": _of_temporal("history-1"),
-    "Temporal matching": _of_temporal("matching-1"),
+    "Temporal history": _of_temporal("history-1", "history-2"),
+    "Temporal matching": _of_temporal("matching-1", "matching-2"),
     "Temporal frontend": _of_temporal("frontend"),
     "Temporal worker": _of_temporal("worker"),
     "node worker": lambda cluster, _: _process(cluster.platform.nodes["dgx-a"], "dgx-a"),
