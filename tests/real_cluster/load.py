@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -40,14 +40,17 @@ class Gap:
     """The longest time without a submission that was accepted."""
     started_s: float
     """The longest time in which no job began."""
+    slowest_s: float
+    """The longest from a job's acknowledgement until it began, of the jobs acknowledged meanwhile or just before."""
 
     def __str__(self) -> str:
         away = "–" if self.away_s is None else f"{self.away_s:.1f}"
-        return f"| {self.killed} | {away} | {self.accepted_s:.1f} | {self.started_s:.1f} |"
+        return f"| {self.killed} | {away} | {self.accepted_s:.1f} | {self.started_s:.1f} | {self.slowest_s:.1f} |"
 
 
-COLUMNS = ("killed", "dead for, s", "longest time without an accepted submission, s", "without a started job, s")
-HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---:|---:|---:|"
+COLUMNS = ("killed", "dead for, s", "without an accepted submission, s", "without a started job, s", "slowest start, s")
+HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---:|---:|---:|---:|"
+JUST_BEFORE_S = 2.0
 
 
 @dataclass
@@ -79,6 +82,28 @@ class Outcome:
         return "\n".join([*lines, *self.failed[:10], *self.lost[:10], *self.doubled[:10], *map(str, self.violations)])
 
 
+@dataclass(frozen=True)
+class Period:
+    """From a death until the stream flowed again, by CLOCK_BOOTTIME."""
+
+    killed: str
+    away_s: float | None
+    begin: float
+    end: float
+
+    def gap(self, accepted: Mapping[str, float], begun: Mapping[str, float]) -> Gap:
+        """``accepted`` and ``begun``: when each job was acknowledged, and when it began."""
+        slowest = max(
+            begun[job] - at
+            for job, at in accepted.items()
+            if self.begin - JUST_BEFORE_S < at < self.end and job in begun
+        )
+        without_accepted, without_started = (
+            longest(list(of.values()), self.begin, self.end) for of in (accepted, begun)
+        )
+        return Gap(self.killed, self.away_s, without_accepted, without_started, slowest)
+
+
 @dataclass
 class Load:
     """Submissions at a steady rate, whether or not those before were answered."""
@@ -91,7 +116,7 @@ class Load:
     accepted: dict[str, float] = field(default_factory=dict)
     """Job -> when it was acknowledged, by CLOCK_BOOTTIME."""
     failed: list[str] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    periods: list[Period] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -130,7 +155,7 @@ class Load:
         await self._flows()
         begin = boottime()
         await self._flows()
-        self._note("nothing", None, begin)
+        self.periods.append(Period("nothing", None, begin, boottime()))
 
     async def kill(self, kind: str, away_s: float) -> None:
         """Kill a process of this kind, start it again after ``away_s``, and wait until the stream flows."""
@@ -144,7 +169,10 @@ class Load:
                 await victim.start()
         dead_s = boottime() - begin
         await self._flows()
-        self._note(kind, dead_s, begin)
+        self.periods.append(Period(kind, dead_s, begin, boottime()))
+        print(
+            f"{kind}: dead for {dead_s:.1f} s, all flows again {boottime() - begin:.1f} s after its death", flush=True
+        )
 
     async def _flows(self) -> None:
         since = boottime()
@@ -155,16 +183,11 @@ class Load:
 
         await eventually(flows, f"{self.flowing} new jobs to start", within_s=FLOWS_S)
 
-    def _note(self, killed: str, away_s: float | None, begin: float) -> None:
-        begun = [run.begin for run in read_truth(self.arena.directory).runs]
-        gap = Gap(killed, away_s, longest(list(self.accepted.values()), begin), longest(begun, begin))
-        print(gap, flush=True)
-        self.gaps.append(gap)
 
-
-def longest(times: Sequence[float], since: float) -> float:
-    """The longest stretch between two of these times, of which the second is later than ``since``."""
-    return max((later - earlier for earlier, later in pairwise(sorted(times)) if later > since), default=0.0)
+def longest(times: Sequence[float], begin: float, end: float) -> float:
+    """The longest stretch between two neighbours of these times that has a part between ``begin`` and ``end``."""
+    pairs = pairwise(sorted(times))
+    return max((later - earlier for earlier, later in pairs if later > begin and earlier < end), default=0.0)
 
 
 async def endure(
@@ -184,7 +207,6 @@ async def endure(
             arena = Arena(cluster.platform, client, audit, feed, directory)
             load = Load(arena, cluster, per_s, flowing)
             with observed(directory):
-                print(f"\n{HEAD}")
                 async with load.running():
                     await load.undisturbed()
                     for kind, away_s in deaths:
@@ -194,6 +216,8 @@ async def endure(
                 await ranks_gone(directory)
             facts = await asyncio.to_thread(facts_of, arena)
             violations += find_violations(facts) + await asyncio.to_thread(audit.leftovers)
-            return Outcome(facts, violations, load.failed, load.gaps)
+            begun = {run.job: run.begin for run in facts.truth.runs}
+            gaps = [period.gap(load.accepted, begun) for period in load.periods]
+            return Outcome(facts, violations, load.failed, gaps)
     finally:
         audit.close()
