@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
 import tempfile
 from pathlib import Path
 
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.client import AsyncClient
+from gpu_platform.domain.errors import IllegalTransition, PlatformError
+from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.observability import configure_logging
 from tests.postgres import find_binaries
 from tests.real_cluster.binaries import why_not
 from tests.real_cluster.cluster import RealCluster, real_cluster
+
+JOBS_END_S = 60.0
 
 
 async def main() -> None:
@@ -26,6 +31,23 @@ async def main() -> None:
             greet(cluster)
             await stopped.wait()
             print("stopping; nothing of it is kept", flush=True)
+            await end_jobs(cluster)
+
+
+async def end_jobs(cluster: RealCluster) -> None:
+    """Kill what runs: ranks outlive their node workers, and would run on without their records."""
+    async with AsyncClient(cluster.platform.api_urls) as client:
+        jobs = [job.id async for job in client.list(states=[state for state in JobState if not state.is_terminal])]
+        arrays = [
+            one.id async for one in client.arrays(states=[state for state in ArrayState if not state.is_terminal])
+        ]
+        for kill, name in [*((client.kill_array, name) for name in arrays), *((client.kill, name) for name in jobs)]:
+            with contextlib.suppress(IllegalTransition):  # it has just ended
+                await kill(name)
+        for array_id in arrays:
+            await client.wait_for_array(array_id, timeout_s=JOBS_END_S)
+        for job_id in jobs:
+            await client.wait(job_id, timeout_s=JOBS_END_S)
 
 
 def greet(cluster: RealCluster) -> None:
