@@ -5,10 +5,10 @@ VENV_PYTHON := .venv/bin/python
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
 WORKERS := 3
 
-.PHONY: help run up setup dev test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock dist docs client clean
+.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock dist docs client clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 run: setup  ## Run a real training job through an XID fault, watch it, and leave nothing behind
 	@. .venv/bin/activate && exec python -m workers.local.up --demo
@@ -24,7 +24,7 @@ dev:
 
 # Most tests wait rather than work. A file's tests stay together, since they share clusters; tests/conftest.py orders them.
 test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
-	@$(PYTEST) -m "not chaos and not scale" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -m "not chaos and not scale and not cluster" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-storm: dev  ## Run the short storms of make test alone, and print what they did
 	@$(PYTEST) -m storm -s
@@ -35,6 +35,15 @@ test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m:
 	@GPU_PLATFORM_CHAOS_SECONDS=$(or $(FOR),$(GPU_PLATFORM_CHAOS_SECONDS),120) \
 		GPU_PLATFORM_CHAOS_REPORT=$(CURDIR)/$(CHAOS_REPORT) $(PYTEST) -m chaos -s; \
 		code=$$?; $(VENV_PYTHON) -m tests.chaos.report $(CHAOS_REPORT); exit $$code
+
+cluster-setup: dev  ## Build a real Temporal server into the user's cache, once (needs Go; minutes)
+	@$(VENV_PYTHON) -m tests.real_cluster.binaries
+
+cluster: dev  ## Start a real cluster on this machine and stay up: Temporal in six processes, two PostgreSQL, two of each of ours
+	@. .venv/bin/activate && exec python -m tests.real_cluster
+
+cluster-test: dev  ## Kill each process of a real cluster under a stream of submissions (minutes), and print the gaps
+	@$(PYTEST) -m cluster -s
 
 test-scale: dev  ## Run the long tests with many jobs and hosts
 	@$(PYTEST) -m scale

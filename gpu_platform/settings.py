@@ -333,7 +333,7 @@ class Settings(BaseSettings):
     api_url: str = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
     api_urls: list[str] = []
-    """More services: a node worker that does not reach one service reports to the next."""
+    """More services: a node worker that does not reach one service reports to the next, and a client asks the next."""
     lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
     """Length of a host's lease. A host that has not reported for this time is suspected, and LOST 0.3 leases later.
     Lower it only while every host reports: a host that is cut off still uses the lease that it got."""

@@ -58,9 +58,9 @@ def running_temporal(*, has_schedules: bool = False) -> Iterator[str]:
         server.wait()
 
 
-async def client_of_new_namespace(address: str) -> Client:
-    """A client of a namespace with our search attributes, and with nothing else in it."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
+async def client_of_new_namespace(address: str, name: str | None = None) -> Client:
+    """A client of a namespace with our search attributes, and with nothing else in it. None: any name."""
+    name = name or f"test-{uuid.uuid4().hex[:12]}"
     client = await _connect(address, name)
     await client.workflow_service.register_namespace(
         RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=Duration(seconds=86400))

@@ -72,6 +72,7 @@ def _global(
 ) -> None:
     if api_url:
         os.environ["GPU_PLATFORM_API_URL"] = api_url
+        os.environ.pop("GPU_PLATFORM_API_URLS", None)  # they may be of another cluster
 
 
 TRACE_TO = "GPU_PLATFORM_TRACING__ENDPOINT"
