@@ -33,7 +33,7 @@ from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from workers.order_checks import OrderChecks
-from workers.process import connect, run_process, run_worker
+from workers.process import connect, measure, run_process, run_worker
 from workflows.array import ArrayWorkflow
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
@@ -155,6 +155,7 @@ async def main() -> None:
     settings = Settings()
     configure_logging("control", level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
+    measure(settings, settings.control.metrics_port)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import signal
 import sys
@@ -14,13 +13,14 @@ import structlog
 import uvloop
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.worker import Worker
 
 from activities.payloads.converter import converter_of
 from activities.temporal_connection import keep_connected, renewable
+from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.observability import serve_metrics
 from gpu_platform.settings import Settings
 from workers.rpc_deadlines import RpcDeadlines
 
@@ -50,7 +50,7 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 namespace=settings.temporal.namespace,
                 data_converter=converter,
                 tls=tls_of(settings.temporal),
-                runtime=_runtime(),
+                runtime=ProcessRuntime.get(),
                 lazy=lazy,
                 interceptors=[RpcDeadlines()],
             )
@@ -62,11 +62,12 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
             await asyncio.sleep(CONNECT_RETRY_S)
 
 
-@functools.cache
-def _runtime() -> Runtime:
-    """One for the process: a worker takes a new client only of the same runtime."""
-    filter = TelemetryFilter(core_level="ERROR", other_level="ERROR")
-    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=filter)))
+def measure(settings: Settings, port: int | None) -> None:
+    """Serve the metrics of this process and of Temporal's SDK on ``port``; None: not. Call it before
+    :func:`connect`."""
+    if port is not None:
+        ProcessRuntime.measure()
+        serve_metrics(port, settings.metrics_host)
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:

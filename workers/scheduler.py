@@ -15,11 +15,11 @@ from temporalio.worker import Worker
 from activities.leader.leader import LeaderActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUEUE, SCHEDULER_WORKFLOW_ID
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.observability import configure_logging, serve_metrics
+from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
-from workers.process import connect, run_process, run_worker
+from workers.process import connect, measure, run_process, run_worker
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
@@ -53,8 +53,7 @@ async def main() -> None:
     settings = Settings()
     configure_logging("scheduler", level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
-    if settings.scheduler.metrics_port is not None:
-        serve_metrics(settings.scheduler.metrics_port, settings.service.host)
+    measure(settings, settings.scheduler.metrics_port)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)

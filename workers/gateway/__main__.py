@@ -78,8 +78,7 @@ async def main() -> None:
     keep_private(settings.state_dir)
     if settings.key_ring is None:
         raise CannotStart("the node gateway needs a key ring: set key_ring (`gpu-platform keys create` makes one)")
-    if settings.gateway.metrics_port is not None:
-        serve_metrics(settings.gateway.metrics_port, settings.service.host)
+    serve_metrics(settings.gateway.metrics_port, settings.metrics_host)
     store = Store(settings.store_url)
     rules = Rules(settings.temporal.namespace, KeyRing.load(settings.key_ring).scoped(TOKENS), StoreRights(store))
     upstream = Upstream(settings.temporal)

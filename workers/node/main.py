@@ -29,6 +29,7 @@ from activities.node.reset import ResetActivities
 from activities.node.watch import RankWatcher, WatchActivities
 from activities.payloads.converter import converter_of
 from activities.payloads.orders import CheckingOrders, OrderGuard
+from activities.temporal_runtime import ProcessRuntime
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFLOW, host_report_id, node_task_queue
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
@@ -54,6 +55,7 @@ from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
+from gpu_platform.hosts.system.disk_room import DiskRoom
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
@@ -308,6 +310,7 @@ async def main() -> None:
     lease_file = Path(lease_path(str(home)))
     identity = await NodeIdentity.begin(settings)
     nvml, inventory = open_gpus(node, home)
+    ProcessRuntime.measure()
     # Connect lazily, so that the lease is kept while Temporal does not answer.
     client = await connect(settings, lazy=True, converter=node_converter(settings))
     policy = FaultPolicy.load(node.fault_policy)
@@ -348,7 +351,7 @@ async def main() -> None:
         LeaseFile(str(lease_file)),
         identity,
     )
-    REGISTRY.register(NodeMetrics(health, accountant))
+    REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, node.disk_reserve_mib)))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(node, home, inventory, agent)
