@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
+PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus", "amtool": "prometheus-alertmanager"}
 
 
 def tool(name: str) -> str | None:
-    """The path of ``promtool`` or ``amtool``: beside Python, where scripts/setup puts it in CI, or on PATH."""
+    """The path of ``prometheus``, ``promtool`` or ``amtool``: beside Python, where scripts/setup puts it in CI, or on PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return shutil.which(name, path=path)
 
