@@ -15,9 +15,11 @@ from importlib.metadata import version
 from typing import Any
 
 import structlog
-from prometheus_client import Histogram, Info, start_http_server
+from prometheus_client import Histogram, Info, disable_created_metrics, start_http_server
 
 from gpu_platform.tracing import current_trace_id
+
+disable_created_metrics()  # one series less for each counter and histogram; nothing here uses when it began
 
 REQUEST_SECONDS = Histogram(
     "gpu_platform_request_seconds",
@@ -96,10 +98,24 @@ def measure_for(cluster: str) -> None:
     _CLUSTER.info({"name": cluster, "version": version("gpu-platform")})
 
 
-def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
-    """Serve ``/metrics`` of this process from a daemon thread. Returns the port (``port`` 0: any free one)."""
-    server, _ = start_http_server(port, addr=host)
-    return server.server_address[1]
+def serve_metrics(port: int | None, host: str = "127.0.0.1") -> int | None:
+    """Serve ``/metrics`` of this process from a daemon thread. Returns the port.
+
+    ``port``: 0 means any free one, and so does a port that is taken: metrics never keep a process from its work. None:
+    they are not served. Returns None if they are not served, or if this machine has no address ``host``.
+    """
+    if port is None:
+        return None
+    log = get_logger(__name__)
+    for wanted in (port, 0):
+        try:
+            server, _ = start_http_server(wanted, addr=host)
+        except OSError as error:
+            log.warning("metrics.port_taken", host=host, port=wanted, error=str(error))
+        else:
+            log.info("metrics.served", host=host, port=server.server_address[1])
+            return server.server_address[1]
+    return None
 
 
 def _traced(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from gpu_platform.access_settings import AccessSettings
+from gpu_platform.alerting.settings import AlertSettings
 from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
@@ -36,6 +37,10 @@ from gpu_platform.tracing import TracingSettings
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+MetricsPort = Annotated[int, Field(ge=0, le=65535)] | None
+"""0: any free port. None: not served."""
 
 
 class TemporalSettings(_Section):
@@ -70,8 +75,15 @@ class GatewaySettings(_Section):
     """Address on which it listens. It takes certificates of hosts only."""
     port: Annotated[int, Field(ge=0, le=65535)] = 7243
     """Port for node workers."""
-    metrics_port: int | None = None
-    """Port of its ``/metrics``; None: not served."""
+    metrics_port: MetricsPort = 8704
+    """Port of its ``/metrics``, see ``metrics_host``."""
+
+
+class ControlSettings(_Section):
+    """The control worker."""
+
+    metrics_port: MetricsPort = 8703
+    """Port of its ``/metrics``, see ``metrics_host``."""
 
 
 class SchedulerSettings(_Section):
@@ -92,8 +104,8 @@ class SchedulerSettings(_Section):
     audit_archive: Path | None = None
     """Directory for old records of the audit log, best one that all schedulers share. Needed with
     ``audit_keep_days``."""
-    metrics_port: int | None = None
-    """Port of the scheduler's ``/metrics``; None: not served."""
+    metrics_port: MetricsPort = 8702
+    """Port of its ``/metrics``, see ``metrics_host``."""
 
     @model_validator(mode="after")
     def _archives_what_it_removes(self) -> Self:
@@ -157,8 +169,9 @@ class NodeSettings(JailSettings, _Section):
     """The host's name in the cluster; default: this machine's."""
     address: str = "127.0.0.1"
     """Where other hosts' ranks and the service reach this host."""
-    agent_port: int = 0
-    """HTTP port for logs and metrics of this host; 0: any free one, which the host reports."""
+    agent_port: Annotated[int, Field(ge=0, le=65535)] = 8701
+    """HTTP port for logs and metrics of this host; 0: any free one. If it is taken, the node worker says so and takes a
+    free one. It reports the port that it has to the service."""
     insecure_http: bool = False
     """true: the node worker may listen outside the loopback without TLS, see ``service.insecure_http``."""
     join_token: str | None = None
@@ -346,13 +359,19 @@ class Settings(BaseSettings):
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     cluster: ClusterSettings = ClusterSettings()
+    metrics_host: str = "127.0.0.1"
+    """Address at which schedulers, control workers and the node gateway serve ``/metrics`` (plain HTTP, for everybody
+    who reaches it). Their ``metrics_port`` may be 0: any free one, or None: not served. If a port is taken, the process
+    says so and takes a free one."""
     tls: TlsSettings = TlsSettings()
     tracing: TracingSettings = TracingSettings()
     temporal: TemporalSettings = TemporalSettings()
     access: AccessSettings = AccessSettings()
     service: ServiceSettings = ServiceSettings()
     gateway: GatewaySettings = GatewaySettings()
+    control: ControlSettings = ControlSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    alerts: AlertSettings = AlertSettings()
     remediation: RemediationSettings = RemediationSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)
 

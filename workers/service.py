@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from activities.temporal_runtime import ProcessRuntime
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.node_tokens import NodeTokens
@@ -36,6 +37,7 @@ def main() -> None:
     tls = None if identity is None else identity.contexts
     if tls is None:
         NodeTokens.open(settings.tls.directory(settings.state_dir))
+    ProcessRuntime.measure()
     store = Store(settings.store_url)
     store.migrate()
     app = create_app(settings, store, tls=tls, background=[] if identity is None else [identity.keep])

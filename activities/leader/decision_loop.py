@@ -5,6 +5,7 @@ Its steps are numbered: (1) see that something changed, (2) read what changed, (
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -16,11 +17,11 @@ from typing import Any
 import structlog
 
 from activities.clock import utc_now
-from activities.leader import job_metrics
+from activities.leader.feed_metrics import FeedMetrics
 from activities.leader.garbage import spare_loaded_objects
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
-from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
+from activities.leader.metrics import DECISION_SECONDS, FEED_LAG_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.promise_writer import write_promises
 from activities.leader.recovery_times import RecoveryTimes
@@ -156,6 +157,7 @@ class DecisionLoop:
         self._run_times = LearnedRunTimes(store)
         self._start_ratios = StartRatios(store, epoch)
         self._recoveries = RecoveryTimes(self._holders)
+        self._feed_metrics = FeedMetrics()
         self._aside = ThreadPoolExecutor(1, "aside")
         """Does what would hold a decision up for too long, for the scheduler of now and for those before a reload."""
         self._seq = 0
@@ -169,12 +171,14 @@ class DecisionLoop:
         """Decide until ``stopped`` is set. Raises :class:`StaleEpoch` if another leader took over."""
         thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
         thermometer.start()
+        FEED_LAG_SECONDS.set_function(self._feed_lag_s)
         try:
             self._run(stopped)
         finally:
             stopped.set()
             self._aside.shutdown(wait=False, cancel_futures=True)  # what runs ends within its own limit
             thermometer.join()
+            FEED_LAG_SECONDS.set_function(lambda: 0.0)
             PLUGINS_OFF.clear()
 
     def _run(self, stopped: threading.Event) -> None:
@@ -292,7 +296,7 @@ class DecisionLoop:
                 self._seq = event.seq
                 delta.record(event)
                 self._recoveries.record(event)
-                job_metrics.count(event)
+                self._feed_metrics.record(event)
             if len(batch) < BATCH:
                 break
         if delta.fewer_hosts:
@@ -343,6 +347,15 @@ class DecisionLoop:
         row = self._core.running_jobs.get((key.job_id, key.attempt))
         return row is not None and row.time_limit_s is not None
 
+    def _feed_lag_s(self) -> float:
+        """Seconds since the oldest event that was not read yet. Called by the thread that serves metrics, so it also
+        shows a loop that stands still. Not a number while the database is away."""
+        try:
+            oldest = events.oldest_after(self._store, self._seq) if self._seq else None
+        except Unavailable:
+            return math.nan
+        return 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - oldest).total_seconds())
+
     def _holders(self, gpu_uuid: str) -> list[AttemptKey]:
         return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in self._core.running_jobs.holders(gpu_uuid)]
 
@@ -379,6 +392,8 @@ class DecisionLoop:
             self._core.update_telemetry(one.host, one.telemetry)
             for saved in one.checkpoints:
                 self._core.checkpoint_saved(saved.key.job_id, saved.key.attempt, saved.written_at)
+                if self._holds(saved.key):  # not of an attempt that has ended meanwhile: nothing would forget it
+                    self._feed_metrics.checkpoint_saved(saved.key.job_id, saved.written_at)
         return bool(deltas)
 
     def _learn(self, run: run_times.CompletedRun) -> None:

@@ -24,6 +24,7 @@ from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.element_answers import ElementAnswers
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
+from activities.leader.metrics import leading
 from activities.leader.preemptions import PreemptionOrder
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
@@ -69,6 +70,10 @@ class LeaderActivities:
     @activity.defn
     async def lead(self, lead_s: float) -> None:
         """Decide for ``lead_s`` seconds, until the activity is cancelled, or until another leader takes over."""
+        with leading():
+            await self._lead(lead_s)
+
+    async def _lead(self, lead_s: float) -> None:
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
         doubt, reported = await self._doubt()
         policy_before = await asyncio.to_thread(leader.current_policy, self._store)

@@ -81,6 +81,12 @@ def last_seq(session: Session) -> int:
     return session.scalar(_LAST) or 0
 
 
+@reading
+def oldest_after(session: Session, after: int) -> datetime | None:
+    """When the first event with ``seq > after`` was written; None: there is none."""
+    return session.scalar(_FIRST_AFTER, {"after": after})
+
+
 def change_token(store: Store) -> int:
     """Changes whenever another connection committed; cheap enough to ask every few milliseconds.
 
@@ -97,6 +103,7 @@ _READ_OF_GPU = (
     .order_by(event.c.seq.desc())
     .limit(bindparam("limit"))
 )
+_FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 _LAST = select(func.max(event.c.seq))
 
 

@@ -93,6 +93,7 @@ async def main(arguments: argparse.Namespace) -> int:
             temporal_port=temporal_port,
             temporal_ui_port=ui_port,
             database_url=arguments.database_url,
+            fixed_metrics_ports=not arguments.demo,
         )
     )
     try:

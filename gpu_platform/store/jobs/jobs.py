@@ -30,7 +30,7 @@ from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, re
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
-from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, start_data
+from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, kind_data, start_data
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
 from gpu_platform.tracing import event_data
 
@@ -78,7 +78,7 @@ def record_submission(
     if (refusal := deadline_refusal(spec, now)) is not None:
         raise InvalidRequest(refusal)
     dependencies.add(session, job_id, spec, now)
-    data = {"name": spec.name, "gpus": spec.gpu_count, **event_data()}
+    data = {"name": spec.name, "gpus": spec.gpu_count, **kind_data(spec.kind or inferred), **event_data()}
     append_event(session, "job.submitted", actor, now, job_id=job_id, data=data)
     return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
 
@@ -319,7 +319,8 @@ def note_change(
         data = {**(data or {}), **start_data(row.kind or row.inferred_kind, row.queued_at, row.started_at, now)}
     elif state.is_terminal:
         ran = row.started_at if current is JobState.RUNNING else None
-        data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now)}
+        took = row.created_at if state is JobState.COMPLETED else None
+        data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now, took)}
     if state is not current:
         values |= {"state": state.value, "state_at": now}
         if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):

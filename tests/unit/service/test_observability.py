@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -57,5 +58,21 @@ def test_no_traceback_shows_local_variables() -> None:
 def test_metrics_are_served_on_a_free_port() -> None:
     Counter("tested_here", "A metric of this process.").inc()
     port = serve_metrics(0)
+    assert b"tested_here_total 1.0" in scraped(port)
+
+
+def test_a_port_that_is_taken_does_not_keep_metrics_from_being_served() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        port = serve_metrics(taken)
+        assert port not in (None, taken)
+        assert b"python_info" in scraped(port)
+
+
+def test_an_address_that_this_machine_does_not_have_keeps_no_process_from_its_work() -> None:
+    assert serve_metrics(0, "192.0.2.1") is None
+
+
+def scraped(port: int | None) -> bytes:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        assert b"tested_here_total 1.0" in answer.read()
+        return answer.read()
