@@ -8,7 +8,7 @@ from gpu_platform.domain.errors import CannotStart, PlatformError
 from gpu_platform.identity import names
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.revocation import Revoked
-from gpu_platform.observability import configure_logging, get_logger, serve_metrics
+from gpu_platform.observability import configure_logging, get_logger, measure_for, serve_metrics
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
