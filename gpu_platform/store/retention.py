@@ -2,14 +2,15 @@
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
 of jobs that have ended and for which no job waits, keys of arrays that have ended, firings of schedules, and the
-identities of faults. What stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
+identities of faults (:func:`prune`); usage of jobs that are in the archive (:func:`prune_usage`). Jobs themselves:
+``archiving.py``; events: ``events.py``.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.states import TERMINAL_JOB_STATES
@@ -26,6 +27,7 @@ from gpu_platform.store.models import (
     job_token,
     reservation,
     schedule_run,
+    usage,
 )
 
 BATCH = 500
@@ -61,6 +63,16 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     runs = session.scalars(select(schedule_run.c.workflow_id).where(schedule_run.c.due_at < before).limit(BATCH)).all()
     gone[schedule_run.name] = _forget(session, schedule_run, schedule_run.c.workflow_id.in_(runs))
     return {name: rows for name, rows in gone.items() if rows}
+
+
+@writing
+def prune_usage(session: Session, before: datetime, limit: int) -> int:
+    """Delete at most ``limit`` rows of usage of attempts that ended before this time, if their jobs are in the archive.
+    Returns how many."""
+    there = select(job.c.id).where(job.c.id == usage.c.job_id).exists()
+    oldest = select(usage.c.job_id, usage.c.attempt).where(usage.c.ended_at < before, ~there)
+    keys = [tuple(row) for row in session.execute(oldest.order_by(usage.c.ended_at).limit(limit))]
+    return change(session, delete(usage).where(tuple_(usage.c.job_id, usage.c.attempt).in_(keys))) if keys else 0
 
 
 def _forget(session: Session, table: Table, condition: object) -> int:

@@ -29,6 +29,13 @@ class JobRecord(Record, table=True):
         ),
         Index("ix_job_state_created_at", "state", "created_at"),
         Index(
+            "ix_job_finished_at",
+            "finished_at",
+            "id",
+            sqlite_where=text("finished_at IS NOT NULL"),
+            postgresql_where=text("finished_at IS NOT NULL"),
+        ),
+        Index(
             "ix_job_said_kind",
             "namespace",
             "user",
