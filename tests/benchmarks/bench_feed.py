@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import multiprocessing
 import shutil
+import sqlite3
 import statistics
 import tempfile
 import time
@@ -31,6 +32,8 @@ from tests.store_cluster import spec
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 IDLE_S = 20.0
+STARTS = 50
+"""Jobs of ``bench_jobs start``."""
 ROUNDS = 3
 LOCKS = {
     "as it is": None,
@@ -53,9 +56,21 @@ async def platform(url: str, parts: list[str]) -> None:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
             if "start" in parts:
+                before = size_of(state_dir)
                 await start_latency(cluster, client)
+                print(f"Temporal's database: {(size_of(state_dir) - before) / STARTS / 1e3:.0f} kB a job", flush=True)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def size_of(state_dir: Path) -> int:
+    """Bytes of Temporal's database, without its log."""
+    with sqlite3.connect(state_dir / "temporal.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        [pages] = connection.execute("PRAGMA page_count").fetchone()
+        [free] = connection.execute("PRAGMA freelist_count").fetchone()
+        [size] = connection.execute("PRAGMA page_size").fetchone()
+    return (pages - free) * size
 
 
 async def follow(client: AsyncClient) -> None:

@@ -102,7 +102,10 @@ def add(session: Session, job_id: str, spec: JobSpec, now: datetime, array: Arra
     :func:`check` does."""
     if spec.after:
         # They stay here until the commit: jobs that ended long ago leave the database.
-        session.execute(_KEEP_AWAITED, {"awaited": sorted(one.job_id for one in spec.after)}).all()
+        names = {one.job_id for one in spec.after}
+        session.execute(_KEEP_AWAITED, {"awaited": sorted(names)}).all()
+        if of_arrays := {array for name in names if (array := array_named(name)) is not None}:
+            session.execute(_KEEP_ARRAYS, {"awaited": sorted(of_arrays)}).all()
         check(session, spec, array)
         _record(session, job_id, spec, now)
 
@@ -255,6 +258,12 @@ _KEEP_AWAITED = (
     select(job.c.id)
     .where(job.c.id.in_(bindparam("awaited", expanding=True)))
     .order_by(job.c.id)
+    .with_for_update(read=True, key_share=True)
+)
+_KEEP_ARRAYS = (
+    select(job_array.c.id)
+    .where(job_array.c.id.in_(bindparam("awaited", expanding=True)))
+    .order_by(job_array.c.id)
     .with_for_update(read=True, key_share=True)
 )
 _ROWS = (

@@ -1,4 +1,4 @@
-"""Ended jobs move into an archive, and old events are removed: what says so, and the indices to find them by."""
+"""Ended jobs move into an archive and old events are removed: what says so, and indices for it and for long lists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ branch_labels = None
 depends_on = None
 
 _ENDED = sa.text("finished_at IS NOT NULL")
+_SINGLE = sa.text("array_id IS NULL")
+_LISTED = ("namespace", "user", "name")
 _THERE = {
     "sqlite": [
         "DROP TRIGGER event_no_delete",
@@ -71,6 +73,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_event_cut")),
     )
     op.create_index("ix_job_finished_at", "job", ["finished_at", "id"], sqlite_where=_ENDED, postgresql_where=_ENDED)
+    for name in _LISTED:
+        columns = [name, "created_at", "id"]
+        op.create_index(f"ix_job_{name}_created_at", "job", columns, sqlite_where=_SINGLE, postgresql_where=_SINGLE)
     op.create_index("ix_pipeline_job_job_id", "pipeline_job", ["job_id"])
     op.create_index("ix_schedule_run_job_id", "schedule_run", ["job_id"])
     for statement in _THERE[op.get_bind().dialect.name]:
@@ -82,6 +87,8 @@ def downgrade() -> None:
         op.execute(statement)
     op.drop_index("ix_schedule_run_job_id", "schedule_run")
     op.drop_index("ix_pipeline_job_job_id", "pipeline_job")
+    for name in _LISTED:
+        op.drop_index(f"ix_job_{name}_created_at", "job")
     op.drop_index("ix_job_finished_at", "job")
     for table in ("event_cut", "archived_job", "archive"):
         op.drop_table(table)
