@@ -43,6 +43,14 @@ A_DAY = 10_000
 WAITING, HOSTS = 1000, 100
 ROUNDS = 20
 TEMPLATE = "j-0000000template"
+PLACES = {
+    TEMPLATE: "id",
+    "2001-01-01 00:00:00+00": "at",
+    "NAME-template": "name",
+    "USER-template": "user",
+    "SPACE-template": "space",
+}
+"""What stands in the template's rows, and which value takes its place."""
 BLOCK = 5000
 """Jobs of one block of COPY."""
 COPIED = ("job", "event", "usage", "reservation", "allocation")
@@ -67,6 +75,7 @@ def main() -> None:
         history.fill()
         measure(history)
         measure_removal(history, options.archive)
+        measure_without_indices(history, address)
         store.close()
 
 
@@ -90,12 +99,16 @@ class History:
         began = time.monotonic()
         with psycopg.connect(self._address, autocommit=True) as connection:
             connection.execute("SET timezone = 'UTC'")
+            connection.execute("SET maintenance_work_mem = '1GB'")
+            connection.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
+            connection.execute("SELECT pg_reload_conf()")
             templates = {name: self._read(connection, name) for name in COPIED}
             per_job = {name: len(rows) for name, rows in templates.items()}
             print(f"rows of one job: {per_job}; {sum(map(len, templates['job'])):,} bytes of its own row", flush=True)
+            texts = {name: _template(rows) for name, rows in templates.items()}
             indices = [index for name in ("job", "event", "usage") for index in _drop_indices(connection, name)]
             for first in range(0, self.count, BLOCK):
-                self._copy(connection, templates, range(first, min(first + BLOCK, self.count)))
+                self._copy(connection, texts, range(first, min(first + BLOCK, self.count)))
             copied = time.monotonic() - began
             for index in indices:
                 connection.execute(index)  # type: ignore[arg-type]
@@ -151,34 +164,36 @@ class History:
             connection.execute(f"DELETE FROM {table} WHERE {column} = '{TEMPLATE}'")  # type: ignore[arg-type]
         return rows
 
-    def _copy(self, connection: psycopg.Connection[Any], templates: dict[str, list[str]], numbers: range) -> None:
+    def _copy(self, connection: psycopg.Connection[Any], templates: dict[str, str], numbers: range) -> None:
         made = [self._replacements(number) for number in numbers]
-        for table, rows in templates.items():
-            wanted = [one for one in made if table not in COPIED[3:] or one[0] > self.held_from]
+        for table, template in templates.items():
+            wanted = [one for at, one in made if table not in COPIED[3:] or at > self.held_from]
             if not wanted:
                 continue
             into = f"COPY {table} ({', '.join(self._columns[table])}) FROM STDIN"
             with connection.cursor().copy(into) as copy:  # type: ignore[arg-type]
-                copy.write("".join(_replaced(row, one) + "\n" for one in wanted for row in rows))
+                copy.write("".join([template % one for one in wanted]))
 
     def _replacements(self, number: int) -> tuple[datetime, dict[str, str]]:
         at = self.began + timedelta(days=number / A_DAY)
         rare = number % 100_000 == 7
-        ended = self._random.choices(("COMPLETED", "FAILED", "CANCELLED"), (85, 10, 5))[0]
+        ended = self._random.random()
         return at, {
-            TEMPLATE: self.id_of(number),
-            "2001-01-01 00:00:00+00": at.isoformat(" "),
-            "NAME-template": "rare-name" if rare else f"train-{self._random.randrange(3000)}",
-            "USER-template": "rare-user" if rare else f"user-{self._random.randrange(200)}",
-            "SPACE-template": f"team-{self._random.randrange(20)}",
-            "\tCOMPLETED\t": f"\t{ended}\t",
+            "id": self.id_of(number),
+            "at": at.isoformat(" "),
+            "name": "rare-name" if rare else f"train-{int(self._random.random() * 3000)}",
+            "user": "rare-user" if rare else f"user-{int(self._random.random() * 200)}",
+            "space": f"team-{int(self._random.random() * 20)}",
+            "state": "COMPLETED" if ended < 0.85 else "FAILED" if ended < 0.95 else "CANCELLED",
         }
 
 
-def _replaced(row: str, one: tuple[datetime, dict[str, str]]) -> str:
-    for old, new in one[1].items():
-        row = row.replace(old, new)
-    return row
+def _template(rows: Sequence[str]) -> str:
+    """A text for the operator ``%``, from the rows of the template."""
+    text = "".join(row + "\n" for row in rows).replace("%", "%%")
+    for old, name in PLACES.items():
+        text = text.replace(old, f"%({name})s")
+    return text.replace("\tCOMPLETED\t", "\t%(state)s\t")
 
 
 def _drop_indices(connection: psycopg.Connection[Any], table: str) -> list[str]:
@@ -238,18 +253,33 @@ def measure(history: History) -> None:
         show(name, timings(look))
 
 
+def measure_without_indices(history: History, address: str) -> None:
+    """What the lists of namespaces, users and names cost without the indices for them."""
+    with psycopg.connect(address, autocommit=True) as connection:
+        for name in ("namespace", "user", "name"):
+            connection.execute(f"DROP INDEX ix_job_{name}_created_at")
+        connection.execute("ANALYZE job")
+    print("\nwithout the indices for these lists", flush=True)
+    listed = functools.partial(jobs.list_jobs, history.store, limit=100)
+    for name, few in (("user", "rare-user"), ("name", "rare-name"), ("namespace", "nobody")):
+        show(f"list: {name} {few}", timings(lambda name=name, few=few: listed(**{name: few})))
+    show("submit a job", timings(_submitting(history, "without")))
+
+
 class _Row:
     def __init__(self, created_at: datetime, job_id: str) -> None:
         self.created_at, self.id = created_at, job_id
 
 
-def _submitting(history: History) -> Callable[[], Any]:
+def _submitting(history: History, prefix: str = "new") -> Callable[[], Any]:
     numbers = iter(range(10**9))
 
     def submit() -> None:
         given = spec(name="train-5", user="user-7")
         now = datetime.now(UTC)
-        jobs.submit_job(history.store, f"j-new-{next(numbers)}", given, actor="user-7", now=now, idempotency_key=None)
+        jobs.submit_job(
+            history.store, f"j-{prefix}-{next(numbers)}", given, actor="user-7", now=now, idempotency_key=None
+        )
 
     return submit
 
@@ -275,6 +305,7 @@ def measure_removal(history: History, files: int) -> None:
     store = history.store
     now = history.until + timedelta(days=1)
     keep = now - history.began - (history.until - history.began) / 3
+    job_archive.SPARED = timedelta(0)  # a short history has less than a day to archive
     transactions: list[float] = []
     directory = Path(tempfile.mkdtemp(prefix="gpu-platform-bench-"))
     print("\nretention")
