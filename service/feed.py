@@ -84,7 +84,11 @@ class EventFeed:
     async def run(self) -> None:
         """Read new events for all streams, while there are any. While the database is away, it tries again."""
         loop = asyncio.get_running_loop()
-        watch = ChangeWatch(self._store, lambda: loop.call_soon_threadsafe(self._news.set))
+
+        def changed() -> None:
+            loop.call_soon_threadsafe(self._news.set)
+
+        watch = ChangeWatch(self._store, changed)
         try:
             await self._run(watch)
         finally:

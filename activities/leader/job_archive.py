@@ -59,7 +59,9 @@ class JobArchive:
         oldest = archiving.oldest_end(self._store, before)
         if oldest is None or oldest > before - SPARED:
             return False
-        ids = {kind: archiving.may_go(self._store, kind, before, self._at_once[kind]) for kind in KINDS}
+        ids: dict[Kind, list[str]] = {
+            kind: archiving.may_go(self._store, kind, before, self._at_once[kind]) for kind in KINDS
+        }
         make_private_directory(self._directory)
         write_new_file(path, self._packed(ids))  # not made: another leader was faster, and its file counts
         self._remove(number, path, now)

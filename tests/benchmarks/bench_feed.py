@@ -92,7 +92,9 @@ async def idle(cluster: LocalCluster, url: str, what: str) -> None:
 def transactions(url: str) -> int:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SELECT pg_stat_force_next_flush()")
-        [row] = connection.execute("SELECT sum(xact_commit) FROM pg_stat_database WHERE datname = current_database()")
+        [row] = connection.execute(
+            "SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database WHERE datname = current_database()"
+        )
         return int(row[0])
 
 

@@ -104,8 +104,8 @@ def add(session: Session, job_id: str, spec: JobSpec, now: datetime, array: Arra
         # They stay here until the commit: jobs that ended long ago leave the database.
         names = {one.job_id for one in spec.after}
         session.execute(_KEEP_AWAITED, {"awaited": sorted(names)}).all()
-        if of_arrays := {array for name in names if (array := array_named(name)) is not None}:
-            session.execute(_KEEP_ARRAYS, {"awaited": sorted(of_arrays)}).all()
+        if awaited := {one for one in map(array_named, names) if one is not None}:
+            session.execute(_KEEP_ARRAYS, {"awaited": sorted(awaited)}).all()
         check(session, spec, array)
         _record(session, job_id, spec, now)
 

@@ -21,7 +21,7 @@ from activities.leader.job_archive import JobArchive
 from activities.leader.retention import Retention
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.array import ArraySpec
-from gpu_platform.domain.jobs.dependency import Dependency
+from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
 from gpu_platform.domain.states import ArrayState, JobState, PipelineState
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import SchedulerSettings, Settings
@@ -103,7 +103,9 @@ def test_a_job_is_in_the_archive_with_usage_and_events_and_its_user_is_told_wher
 def test_what_something_else_names_stays(store: Store, tmp_path: Path) -> None:
     names = ["free", "awaited", "waited", "keyed", "fired", "watched", "of-pipeline"]
     cancelled(store, *names)
-    jobs.submit_job(store, "waiter", spec(after=[Dependency(job_id="awaited", kind="any")]), actor="ada", now=NOW)
+    jobs.submit_job(
+        store, "waiter", spec(after=[Dependency(job_id="awaited", kind=DependencyKind.ANY)]), actor="ada", now=NOW
+    )
     run = {"schedule_id": "s", "workflow_id": "w", "due_at": NOW, "job_id": "fired"}
     step = {"pipeline_id": "p-1", "step": "a", "number": 0, "tries": 0, "superseded": False, "job_id": "of-pipeline"}
     step |= {"directory": "", "cached": False, "output_read": False, "output": '{"loss": 1}'}
@@ -235,7 +237,7 @@ def test_a_submission_that_names_an_old_job_keeps_it(postgres_databases: Any, po
     entry = archiving.ArchivedEntry("job", "old", "default", "ada")
     gone: list[int] = []
     removing = threading.Thread(target=lambda: gone.append(archiving.remove(store, 1, [entry], LATER)))
-    after_old = spec(after=[Dependency(job_id="old", kind="any")])
+    after_old = spec(after=[Dependency(job_id="old", kind=DependencyKind.ANY)])
     with store.write() as session:
         record_submission(session, "next", after_old, actor="ada", now=LATER)
         removing.start()
