@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Table, delete, select, tuple_
+from sqlalchemy import Table, delete, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.states import TERMINAL_JOB_STATES
@@ -67,12 +67,13 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
 
 @writing
 def prune_usage(session: Session, before: datetime, limit: int) -> int:
-    """Delete at most ``limit`` rows of usage of attempts that ended before this time, if their jobs are in the archive.
-    Returns how many."""
-    there = select(job.c.id).where(job.c.id == usage.c.job_id).exists()
-    oldest = select(usage.c.job_id, usage.c.attempt).where(usage.c.ended_at < before, ~there)
-    keys = [tuple(row) for row in session.execute(oldest.order_by(usage.c.ended_at).limit(limit))]
-    return change(session, delete(usage).where(tuple_(usage.c.job_id, usage.c.attempt).in_(keys))) if keys else 0
+    """Delete about ``limit`` rows of usage of attempts that ended before this time, if their jobs are in the archive.
+    Returns how many; fewer than ``limit``: there are no more."""
+    # A scalar: with NOT EXISTS, PostgreSQL compares all usage with all jobs for each batch.
+    its_job = select(job.c.id).where(job.c.id == usage.c.job_id).scalar_subquery()
+    oldest = select(usage.c.job_id).where(usage.c.ended_at < before, its_job.is_(None))
+    ids = session.scalars(oldest.order_by(usage.c.ended_at).limit(limit)).all()
+    return _forget(session, usage, usage.c.job_id.in_(ids) & (usage.c.ended_at < before)) if ids else 0
 
 
 def _forget(session: Session, table: Table, condition: object) -> int:

@@ -34,7 +34,7 @@ from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 IDLE_S = 20.0
 STARTS = 50
 """Jobs of ``bench_jobs start``."""
-ROUNDS = 3
+ROUNDS = 2
 LOCKS = {
     "as it is": None,
     "no NOTIFY": "SELECT pg_advisory_xact_lock(:lock), :channel",
