@@ -97,10 +97,20 @@ class SchedulerSettings(_Section):
     """How jobs are ordered and placed, quotas and the fabric: the fields of a policy file, see ``scheduler.policy``
     below. ``kill -HUP`` makes the scheduler read them again."""
     retention_days: Annotated[float, Field(ge=1)] | None = 90.0
-    """Reservations, idempotency keys and fault ids of jobs that ended longer ago are deleted; None: never.
-    Jobs, usage and events stay."""
+    """Reservations, idempotency keys and fault ids of jobs that ended longer ago are deleted, but not what fair share
+    still counts (eight half-lives); None: never."""
+    job_keep_days: Annotated[float, Field(ge=7)] | None = 365.0
+    """Jobs, arrays and pipelines that ended longer ago are moved out of the database, into files of ``job_archive``;
+    None: never. A job whose reservation is kept (``retention_days``), or that something else names, stays longer."""
+    job_archive: Path | None = None
+    """Directory for ended jobs, best one that all schedulers share; None: ``<state_dir>/archive``."""
+    event_keep_days: Annotated[float, Field(ge=7)] | None = 400.0
+    """Older events are deleted; None: never. Longer than ``job_keep_days``: the archive has the events of its jobs."""
+    usage_keep_days: Annotated[float, Field(ge=7)] | None = 400.0
+    """Usage that is older is deleted, if its jobs are in the archive, which has it too; None: never. By default 13
+    months: each month can be compared with the same one of the year before."""
     audit_keep_days: Annotated[float, Field(ge=1)] | None = None
-    """Older records of the audit log are moved out of the database, into files of ``audit_archive``; None: never."""
+    """Older records of the audit log are moved out of the database, into ``audit_archive``; None: never."""
     audit_archive: Path | None = None
     """Directory for old records of the audit log, best one that all schedulers share. Needed with
     ``audit_keep_days``."""
@@ -390,6 +400,11 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """The SQLAlchemy address of the database."""
         return self.database_url or f"sqlite:///{self.state_dir / 'platform.db'}"
+
+    @property
+    def job_archive(self) -> Path:
+        """The directory for ended jobs."""
+        return self.scheduler.job_archive or self.state_dir / "archive"
 
     @classmethod
     def settings_customise_sources(

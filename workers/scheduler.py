@@ -58,7 +58,9 @@ async def main() -> None:
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)
     await ensure_scheduler_workflow(client, settings)
-    leading = LeaderActivities(client, store, settings.scheduler, settings.lease_ttl_s, settings.remediation.back_off)
+    leading = LeaderActivities(
+        client, store, settings.scheduler, settings.lease_ttl_s, settings.job_archive, settings.remediation.back_off
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_policy, leading)
     await run_worker(settings, client, scheduler_worker(client, leading))
 

@@ -41,6 +41,7 @@ from gpu_platform.scheduling.preempting.preemption import Preemption, Preemption
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, state
+from gpu_platform.store.change_watch import Pacer
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import queue, run_times
 from gpu_platform.store.leadership import leader
@@ -147,7 +148,7 @@ class DecisionLoop:
         self._store = store
         self._policy = policy.policy
         self._epoch = epoch
-        self._poll_s = poll_s
+        self._pacer = Pacer(store, poll_s)
         self._answer = answer
         self._note_ended = note_ended
         self._may_place = may_place
@@ -172,10 +173,12 @@ class DecisionLoop:
         thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
         thermometer.start()
         FEED_LAG_SECONDS.set_function(self._feed_lag_s)
+        self._pacer.start()
         try:
             self._run(stopped)
         finally:
             stopped.set()
+            self._pacer.stop()
             self._aside.shutdown(wait=False, cancel_futures=True)  # what runs ends within its own limit
             thermometer.join()
             FEED_LAG_SECONDS.set_function(lambda: 0.0)
@@ -222,17 +225,20 @@ class DecisionLoop:
                 loaded = False  # a decision that could not be stored is made again, from what the store says then
                 stopped.wait(1.0)
                 continue
-            stopped.wait(self._poll_s)
+            busy = changed or not self._may_place() or bool(self._core.unfinished or self._core.unexplained)
+            self._pacer.pause(stopped, short=busy)
 
     def unanswerable(self, row: PlacementRequest) -> None:
         """Drop the row: no activity waits for its answer any more. Thread-safe."""
         with self._inbox:
             self._unknown.append(row)
+        self._pacer.wake()
 
     def reconfigure(self, policy: PolicyInForce) -> None:
         """Decide by ``policy`` from the next round on. Thread-safe."""
         with self._inbox:
             self._new_policy = policy
+        self._pacer.wake()
 
     # -- (2) what changed ----------------------------------------------------------------------
 

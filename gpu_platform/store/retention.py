@@ -1,8 +1,9 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
-of jobs that have ended and for which no job waits, keys of arrays and pipelines that have ended, firings of schedules,
-and the identities of faults. What stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
+of jobs that have ended and for which no job waits, keys of arrays and pipelines that have ended, firings of
+schedules, and the identities of faults (:func:`prune`); usage of jobs that are in the archive (:func:`prune_usage`). Jobs themselves:
+``archiving.py``; events: ``events.py``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gpu_platform.store.models import (
     pipeline,
     reservation,
     schedule_run,
+    usage,
 )
 
 BATCH = 500
@@ -64,6 +66,17 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     runs = session.scalars(select(schedule_run.c.workflow_id).where(schedule_run.c.due_at < before).limit(BATCH)).all()
     gone[schedule_run.name] = _forget(session, schedule_run, schedule_run.c.workflow_id.in_(runs))
     return {name: rows for name, rows in gone.items() if rows}
+
+
+@writing
+def prune_usage(session: Session, before: datetime, limit: int) -> int:
+    """Delete about ``limit`` rows of usage of attempts that ended before this time, if their jobs are in the archive.
+    Returns how many; fewer than ``limit``: there are no more."""
+    # A scalar: with NOT EXISTS, PostgreSQL compares all usage with all jobs for each batch.
+    its_job = select(job.c.id).where(job.c.id == usage.c.job_id).scalar_subquery()
+    oldest = select(usage.c.job_id).where(usage.c.ended_at < before, its_job.is_(None))
+    ids = session.scalars(oldest.order_by(usage.c.ended_at).limit(limit)).all()
+    return _forget(session, usage, usage.c.job_id.in_(ids) & (usage.c.ended_at < before)) if ids else 0
 
 
 def _forget(session: Session, table: Table, condition: object) -> int:

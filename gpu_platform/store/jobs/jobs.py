@@ -25,7 +25,7 @@ from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
 from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
-from gpu_platform.store.jobs.owners import no_such_job
+from gpu_platform.store.jobs.owners import missing, no_such_job
 from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, read_index
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
@@ -142,7 +142,7 @@ def get_job(session: Session, job_id: str) -> Job:
     """
     row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
     if row is None:
-        raise no_such_job(job_id)
+        raise missing(session, job_id, no_such_job(job_id))
     [found] = _jobs_with_reasons(session, [row])
     if found.state.holds_gpus and found.placement is not None:
         at = saved_at(session, found.placement.hosts).get(AttemptKey(job_id=job_id, attempt=found.attempt))
@@ -272,7 +272,7 @@ def lock_job(session: Session, job_id: str) -> JobRecord:
     """The job's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
     row = read_record(session, JobRecord, _LOCK_JOB, {"job_id": job_id})
     if row is None:
-        raise no_such_job(job_id)
+        raise missing(session, job_id, no_such_job(job_id))
     return row
 
 
@@ -281,7 +281,7 @@ def lock_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord
     rows = {row.id: row for row in read_records(session, JobRecord, _LOCK_JOBS, {"job_ids": list(job_ids)})}
     for job_id in job_ids:
         if job_id not in rows:
-            raise no_such_job(job_id)
+            raise missing(session, job_id, no_such_job(job_id))
     return rows
 
 

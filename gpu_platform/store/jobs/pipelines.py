@@ -33,6 +33,7 @@ from gpu_platform.store.jobs.arrays import pending_arrays
 from gpu_platform.store.jobs.awaited import states_of
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.jobs import get_job
+from gpu_platform.store.jobs.owners import missing
 from gpu_platform.store.jobs.pipeline_steps import submit_step
 from gpu_platform.store.models import job, pipeline, pipeline_job
 
@@ -256,7 +257,7 @@ def _one(session: Session, pipeline_id: str, *, lock: bool = False) -> Row[Any]:
     query = _ONE.with_for_update() if lock else _ONE
     row = session.execute(query, {"id": pipeline_id}).one_or_none()
     if row is None:
-        raise no_such_pipeline(pipeline_id)
+        raise missing(session, pipeline_id, no_such_pipeline(pipeline_id))
     return row
 
 
