@@ -70,7 +70,7 @@ bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TR
 	@$(VENV_PYTHON) -m tests.benchmarks.bench_packing
 
 # One version of each package for every Python that pyproject.toml allows.
-COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
+COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples --extra tracing \
 	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --no-header --custom-compile-command "make lock"
 lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade renews all)

@@ -17,6 +17,8 @@ from typing import Any
 import structlog
 from prometheus_client import Histogram, Info, start_http_server
 
+from gpu_platform.tracing import current_trace_id
+
 REQUEST_SECONDS = Histogram(
     "gpu_platform_request_seconds",
     "Time until the answer's head was sent, by route",
@@ -34,6 +36,7 @@ def configure_logging(process: str, *, cluster: str, level: str = "INFO", json: 
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
+        _traced,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -97,6 +100,13 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
     """Serve ``/metrics`` of this process from a daemon thread. Returns the port (``port`` 0: any free one)."""
     server, _ = start_http_server(port, addr=host)
     return server.server_address[1]
+
+
+def _traced(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Name the trace that a line belongs to, if there is one."""
+    if (trace_id := current_trace_id()) is not None:
+        event["trace_id"] = trace_id
+    return event
 
 
 def _named(process: str, cluster: str) -> structlog.typing.Processor:

@@ -31,6 +31,7 @@ from gpu_platform.service_settings import JobDefaults as JobDefaults
 from gpu_platform.service_settings import RateLimit as RateLimit
 from gpu_platform.service_settings import RateLimitSettings as RateLimitSettings
 from gpu_platform.service_settings import ServiceSettings
+from gpu_platform.tracing import TracingSettings
 
 
 class _Section(BaseModel):
@@ -346,6 +347,7 @@ class Settings(BaseSettings):
     """DEBUG, INFO, WARNING or ERROR."""
     cluster: ClusterSettings = ClusterSettings()
     tls: TlsSettings = TlsSettings()
+    tracing: TracingSettings = TracingSettings()
     temporal: TemporalSettings = TemporalSettings()
     access: AccessSettings = AccessSettings()
     service: ServiceSettings = ServiceSettings()

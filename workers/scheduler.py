@@ -19,6 +19,7 @@ from gpu_platform.observability import configure_logging, measure_for, serve_met
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.tracing import start_tracing
 from workers.process import connect, run_process, run_worker
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
@@ -53,6 +54,7 @@ async def main() -> None:
     """Run the scheduler worker until it is told to stop."""
     settings = Settings()
     configure_logging("scheduler", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
+    start_tracing("scheduler", settings.tracing)
     keep_private(settings.state_dir)
     if settings.scheduler.metrics_port is not None:
         measure_for(settings.cluster.name)

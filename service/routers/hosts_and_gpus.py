@@ -17,6 +17,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.lease import Heartbeat, HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.protocol import check_host
 from gpu_platform.domain.states import GpuState
 from gpu_platform.identity import names
 from gpu_platform.store import events
@@ -142,6 +143,7 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
 
     def write() -> bytes:
         context.revoked.check(f"{names.NODE}/{name}", peer_of(request.scope))
+        check_host(name, report.protocol)
         incoming.check_agent_url(context.store, report, source, tls=tls)
         answer = reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
         cluster = context.settings.cluster.name

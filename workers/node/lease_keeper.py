@@ -21,7 +21,7 @@ import structlog
 from pydantic import ValidationError
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import (
     REPORTS_PER_LEASE,
     Heartbeat,
@@ -30,6 +30,7 @@ from gpu_platform.domain.hosts.lease import (
     ReportedFacts,
 )
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes, answer_within_s
+from gpu_platform.domain.hosts.protocol import check_control_plane
 from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
@@ -214,8 +215,21 @@ class LeaseKeeper:
             log.debug("lease.no_answer", error=repr(error))
             self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError) or _has_too_much(error)
             return None
+        if not self._understands(answer):
+            return None
         self._apply_answer(answer, sent_at, lease_s)
         return answer
+
+    def _understands(self, answer: LeaseAnswer) -> bool:
+        """False if the control plane is too old for this release. Says so in the log, once."""
+        try:
+            check_control_plane(self._urls[0], answer.protocol)
+        except InvalidRequest as error:
+            if error.message != self._refused:
+                self._refused = error.message
+                log.error("lease.control_plane_too_old", error=error.message)
+            return False
+        return True
 
     async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
         if not self._facts.must_be_full(report):

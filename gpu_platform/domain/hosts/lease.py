@@ -72,6 +72,8 @@ class Heartbeat(BaseModel):
     """
 
     name: HostName
+    protocol: SmallCount = 0
+    """The version of the protocol that the node worker speaks: ``protocol.PROTOCOL`` of its release."""
     facts: FactsHash = ""
     """The hash of the host's facts: see :func:`facts_hash`. Empty: a node worker of an older release."""
     attempts: list[ReportedAttempt] = Field(default=[], max_length=MAX_ATTEMPTS)
@@ -193,6 +195,8 @@ class LeaseAnswer(BaseModel):
     """The leader's answer to a host's report. ``ttl_s`` is the length of the lease in seconds."""
 
     ttl_s: float
+    protocol: int = 0
+    """The version of the protocol that the control plane speaks."""
     draining: bool = False
     """The host is being drained: it asks what runs there for a checkpoint, once."""
     kill: list[AttemptKey] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, Program, RankSpec
 from gpu_platform.hosts.system.ports import PORTS_OF_AN_ATTEMPT
+from gpu_platform.tracing import trace_headers
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """A job gets only these of the node worker's environment, which may hold credentials."""
@@ -50,6 +51,8 @@ def rank_environ(
         "GPU_PLATFORM_HOST": plan.host,
         "GPU_PLATFORM_GPUS": gpus,
         "GPU_PLATFORM_CHECKPOINT_DIR": str(checkpoint_dir),
+        # The names that OpenTelemetry's libraries read: a program that traces goes on with the trace of its job.
+        **{name.upper(): value for name, value in trace_headers().items()},
     }
     environ |= marker(home, plan.key)
     environ.pop("GPU_PLATFORM_GROUP", None)
