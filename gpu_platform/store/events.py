@@ -103,8 +103,8 @@ _READ_OF_GPU = (
     .order_by(event.c.seq.desc())
     .limit(bindparam("limit"))
 )
-_FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 _LAST = select(func.max(event.c.seq))
+_FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 
 
 def _event(row: Row[Any]) -> Event:
