@@ -1,6 +1,7 @@
 """What a scrape of each process costs, in a cluster of a hundred simulated hosts with jobs.
 
-Prometheus asks each process every 15 s. Budget: a scrape takes less than 100 ms (median), so less than 1 % of a core.
+``python -m tests.benchmarks.bench_metrics``. Prometheus asks each process every 15 s. Budget: a scrape costs less than
+100 ms of CPU, so less than 1 % of a core.
 """
 
 from __future__ import annotations
