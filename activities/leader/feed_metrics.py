@@ -7,7 +7,7 @@ work of that moment is not measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from activities.leader.metrics import (
@@ -52,9 +52,9 @@ class FeedMetrics:
         if count is not None:
             count(self, event)
 
-    def checkpoint_saved(self, job_id: str, written_at: datetime) -> None:
-        """A running attempt of the job has a newer complete checkpoint."""
-        self._saved_at[job_id] = written_at
+    def checkpoint_saved(self, job_id: str, written_at: float) -> None:
+        """A running attempt of the job has a newer complete checkpoint. ``written_at``: Unix seconds."""
+        self._saved_at[job_id] = datetime.fromtimestamp(written_at, UTC)
 
     def _submitted(self, event: Event) -> None:
         JOBS_SUBMITTED.labels(kind=_kind(event)).inc()

@@ -131,11 +131,11 @@ _READ_OF_GPU = (
     .order_by(event.c.seq.desc())
     .limit(bindparam("limit"))
 )
-_FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 _LAST = select(func.max(event.c.seq))
 _CUT = select(event_cut.c.seq)
 _OLDEST = select(event.c.seq, event.c.at).order_by(event.c.seq).limit(bindparam("limit"))
 _REMOVE = delete(event).where(event.c.seq <= bindparam("last"))
+_FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 
 
 def _event(row: Row[Any]) -> Event:

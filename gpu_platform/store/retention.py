@@ -2,8 +2,8 @@
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
 of jobs that have ended and for which no job waits, keys of arrays and pipelines that have ended, firings of
-schedules, and the identities of faults (:func:`prune`); usage of jobs that are in the archive (:func:`prune_usage`). Jobs themselves:
-``archiving.py``; events: ``events.py``.
+schedules, and the identities of faults (:func:`prune`); usage of jobs that are in the archive (:func:`prune_usage`).
+Jobs themselves: ``archiving.py``; events: ``events.py``.
 """
 
 from __future__ import annotations
