@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from service.cli import session, simulate, up
 from service.cli.access import keys, login, secrets, tokens
-from service.cli.cluster import audit, fleet, hosts, identity, inject, queue, remediation, status, usage
+from service.cli.cluster import audit, fleet, hosts, identity, inject, metrics, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs, pipelines, schedules
 from service.cli.simulating import machines
@@ -47,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _jobs = (submit, jobs, pipelines, schedules, exec_command)
-_cluster = (status, queue, usage, hosts, identity, remediation, audit)
+_cluster = (status, queue, usage, metrics, hosts, identity, remediation, audit)
 for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
     module.register(app)
 
