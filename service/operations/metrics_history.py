@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -71,7 +72,7 @@ async def of_job(context: ServiceContext, job_id: str, window_s: int) -> Metrics
     async def ask(host: str, spans: list[HeldGpu]) -> None:
         async with turns:
             try:
-                collected.add(host, await _ask(context, host, query.model_copy(update={"gpus": spans})))
+                await collected.ask(context, host, spans)
             except PlatformError as error:
                 collected.unmeasured[host] = error.message
 
@@ -86,7 +87,7 @@ async def _of_host(context: ServiceContext, host: str, uuids: Sequence[str], win
     query = _query(window_s, None)
     spans = [HeldGpu(gpu_uuid=uuid, since=query.since, until=query.until) for uuid in uuids]
     collected = _Collected(query)
-    collected.add(host, await _ask(context, host, query.model_copy(update={"gpus": spans})))
+    await collected.ask(context, host, spans)
     chosen = f"{{uuid=~{json.dumps('|'.join(uuids))}}}"
     return collected.history(len(uuids), _link(context, [metric + chosen for metric in _METRICS], window_s, None))
 
@@ -99,7 +100,7 @@ def _query(window_s: int, until: datetime | None) -> SampleQuery:
     return SampleQuery(since=max(0, end - length), until=end, point_s=point_length(length), gpus=[])
 
 
-async def _ask(context: ServiceContext, host: str, query: SampleQuery) -> HostSamples:
+async def _ask(context: ServiceContext, host: str, query: SampleQuery) -> httpx.Response:
     """Raises :class:`NotFound` if the host is not registered or keeps no samples, and :class:`HostUnavailable`."""
     try:
         answer = await context.node_workers.ask(host, "POST", "/samples", content=query.model_dump_json())
@@ -112,24 +113,32 @@ async def _ask(context: ServiceContext, host: str, query: SampleQuery) -> HostSa
         raise NotFound(f"host {host} keeps no samples: see node.metrics_retention_days there")
     if not answer.is_success:
         raise HostUnavailable(f"host {host} answered {answer.status_code} when asked for its samples", host=host)
-    return await run_in_threadpool(node_agents.parsed, _ANSWER, answer, host)
+    return answer
 
 
 class _Collected:
-    """The answers of hosts so far."""
+    """The answers of hosts so far. They may be large, so threads read them and add them up."""
 
     def __init__(self, query: SampleQuery) -> None:
         self._query = query
         self._tally = Tally(query)
         self._retention_days: list[int] = []
         self._hosts: list[str] = []
+        self._lock = threading.Lock()
         self.unmeasured: dict[str, str] = {}
         """Host -> why its samples are missing."""
 
-    def add(self, host: str, answer: HostSamples) -> None:
-        self._tally.add(answer.measured)
-        self._retention_days.append(answer.retention_days)
-        self._hosts.append(host)
+    async def ask(self, context: ServiceContext, host: str, spans: list[HeldGpu]) -> None:
+        """Ask one host. Raises as :func:`_ask` does."""
+        answer = await _ask(context, host, self._query.model_copy(update={"gpus": spans}))
+        await run_in_threadpool(self._add, host, answer)
+
+    def _add(self, host: str, answer: httpx.Response) -> None:
+        found = node_agents.parsed(_ANSWER, answer, host)
+        with self._lock:
+            self._tally.add(found.measured)
+            self._retention_days.append(found.retention_days)
+            self._hosts.append(host)
 
     def history(self, gpu_count: int, prometheus_url: str | None) -> MetricsHistory:
         history = MetricsHistory(

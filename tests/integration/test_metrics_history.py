@@ -56,9 +56,8 @@ class Measured:
 
     def write(self, host: str, gpu: int, percent: int, seconds_ago: Iterable[int]) -> None:
         uuid = uuid_of(host, gpu)
-        self.files[host].append(
-            [Sample(self.now_s - ago, uuid, percent, 1024 * percent, 60, 500) for ago in seconds_ago]
-        )
+        times = [self.now_s - ago for ago in seconds_ago]
+        self.files[host].append([Sample(time, uuid, percent, 1024 * percent, 60, 500) for time in times])
 
     def held(self, job_id: str, gpus: dict[str, list[int]], since_ago: float, until_ago: float | None) -> None:
         Cluster(self.store).queued(job_id)

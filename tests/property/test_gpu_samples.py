@@ -1,5 +1,7 @@
-"""Whatever samples hosts have written, the figures are those of a list in memory: any days and order, torn ends, several
-hosts, GPUs that were held for a part of the time."""
+"""Whatever samples hosts have written, the figures are those of a list in memory.
+
+Days in any order, torn ends, several hosts, and GPUs that were held for a part of the time.
+"""
 
 from __future__ import annotations
 

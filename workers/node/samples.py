@@ -96,7 +96,11 @@ def sample_route(files: SampleFiles | None) -> Route:
             raise InvalidRequest(str(error)) from error
         if files is None or not files.retention_days:
             raise NotFound("it keeps no samples: see node.metrics_retention_days")
-        found = await run_in_threadpool(lambda: files.read(query).model_dump_json())
-        return Response(found, media_type="application/json")
+        answer = await run_in_threadpool(_answer, files, query)
+        return Response(answer, media_type="application/json")
 
     return Route("/samples", samples, methods=["POST"])
+
+
+def _answer(files: SampleFiles, query: SampleQuery) -> str:
+    return files.read(query).model_dump_json()

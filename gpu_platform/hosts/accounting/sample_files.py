@@ -102,9 +102,8 @@ class SampleFiles:
                 values = found[name].astype(np.int64)
                 known = values != _UNKNOWN[name]
                 sums[name].add(values[known], points[known])
-        return HostSamples(
-            measured={name: one.value_counts() for name, one in sums.items()}, retention_days=self.retention_days
-        )
+        measured: dict[Measurement, ValueCounts] = {name: sums[name].value_counts() for name in MEASUREMENTS}
+        return HostSamples(measured=measured, retention_days=self.retention_days)
 
     def _read_day(self, day: int) -> bytes:
         try:
