@@ -108,12 +108,13 @@ async def test_a_gpu_a_host_and_the_rest_of_the_window(hosts: Measured) -> None:
 
 async def test_a_jobs_figures_are_those_of_its_gpus_while_it_held_them(hosts: Measured) -> None:
     for host, gpu, percent in (("a", 0, 10), ("a", 1, 90), ("b", 0, 30)):
-        hosts.write(host, gpu, percent, range(0, HOUR_S, SAMPLE_S))
+        hosts.write(host, gpu, percent, range(0, 1200, SAMPLE_S))
+        hosts.write(host, gpu, 100, range(1200, HOUR_S, SAMPLE_S))
     hosts.held(JOB, {"a": [0], "b": [0]}, since_ago=1207.0, until_ago=None)
     hosts.held("j-0000000000000b1", {"b": [1]}, since_ago=600.0, until_ago=None)
     async with AsyncClient(hosts.url) as client:
         job = await client.metrics.of_job(JOB)
-        # The samples that began before it held its GPUs are those of others.
+        # The sample that ended 1200 s ago began before it held its GPUs, so it is that of others, too.
         assert job.utilization_percent.count == pytest.approx(2 * 80, abs=4)
         assert (job.utilization_percent.mean, job.utilization_percent.max) == (20.0, 30)
         assert (job.gpus, job.hosts, job.unmeasured_hosts) == (2, ["a", "b"], {})
