@@ -58,6 +58,8 @@ _UNKNOWN: dict[Measurement, int] = {
     "temperature_c": -0x8000,
     "power_w": 0xFFFF,
 }
+_LOWEST = -300
+"""No measurement is below it (°C). The service takes no such value from a host."""
 _MAX_FILE_BYTES = 64 << 20
 """No more of a file is read: a day of 500 GPUs."""
 
@@ -100,7 +102,7 @@ class SampleFiles:
             found, points = wanted.of(_valid(self._read_day(day)))
             for name in MEASUREMENTS:
                 values = found[name].astype(np.int64)
-                known = values != _UNKNOWN[name]
+                known = (values != _UNKNOWN[name]) & (values >= _LOWEST)
                 sums[name].add(values[known], points[known])
         measured: dict[Measurement, ValueCounts] = {name: sums[name].value_counts() for name in MEASUREMENTS}
         return HostSamples(measured=measured, retention_days=self.retention_days)
@@ -190,7 +192,7 @@ def _packed(sample: Sample) -> bytes:
         _gpu_key(sample.gpu_uuid),
         _stored(sample.memory_used_mib, "memory_used_mib", 0, 0xFFFF_FFFE),
         _stored(sample.utilization_percent, "utilization_percent", 0, 0xFFFE),
-        _stored(sample.temperature_c, "temperature_c", -300, 0x7FFF),
+        _stored(sample.temperature_c, "temperature_c", _LOWEST, 0x7FFF),
         _stored(sample.power_w, "power_w", 0, 0xFFFE),
     )
     return body + _CHECKSUM.pack(~sum(_WORDS.unpack(body)) & 0xFFFF)
