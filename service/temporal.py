@@ -16,6 +16,7 @@ from activities.job_start import ArraySignal, JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
 from activities.temporal_tls import tls_of, versions_of
+from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.domain.contracts import array_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
@@ -56,6 +57,7 @@ def connect_lazily(settings: Settings) -> ClientProvider:
                 data_converter=converter_of(settings),
                 tls=tls_of(settings.temporal),
                 lazy=True,
+                interceptors=tracing_interceptors(),
             )
             seen = found
         return client

@@ -32,6 +32,7 @@ from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.tracing import start_tracing
 from workers.order_checks import OrderChecks
 from workers.process import connect, run_process, run_worker
 from workflows.array import ArrayWorkflow
@@ -153,7 +154,8 @@ def order_signing(settings: Settings, store: Store, executor: ThreadPoolExecutor
 async def main() -> None:
     """Run the control worker until it is told to stop."""
     settings = Settings()
-    configure_logging("control", level=settings.log_level, json=settings.log_json)
+    configure_logging("control", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
+    start_tracing("control", settings.tracing)
     keep_private(settings.state_dir)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)

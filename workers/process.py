@@ -20,8 +20,10 @@ from temporalio.worker import Worker
 from activities.payloads.converter import converter_of
 from activities.temporal_connection import keep_connected, renewable
 from activities.temporal_tls import tls_of
+from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.settings import Settings
+from gpu_platform.tracing import stop_tracing
 from workers.rpc_deadlines import RpcDeadlines
 
 log = structlog.get_logger()
@@ -52,7 +54,7 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 tls=tls_of(settings.temporal),
                 runtime=_runtime(),
                 lazy=lazy,
-                interceptors=[RpcDeadlines()],
+                interceptors=[*tracing_interceptors(), RpcDeadlines()],
             )
             return renewable(client)
         except RuntimeError as error:
@@ -84,6 +86,8 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
         except CannotStart as error:
             log.error("process.cannot_start", error=error.message)
             sys.exit(1)
+        finally:
+            await asyncio.to_thread(stop_tracing)
 
     # Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
     # often.

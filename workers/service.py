@@ -12,6 +12,7 @@ from gpu_platform.observability import configure_logging, get_logger
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.tracing import start_tracing
 from service.app import create_app
 from service.server import Server, check_address
 from workers.identity import ProcessIdentity, service_addresses
@@ -22,10 +23,11 @@ log = get_logger(__name__)
 def main() -> None:
     """Run the REST service until it is told to stop."""
     settings = Settings()
-    configure_logging("service", level=settings.log_level, json=settings.log_json)
+    configure_logging("service", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
     service = settings.service
     try:
+        start_tracing("service", settings.tracing)
         check_address(service.host, "service", tls=settings.tls.enabled, insecure=service.insecure_http)
         identity = asyncio.run(ProcessIdentity.begin(settings, names.SERVICE, service_addresses(settings)))
     except CannotStart as error:
