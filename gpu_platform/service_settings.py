@@ -127,7 +127,7 @@ class RateLimitSettings(_Section):
     requests: RateLimit | None = RateLimit(per_s=100.0, burst=1000)
     """All requests but the reports of hosts. Clients wait as long as the answer 429 says, and try again."""
     planning: RateLimit | None = RateLimit(per_s=5.0, burst=50)
-    """Dry runs, reasons and snapshots: each costs the service up to a second."""
+    """Dry runs, reasons and snapshots, which cost the service up to a second each; and metrics, which cost hosts."""
     at_once: Annotated[int, Field(ge=1)] | None = 256
     """Requests that last: streams of events, logs and commands, and those that wait for the end of a job. Each holds a
     connection."""
@@ -157,3 +157,6 @@ class ServiceSettings(_Section):
     the audit log and the limit of bad tokens. The header of anybody else is ignored."""
     rate_limits: RateLimitSettings = RateLimitSettings()
     """How often one caller may ask."""
+    prometheus_url: str | None = None
+    """Base address of a Prometheus that scrapes the node workers, for links in the answers about metrics, e.g.
+    ``http://prometheus:9090``."""

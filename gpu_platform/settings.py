@@ -233,6 +233,9 @@ class NodeSettings(JailSettings, _Section):
     ``remediation.power_command``. Simulated hosts simulate it."""
     gpu_history_days: Annotated[int, Field(ge=1)] = 90
     """How long the host keeps the faults of its GPUs; older ones are removed when the node worker starts."""
+    metrics_retention_days: Annotated[int, Field(ge=0)] | None = 30
+    """How long the host keeps samples of its GPUs for ``gpu-platform metrics``, 0.12 MB a day for each GPU. 0 or None:
+    it keeps none. Hosts of a fleet keep none."""
     fault_policy: str = "platform"
     """The fault policy: ``platform``, ``vendor``, or the path of a YAML file."""
     accounting_interval_s: Annotated[float, Field(gt=0)] = 2.0

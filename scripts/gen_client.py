@@ -27,7 +27,7 @@ REPLACED = [
     (r"^import asyncio\n", ""),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\bAsyncIterator\b", "Iterator"),
-    (r"\bAsync(Client|Schedules|Pipelines)\b", r"\1"),
+    (r"\bAsync(Client|Schedules|Pipelines|Metrics)\b", r"\1"),
     (r"\bclient\.aio", "client.sync"),
     (r"\baconnect_sse\b", "connect_sse"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),

@@ -51,6 +51,7 @@ from service.routers import (
     hosts_and_gpus,
     identity,
     jobs,
+    metrics_history,
     pipelines,
     queue,
     remediation,
@@ -160,7 +161,7 @@ def _routes() -> list[BaseRoute]:
     """All routes. They are made once: it takes most of the time in which an application is made."""
     every = APIRouter(responses=problems.RESPONSES)
     of_machines = (hosts_and_gpus, identity, remediation)
-    of_people = (usage, access, audit, secrets, temporal_router)
+    of_people = (usage, metrics_history, access, audit, secrets, temporal_router)
     # Routes are tried in their order, and most requests of a large cluster are heartbeats.
     every.include_router(hosts_and_gpus.node_reports)
     of_jobs = (checkpoints, jobs, arrays, schedules, pipelines, streams, exec_router)

@@ -15,6 +15,7 @@ from httpx_sse import ServerSentEvent, aconnect_sse
 from pydantic import BaseModel
 
 from gpu_platform.client import calls
+from gpu_platform.client.aio_metrics import AsyncMetrics
 from gpu_platform.client.aio_pipelines import AsyncPipelines
 from gpu_platform.client.aio_schedules import AsyncSchedules
 from gpu_platform.client.calls import Call
@@ -79,6 +80,7 @@ class AsyncClient:
         self._http = httpx.AsyncClient(**self._connection.http_options() | http_options)
         self.schedules = AsyncSchedules(self)
         self.pipelines = AsyncPipelines(self)
+        self.metrics = AsyncMetrics(self)
 
     @property
     def base_url(self) -> str:

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from gpu_platform.client import calls
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import Connection, may_repeat, retry_after_s, retry_delays
+from gpu_platform.client.sync_metrics import Metrics
 from gpu_platform.client.sync_pipelines import Pipelines
 from gpu_platform.client.sync_schedules import Schedules
 from gpu_platform.client.wire import (
@@ -81,6 +82,7 @@ class Client:
         self._http = httpx.Client(**self._connection.http_options() | http_options)
         self.schedules = Schedules(self)
         self.pipelines = Pipelines(self)
+        self.metrics = Metrics(self)
 
     @property
     def base_url(self) -> str:

@@ -64,6 +64,7 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/jobs/{job_id}/reason": READ_JOB,
     "GET /v1/jobs/{job_id}/events": READ_JOB,
     "GET /v1/jobs/{job_id}/usage": READ_JOB,
+    "GET /v1/jobs/{job_id}/metrics": READ_JOB,
     "GET /v1/jobs/{job_id}/checkpoints": READ_JOB,
     "GET /v1/jobs/{job_id}/logs": READ_OUTPUT,
     "POST /v1/jobs/{job_id}/cancel": STOP_JOB,
@@ -114,6 +115,7 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets": Rule(Permission.SECRETS_RECEIVE, reach=Reach.ATTEMPT),
     "POST /v1/hosts/{name}/enroll": Rule(Permission.HOSTS_OPERATE, Role.ADMIN, Reach.CLUSTER),
     "DELETE /v1/hosts/{name}/identity": OPERATE,
+    "GET /v1/hosts/{name}/metrics": SEE_CLUSTER,
     # A machine without a certificate asks for the first one, and its join token is checked there.
     "GET /v1/identity/authorities": PUBLIC,
     "POST /v1/identity/enroll": PUBLIC,
@@ -122,6 +124,7 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/gpus/{gpu_id}": SEE_HOSTS,
     "GET /v1/gpus/{gpu_id}/health": SEE_HOSTS,
     "GET /v1/gpus/{gpu_id}/events": SEE_CLUSTER,
+    "GET /v1/gpus/{gpu_id}/metrics": SEE_CLUSTER,
     "GET /v1/gpus/{gpu_id}/remediation": SEE_CLUSTER,
     "GET /v1/gpus/{gpu_id}/service-case": SEE_CLUSTER,
     "POST /v1/gpus/{gpu_id}/drain": OPERATE,

@@ -11,7 +11,20 @@ from typer.core import TyperGroup
 
 from service.cli import session, simulate, up
 from service.cli.access import keys, login, secrets, tokens
-from service.cli.cluster import alerts, audit, fleet, hosts, identity, inject, queue, remediation, report, status, usage
+from service.cli.cluster import (
+    alerts,
+    audit,
+    fleet,
+    hosts,
+    identity,
+    inject,
+    metrics,
+    queue,
+    remediation,
+    report,
+    status,
+    usage,
+)
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs, pipelines, schedules
 from service.cli.simulating import machines
@@ -47,7 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _jobs = (submit, jobs, pipelines, schedules, exec_command)
-_cluster = (status, queue, usage, report, hosts, identity, remediation, audit, alerts)
+_cluster = (status, queue, usage, metrics, report, hosts, identity, remediation, audit, alerts)
 for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
     module.register(app)
 

@@ -60,7 +60,7 @@ class RateLimits:
         taken = limit.limit(f"{kind} {caller}")
         if taken.limited:
             rate = limit.quota.fill_rate
-            what = "dry runs, reasons and snapshots" if kind == "planning" else "requests"
+            what = "dry runs, reasons, snapshots and metrics" if kind == "planning" else "requests"
             raise TooManyRequests(
                 f"too many {what} from {caller}: at most {rate:g} a second, after the first {limit.quota.burst}; "
                 "wait as long as Retry-After says",

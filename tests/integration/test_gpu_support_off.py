@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -55,6 +55,8 @@ async def test_jobs_run_and_nothing_of_nvidia_is_touched(cluster: LocalCluster, 
         assert (tmp_path / "out").read_text() == "devices=<> cuda=<>\n"
         with pytest.raises(InvalidRequest, match="the cluster has no such GPU, only hosts without GPUs"):
             await client.submit(spec.model_copy(update={"gpus": ResourceRequest(gpus_per_host=1)}))
+        with pytest.raises(NotFound, match="host box keeps no samples"):
+            await client.metrics.of_host("box")
         assert cluster.nodes["box"].restarts == 0
 
 

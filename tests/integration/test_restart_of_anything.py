@@ -224,3 +224,12 @@ def _leader(cluster: LocalCluster) -> ChildProcess | None:
                 if newest is None or epoch > newest[0]:
                     newest = (epoch, child)
     return newest[1] if newest else None
+
+
+async def test_hosts_have_samples_of_the_time_before_and_after(client: AsyncClient) -> None:
+    async def measured() -> bool:
+        found = await client.metrics.of_host("a")
+        assert found.retention_days == 30
+        return found.gpus == 8 and found.power_w.count >= 8
+
+    await eventually(measured, "samples of all GPUs", within_s=60)

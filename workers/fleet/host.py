@@ -41,6 +41,7 @@ from workers.node.members import MemberLists
 from workers.node.nvml_watch import open_gpus
 from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
+from workers.node.samples import sample_route
 
 log = structlog.get_logger()
 
@@ -135,7 +136,7 @@ class FleetHost:
             FleetVotes(self.name, shared.ballots),
         )
         lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
-        routes = [*reading_routes(health, accountant), votes_route(lease.votes)]
+        routes = [*reading_routes(health, accountant), sample_route(None), votes_route(lease.votes)]
         self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
 
         async def reboot(of_boot: str | None) -> None:

@@ -73,6 +73,7 @@ from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusa
 from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
+from workers.node.samples import sample_keeper, sample_route
 from workers.node.secrets import ServiceSecrets
 from workers.process import connect, observe, run_worker
 
@@ -320,6 +321,7 @@ async def main() -> None:
     health = health_monitor(settings, nvml, inventory, home, policy, lambda fault: faults.report(fault))
     accountant = Accountant(home)
     health.observe_with(accountant)
+    samples = sample_keeper(health, home, node)
     fitness = GpuFitness(
         nvml,
         inventory,
@@ -342,7 +344,7 @@ async def main() -> None:
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
     sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
-    routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
+    routes = [*reading_routes(health, accountant), sample_route(samples.files), votes_route(lambda: lease.votes())]
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
@@ -362,9 +364,11 @@ async def main() -> None:
         health.start()
     try:
         async with asyncio.TaskGroup() as group:
-            works = [part.run() for part in (http, faults, lease, watch, reboot)]
-            works += [identity.keep(), attempts.run(agent), sweep_checkpoints(agent)]
+            works = [part.run() for part in (http, faults, lease, watch, reboot, samples)]
             works += [
+                identity.keep(),
+                attempts.run(agent),
+                sweep_checkpoints(agent),
                 sweep_old(retentions(settings, home, agent)),
                 run_activities(settings, agent, faults, health, reboot),
             ]

@@ -5,6 +5,7 @@
     <state_dir>/nodes/<host>/
         nvml/                           control directory of the simulated GPUs
         gpu-history.jsonl               faults of this host's GPUs
+        samples/                        what its GPUs did: see ``accounting/sample_files.py``
         jobs/<job>/<attempt>/
             plan.json prepared.json     the host's part of the attempt
             closed                      stopped: nothing may start here any more
@@ -31,6 +32,11 @@ def node_dir(state_dir: Path, host: str) -> Path:
 def control_dir(node_dir: Path) -> Path:
     """The directory through which other processes inject faults into simulated GPUs; see ``fault_injection``."""
     return node_dir / "nvml"
+
+
+def samples_dir(home: Path) -> Path:
+    """The directory of the samples of this host's GPUs."""
+    return home / "samples"
 
 
 def attempt_dir(home: Path, key: AttemptKey) -> Path:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, exists, literal, select
 from sqlalchemy.orm import Session
@@ -29,6 +30,22 @@ def users(session: Session, gpu_uuid: str) -> list[AttemptKey]:
 def held_attempts(session: Session, host: str | None = None) -> list[AttemptKey]:
     """The attempts that hold GPUs, on ``host`` or anywhere."""
     return _keys(session, allocation.c.host == host if host is not None else literal(True))
+
+
+class Holding(NamedTuple):
+    """A GPU, or a share of it, that an attempt holds or has held."""
+
+    host: str
+    gpu_uuid: str
+    since: datetime
+    until: datetime | None
+    """None: it is held now."""
+
+
+@reading
+def holdings(session: Session, job_id: str) -> list[Holding]:
+    """All GPUs that the attempts of a job have held, by host and time."""
+    return [Holding(*row) for row in session.execute(_HOLDINGS, {"job_id": job_id})]
 
 
 @reading
@@ -102,6 +119,11 @@ _PARKED = (
         reservation.c.parked,
     )
     .correlate(allocation)
+)
+_HOLDINGS = (
+    select(allocation.c.host, allocation.c.gpu_uuid, allocation.c.reserved_at, allocation.c.released_at)
+    .where(allocation.c.job_id == bindparam("job_id"), allocation.c.gpu_uuid.is_not(None))
+    .order_by(allocation.c.host, allocation.c.reserved_at, allocation.c.gpu_uuid)
 )
 _HELD = select(literal(1)).where(THIS_RESERVATION, reservation.c.released_at.is_(None))
 _LOCK_HELD = _HELD.with_for_update(read=True)

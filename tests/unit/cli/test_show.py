@@ -10,19 +10,20 @@ from rich.console import Console
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Host
+from gpu_platform.domain.hosts.samples import Figures, MetricsHistory, Point
 from gpu_platform.domain.jobs.job import Job, QueueEntry
 from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from service.cli.show import show_job, show_waiting, tables
+from service.cli.show import show_job, show_metrics, show_waiting, tables
 from tests.store_cluster import NOW, placement
 from workers.local import demo
 
 
-def shown(thing: Any) -> str:
-    console = Console(width=200, highlight=False)
+def shown(thing: Any, width: int = 200) -> str:
+    console = Console(width=width, highlight=False)
     with console.capture() as captured:
         console.print(thing)
     return captured.get()
@@ -198,3 +199,22 @@ def test_elements_that_wait_side_by_side_have_one_row() -> None:
 def test_a_job_whose_hosts_set_it_up_says_that_it_waits_for_that() -> None:
     job = Job(id="j-1", spec=JobSpec(command=["true"]), state=JobState.ALLOCATED, created_at=NOW)
     assert "memory of its GPUs that another job used is overwritten first" in shown(show_job.job_details(job, []))
+
+
+def test_bars_fit_into_the_terminal_and_gaps_stay_gaps() -> None:
+    means = [None] * 60 + [0.0] * 30 + [100.0] * 30
+    points = [Point(at=NOW, mean=mean, max=None if mean is None else int(mean)) for mean in means]
+    figures = Figures(count=60, mean=50.0, p50=0, p90=100, p99=100, max=100, points=points)
+    found = MetricsHistory(
+        since=NOW - timedelta(hours=1), until=NOW, point_s=30, gpus=1, hosts=["a"], utilization_percent=figures
+    )
+    for width, columns in ((200, 120), (70, 45)):
+        lines = shown(show_metrics.history("a:0", found), width).splitlines()
+        assert max(map(len, lines[1:])) <= width
+        [bars] = [line for line in lines if "▁" in line]
+        for bar in "▁█":
+            assert abs(bars.count(bar) - columns / 4) <= 1
+        assert abs(bars.index("▁") - len("utilisation  ") - columns / 2) <= 1
+        assert bars.rstrip().endswith("0 to 100 %")
+    one = Figures(count=1, mean=0.0, p50=0, p90=0, p99=0, max=0, points=[Point(at=NOW, mean=0.0, max=0)])
+    assert "▁" in shown(show_metrics.history("a:0", found.model_copy(update={"power_w": one})))
