@@ -16,6 +16,8 @@ from typing import Any
 import structlog
 from prometheus_client import Histogram, start_http_server
 
+from gpu_platform.domain.errors import CannotStart
+
 REQUEST_SECONDS = Histogram(
     "gpu_platform_request_seconds",
     "Time until the answer's head was sent, by route",
@@ -85,8 +87,16 @@ def bound(**context: Any) -> Iterator[None]:
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
-    """Serve ``/metrics`` of this process from a daemon thread. Returns the port (``port`` 0: any free one)."""
-    server, _ = start_http_server(port, addr=host)
+    """Serve ``/metrics`` of this process from a daemon thread. Returns the port (``port`` 0: any free one).
+
+    Raises :class:`CannotStart` if the port is in use, or the address is not of this machine.
+    """
+    try:
+        server, _ = start_http_server(port, addr=host)
+    except OSError as error:
+        raise CannotStart(
+            f"metrics cannot be served at {host}:{port} ({error.strerror}): set another metrics_port, or service.host"
+        ) from error
     return server.server_address[1]
 
 

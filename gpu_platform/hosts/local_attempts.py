@@ -165,18 +165,8 @@ class LocalAttempts:
                 rank.rmdir()
 
     def check_room(self, reserve_mib: int | None) -> None:
-        """Raise :class:`HostUnavailable` unless the disk of the records has room beyond the reserve.
-
-        What runs already still writes its records then, and its end is known. None: 5 % of the disk, 1 GiB at most.
-        """
-        disk = os.statvfs(self.home)
-        size, free = disk.f_frsize * disk.f_blocks, disk.f_frsize * disk.f_bavail
-        reserve = min(size // 20, 1 << 30) if reserve_mib is None else reserve_mib << 20
-        if free < reserve:
-            raise HostUnavailable(
-                f"{self.host} starts nothing new: {self.home} has {free >> 20} MiB left, and {reserve >> 20} MiB are "
-                "kept for records of what runs (node.disk_reserve_mib); make room there"
-            )
+        """See :func:`check_room`."""
+        check_room(self.home, self.host, reserve_mib)
 
     def remove_secrets(self, plan: HostPlan) -> None:
         """Empty the records of an attempt that has ended and still hold its environment: the orders of ranks whose
@@ -200,3 +190,18 @@ class LocalAttempts:
             raise HostUnavailable(
                 f"{self.host} cannot write its records in {self.home}: {error.strerror}; make room there"
             ) from error
+
+
+def check_room(home: Path, host: str, reserve_mib: int | None) -> None:
+    """Raise :class:`HostUnavailable` unless the disk of the host's records has room beyond the reserve.
+
+    What runs already still writes its records then, and its end is known. None: 5 % of the disk, 1 GiB at most.
+    """
+    disk = os.statvfs(home)
+    size, free = disk.f_frsize * disk.f_blocks, disk.f_frsize * disk.f_bavail
+    reserve = min(size // 20, 1 << 30) if reserve_mib is None else reserve_mib << 20
+    if free < reserve:
+        raise HostUnavailable(
+            f"{host} starts nothing new: {home} has {free >> 20} MiB left, and {reserve >> 20} MiB are "
+            "kept for records of what runs (node.disk_reserve_mib); make room there"
+        )

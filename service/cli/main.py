@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import session, simulate, up
+from service.cli import doctor, session, simulate, up
 from service.cli.access import keys, login, secrets, tokens
 from service.cli.cluster import audit, fleet, hosts, identity, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
@@ -48,7 +48,7 @@ app = typer.Typer(
 )
 _jobs = (submit, jobs, pipelines, schedules, exec_command)
 _cluster = (status, queue, usage, hosts, identity, remediation, audit)
-for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
+for module in (up, doctor, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
     module.register(app)
 
 

@@ -24,8 +24,10 @@ SECONDS = 30.0
 
 
 MIGRATE = (
-    "import sys, gpu_platform; from gpu_platform.store import Store; Store(sys.argv[1]).migrate(); "
-    "print(gpu_platform.__file__)"
+    "import inspect, sys, gpu_platform; from gpu_platform.store import Store; store = Store(sys.argv[1]); "
+    # Releases before this setting accept a newer schema always.
+    "accepts = 'accept_newer' in inspect.signature(store.migrate).parameters; "
+    "store.migrate(**({'accept_newer': True} if accepts else {})); print(gpu_platform.__file__)"
 )
 
 
@@ -39,7 +41,7 @@ def old_release(tmp_path: Path) -> dict[str, str]:
     directory.mkdir()
     archive = subprocess.run(["git", "-C", ROOT, "archive", name], capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", directory], input=archive, check=True)
-    environment = {"PYTHONPATH": str(directory), "PYTHONSAFEPATH": "1"}
+    environment = {"PYTHONPATH": str(directory), "PYTHONSAFEPATH": "1", "GPU_PLATFORM_NEWER_SCHEMA": "accept"}
     _check(name, directory, environment, f"sqlite:///{tmp_path / 'newer.db'}")
     return environment
 

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import CannotStart, PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
@@ -139,11 +139,17 @@ class NodeHttp:
     ) -> None:
         """``contexts``: this host's certificate. None: plain HTTP. ``revoked``: see :func:`node_app`.
 
-        Raises :class:`CannotStart` if the address is not for plain HTTP.
+        Raises :class:`CannotStart` if the address is not for plain HTTP, not of this machine, or in use.
         """
         check_address(node.address, "node", tls=contexts is not None, insecure=node.insecure_http)
         tls = tls or TlsSettings()
-        self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
+        try:
+            self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
+        except OSError as error:
+            raise CannotStart(
+                f"the node worker cannot listen on {node.address}:{node.agent_port} ({error.strerror}): set "
+                "node.address and node.agent_port, or end what uses the port"
+            ) from error
         # asyncio sets it only on sockets that it made itself. Without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         token = secrets.token_hex(24) if contexts is None else None

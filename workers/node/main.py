@@ -58,6 +58,7 @@ from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
@@ -72,6 +73,7 @@ from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
 from workers.node.secrets import ServiceSecrets
 from workers.process import connect, run_worker
+from workers.starting import settings_of
 
 log = structlog.get_logger()
 
@@ -301,7 +303,7 @@ def retentions(settings: Settings, home: Path, agent: HostAgent) -> list[LogRete
 
 async def main() -> None:
     """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
-    settings = Settings()
+    settings = read_settings()
     node = settings.node
     configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
     home = node_dir(settings.state_dir.resolve(), node.name)
@@ -372,7 +374,7 @@ async def main() -> None:
 
 async def main_with_restarts() -> None:
     """Run :func:`main`. If the node worker must restart, the process executes its program again and keeps its pid."""
-    keep_private(Settings().state_dir, make=True)
+    keep_private(settings_of("node").state_dir, make=True)
     try:
         await main()
     except* RestartRequired as group:
