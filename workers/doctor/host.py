@@ -87,8 +87,9 @@ def _cgroups(part: Part, settings: Settings) -> Iterator[Result]:
     if found.unified is None and not found.v1:
         yield part.failed("cgroups", "no cgroup file system is mounted", "boot with systemd.unified_cgroup_hierarchy=1")
         return
-    at = f"v2 at {found.unified} ({', '.join(found.v2)})" if found.unified is not None else "v1 only"
-    yield part.ok("cgroups", at + (f", v1: {', '.join(found.v1)}" if found.v1 else ""))
+    trees = [] if found.unified is None else [f"v2 at {found.unified}: {', '.join(found.v2) or 'no controller'}"]
+    trees += [f"v1: {', '.join(found.v1)}"] if found.v1 else []
+    yield part.ok("cgroups", "; ".join(trees))
     if os.geteuid() != 0:
         yield part.skipped("device programs", "only root may load them: run this command as root")
     elif found.unified is not None and device_filter.has_bpf():
