@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
@@ -16,11 +17,17 @@ from workers.database import open_store
 from workers.identity import ProcessIdentity, service_addresses
 from workers.starting import exit_if_impossible, settings_of
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as of a shell."""
+
 
 def main() -> None:
     """Run the REST service until it is told to stop."""
-    with exit_if_impossible():
-        server_of(settings_of("service")).run()
+    try:
+        with exit_if_impossible():
+            server_of(settings_of("service")).run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 def server_of(settings: Settings) -> Server:
