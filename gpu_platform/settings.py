@@ -21,9 +21,9 @@ from pydantic_settings import (
 )
 
 from gpu_platform.access_settings import AccessSettings
+from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
-from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.jail_settings import JailSettings
 from gpu_platform.network_settings import NetworkSettings
@@ -34,6 +34,7 @@ from gpu_platform.service_settings import ServiceSettings
 from gpu_platform.setting_types import ApiUrl, LogLevel
 from gpu_platform.temporal_settings import GatewaySettings as GatewaySettings
 from gpu_platform.temporal_settings import TemporalSettings as TemporalSettings
+from gpu_platform.tracing import TracingSettings
 
 
 class _Section(BaseModel):
@@ -307,7 +308,7 @@ class Settings(BaseSettings):
     api_url: ApiUrl = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
     api_urls: list[ApiUrl] = []
-    """More services: a node worker that does not reach one service reports to the next."""
+    """More services: a node worker that does not reach one service reports to the next, and a client asks the next."""
     lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
     """Length of a host's lease. A host that has not reported for this time is suspected, and LOST 0.3 leases later.
     Lower it only while every host reports: a host that is cut off still uses the lease that it got."""
@@ -319,7 +320,9 @@ class Settings(BaseSettings):
     """Log one JSON object for each line; false: text for people."""
     log_level: LogLevel = "INFO"
     """Less important lines are not logged."""
+    cluster: ClusterSettings = ClusterSettings()
     tls: TlsSettings = TlsSettings()
+    tracing: TracingSettings = TracingSettings()
     temporal: TemporalSettings = TemporalSettings()
     access: AccessSettings = AccessSettings()
     service: ServiceSettings = ServiceSettings()
@@ -329,13 +332,12 @@ class Settings(BaseSettings):
     node: NodeSettings = Field(default_factory=NodeSettings)
 
     @model_validator(mode="after")
-    def _kinds_have_known_levels(self) -> Self:
+    def _default_priorities_are_known_levels(self) -> Self:
         known = self.access.priorities
-        for kind in WorkKind:
-            level = self.service.job_defaults.kinds.of(kind).priority
+        for name, level in self.service.job_defaults.levels().items():
             if isinstance(level, str) and level not in known:
                 raise ValueError(
-                    f"service.job_defaults.kinds.{kind}.priority is {level!r}, which is not in access.priorities: "
+                    f"service.job_defaults.{name} is {level!r}, which is not in access.priorities: "
                     f"write {', '.join(known)}, or a number"
                 )
         return self

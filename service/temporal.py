@@ -17,6 +17,7 @@ from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup
 from activities.payloads.converter import converter_of
 from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
 from activities.temporal_tls import tls_of, versions_of
+from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.domain.contracts import array_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
@@ -57,6 +58,7 @@ def connect_lazily(settings: Settings) -> ClientProvider:
                 data_converter=converter_of(settings),
                 tls=tls_of(settings.temporal),
                 lazy=True,
+                interceptors=tracing_interceptors(),
             )
             seen = found
         return client

@@ -31,6 +31,7 @@ from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.tracing import start_tracing
 from workers.database import open_store
 from workers.order_checks import OrderChecks
 from workers.process import connect, run_process, run_worker
@@ -154,7 +155,8 @@ def order_signing(settings: Settings, store: Store, executor: ThreadPoolExecutor
 async def main() -> None:
     """Run the control worker until it is told to stop."""
     settings = settings_of("control")
-    configure_logging("control", level=settings.log_level, json=settings.log_json)
+    configure_logging("control", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
+    start_tracing("control", settings.tracing)
     keep_private(settings.state_dir)
     store = await open_store(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:

@@ -21,7 +21,9 @@ from activities.payloads.converter import converter_of
 from activities.temporal_connection import keep_connected, renewable
 from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
 from activities.temporal_tls import tls_of
+from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.settings import Settings
+from gpu_platform.tracing import stop_tracing
 from workers.rpc_deadlines import RpcDeadlines
 from workers.starting import RETRY_S, Waiting, exit_if_impossible
 
@@ -53,7 +55,7 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 tls=tls_of(temporal),
                 runtime=_runtime(),
                 lazy=lazy,
-                interceptors=[RpcDeadlines()],
+                interceptors=[*tracing_interceptors(), RpcDeadlines()],
             )
             if not lazy:
                 await describe_namespace(client)
@@ -90,6 +92,8 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
                 await task
         except asyncio.CancelledError:
             log.info("process.stopped")
+        finally:
+            await asyncio.to_thread(stop_tracing)
 
     # Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
     # often.

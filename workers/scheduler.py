@@ -15,10 +15,11 @@ from temporalio.worker import Worker
 from activities.leader.leader import LeaderActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUEUE, SCHEDULER_WORKFLOW_ID
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.observability import configure_logging, serve_metrics
+from gpu_platform.observability import configure_logging, measure_for, serve_metrics
 from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
+from gpu_platform.tracing import start_tracing
 from workers.database import open_store
 from workers.process import connect, run_process, run_worker
 from workers.starting import RETRY_S, Waiting, settings_of
@@ -51,6 +52,7 @@ async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
                 id=SCHEDULER_WORKFLOW_ID,
                 task_queue=CONTROL_TASK_QUEUE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=f"the scheduler of {settings.cluster.name}",
             )
         except RPCError as error:
             waiting.still(f"{error.status.name}: {error.message}")
@@ -63,9 +65,11 @@ async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
 async def main() -> None:
     """Run the scheduler worker until it is told to stop."""
     settings = settings_of("scheduler")
-    configure_logging("scheduler", level=settings.log_level, json=settings.log_json)
+    configure_logging("scheduler", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
+    start_tracing("scheduler", settings.tracing)
     keep_private(settings.state_dir)
     if settings.scheduler.metrics_port is not None:
+        measure_for(settings.cluster.name)
         serve_metrics(settings.scheduler.metrics_port, settings.service.host)
     store = await open_store(settings)
     client = await connect(settings)

@@ -11,6 +11,7 @@ from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
+from gpu_platform.tracing import start_tracing
 from service.app import create_app
 from service.server import Server, check_address
 from workers.database import open_store
@@ -32,8 +33,9 @@ def main() -> None:
 
 def server_of(settings: Settings) -> Server:
     """The server, not started. Waits for a database that does not answer yet."""
-    configure_logging("service", level=settings.log_level, json=settings.log_json)
+    configure_logging("service", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
+    start_tracing("service", settings.tracing)
     service = settings.service
     check_address(service.host, "service", tls=settings.tls.enabled, insecure=service.insecure_http)
     identity = asyncio.run(ProcessIdentity.begin(settings, names.SERVICE, service_addresses(settings)))

@@ -13,7 +13,7 @@ import structlog
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import configure_logging
 from gpu_platform.reading_settings import misspelt_variables, read_settings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import ClusterSettings, Settings
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ SAY_EVERY_S = 30.0
 
 def settings_of(process: str) -> Settings:
     """Read the settings, with a log that can say what is wrong with them. Raises :class:`CannotStart`."""
-    configure_logging(process)
+    configure_logging(process, cluster=ClusterSettings().name)
     settings = read_settings()
     for variable, near in misspelt_variables():
         log.warning("settings.unknown_variable", variable=variable, message=f"nobody reads it: did you mean {near}?")

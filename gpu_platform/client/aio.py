@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -33,7 +33,8 @@ from gpu_platform.domain.access.enrollment import Enrollment
 from gpu_platform.domain.access.secrets import SecretInfo, SecretValue
 from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI
 from gpu_platform.domain.audit import AuditRecord
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.cluster_report import ClusterReport
+from gpu_platform.domain.errors import TooManyRequests, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.remediation import RemediationStatus, ServiceCase
@@ -55,6 +56,9 @@ E = TypeVar("E", Job, Array)
 class AsyncClient:
     """Talks to the service at ``base_url`` (default: ``GPU_PLATFORM_API_URL``, then ``http://127.0.0.1:8700``).
 
+    With several addresses (default: also those in ``GPU_PLATFORM_API_URLS``) the first is asked until it does not
+    answer or is unavailable, then the next. All must be services of one cluster: each of them may get the token.
+
     Every method raises the errors of :mod:`gpu_platform.domain.errors`. A connection error or a 503 is retried with
     back-off for ``retry_for_s`` seconds, then becomes :class:`Unavailable`. ``token`` defaults to the one that
     :mod:`gpu_platform.client.credentials` finds. ``user``: the user for whom an operator of the cluster acts.
@@ -63,7 +67,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         *,
         token: str | None = None,
         user: str | None = None,
@@ -78,7 +82,7 @@ class AsyncClient:
 
     @property
     def base_url(self) -> str:
-        """The address of the service."""
+        """The address of the service; of several, the first."""
         return self._connection.base_url
 
     async def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
@@ -345,6 +349,10 @@ class AsyncClient:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return await self.send(calls.usage(namespace, user, since, until), UsageReport)
 
+    async def report(self, *, since: datetime | None = None, until: datetime | None = None) -> ClusterReport:
+        """The key figures of the cluster from ``since`` (default: seven days before) to before ``until`` (now)."""
+        return await self.send(calls.report(since, until), ClusterReport)
+
     async def how_to_sign_in(self) -> LoginInfo:
         """Where people sign in."""
         return await self.send(calls.how_to_sign_in(), LoginInfo)
@@ -412,15 +420,21 @@ class AsyncClient:
         """Send a request, again after errors that pass."""
         deadline = time.monotonic() + self._connection.retry_for_s
         for delay in retry_delays():
+            url = self._connection.current
             try:
-                response = await self._http.request(call.method, call.path, **self._connection.request_options(call))
+                response = await self._http.request(
+                    call.method, url + call.path, **self._connection.request_options(call)
+                )
             except httpx.TransportError as error:
+                self._connection.pass_over(url)
                 if not may_repeat(call, error) or time.monotonic() + delay > deadline:
                     raise self._connection.unavailable_error(error) from error
             else:
                 if response.is_success:
                     return response
                 problem = problem_of_response(response.status_code, response.headers, response.content)
+                if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                    self._connection.pass_over(url)
                 delay = retry_after_s(response.headers) or delay
                 # A 429 says that nothing was done.
                 safe = call.repeatable or response.status_code == 429
@@ -447,9 +461,10 @@ class AsyncClient:
         delays = retry_delays()
         while True:
             opened, failure = False, None
+            url = self._connection.current
             try:
                 async with aconnect_sse(
-                    self._http, call.method, call.path, **self._connection.stream_options(call, last_id)
+                    self._http, call.method, url + call.path, **self._connection.stream_options(call, last_id)
                 ) as source:
                     if not source.response.is_success:
                         body = await source.response.aread()
@@ -465,8 +480,11 @@ class AsyncClient:
                         last_id = sse.id or last_id
                         yield sse
             except httpx.TransportError as error:
+                self._connection.pass_over(url)
                 failure = self._connection.unavailable_error(error)
             except Unavailable as error:
+                if not isinstance(error, TooManyRequests):
+                    self._connection.pass_over(url)
                 failure = error
             if opened:  # the service was restarted, or the network broke
                 deadline, delays = time.monotonic() + self._connection.retry_for_s, retry_delays()

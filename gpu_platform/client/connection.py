@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import random
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from gpu_platform.client.calls import Call
 from gpu_platform.client.credentials import LOOPBACK, TokenAuth
 from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
+from gpu_platform.tracing import trace_headers
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 STREAM_TIMEOUT = httpx.Timeout(5.0, read=30.0)
@@ -24,12 +26,21 @@ STREAM_TIMEOUT = httpx.Timeout(5.0, read=30.0)
 
 
 class Connection:
-    """The part that both clients share: the service's address, who asks, and how long to retry."""
+    """The part that both clients share: the addresses of the services, who asks, and how long to retry."""
 
     def __init__(
-        self, base_url: str | None, token: str | None, user: str | None, break_glass: str | None, retry_for_s: float
+        self,
+        base_url: str | Sequence[str] | None,
+        token: str | None,
+        user: str | None,
+        break_glass: str | None,
+        retry_for_s: float,
     ) -> None:
-        self.base_url = (base_url or os.environ.get("GPU_PLATFORM_API_URL") or DEFAULT_URL).rstrip("/")
+        given = [base_url] if isinstance(base_url, str) else base_url
+        self.base_urls = [url.rstrip("/") for url in given or _known_services()]
+        self.base_url = self.base_urls[0]
+        self.current = self.base_url
+        """The service that is asked now: the first one, until it does not answer."""
         self.token = token
         self.user = user or os.environ.get("GPU_PLATFORM_USER")
         self.break_glass = break_glass
@@ -47,13 +58,18 @@ class Connection:
             "auth": TokenAuth(self.base_url, self.token),
             "timeout": httpx.Timeout(30.0, connect=5.0),
             # A proxy for the internet cannot reach the loopback of this machine.
-            "trust_env": urlsplit(self.base_url).hostname not in LOOPBACK,
-            "verify": _trusted(self.base_url),
+            "trust_env": not all(urlsplit(url).hostname in LOOPBACK for url in self.base_urls),
+            "verify": _trusted(self.base_urls),
         }
+
+    def pass_over(self, failed: str) -> None:
+        """Ask the next service from now on, unless another request that failed has said so."""
+        if failed == self.current:
+            self.current = self.base_urls[(self.base_urls.index(failed) + 1) % len(self.base_urls)]
 
     def request_options(self, call: Call) -> dict[str, Any]:
         """The arguments for a request of httpx."""
-        headers = dict(call.headers)
+        headers = {**trace_headers(), **call.headers}
         if call.body is not None or call.method == "POST":
             # Without a body, too: it shows that no page of another site sends this.
             headers.setdefault("Content-Type", "application/json")
@@ -68,15 +84,28 @@ class Connection:
     def unavailable_error(self, error: httpx.TransportError) -> Unavailable:
         """The error for a request that got no answer."""
         return Unavailable(
-            f"no answer from the service at {self.base_url} ({type(error).__name__}: {error}); "
+            f"no answer from the service at {' or '.join(self.base_urls)} ({type(error).__name__}: {error}); "
             "start it with `gpu-platform up`, or say where it is with GPU_PLATFORM_API_URL",
             url=self.base_url,
         )
 
 
-def _trusted(base_url: str) -> ssl.SSLContext:
+def _known_services() -> list[str]:
+    """``GPU_PLATFORM_API_URL``, and those in ``GPU_PLATFORM_API_URLS``, which are asked when the one before does not
+    answer."""
+    more = os.environ.get("GPU_PLATFORM_API_URLS") or "[]"
+    try:
+        urls = json.loads(more)
+    except ValueError:
+        urls = None
+    if not isinstance(urls, list) or not all(isinstance(url, str) for url in urls):
+        raise InvalidRequest(f'GPU_PLATFORM_API_URLS is {more!r}: write a JSON list, e.g. ["https://second:8700"]')
+    return [os.environ.get("GPU_PLATFORM_API_URL") or DEFAULT_URL, *urls]
+
+
+def _trusted(base_urls: Sequence[str]) -> ssl.SSLContext:
     """Whom to trust: the authorities in the file ``GPU_PLATFORM_CA_FILE``, else those of the operating system."""
-    if not base_url.startswith("https:"):
+    if not any(url.startswith("https:") for url in base_urls):
         # Loading the certificate authorities takes 0.1 s, for nothing when the address is not https.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     file = os.environ.get("GPU_PLATFORM_CA_FILE")

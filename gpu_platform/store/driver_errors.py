@@ -91,7 +91,7 @@ def _refusal(error: BaseException | None, url: URL) -> CannotStart | None:
         if code in _SQLITE_DAMAGED:
             return CannotStart(
                 f"the database {shown} cannot be used: {cause}. Name another file (database_url), or put back a backup "
-                "(docs/how-to/restore-a-backup.md)"
+                "(docs/how-to/backup.md)"
             )
         return None
     text = str(cause)

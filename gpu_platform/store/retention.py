@@ -1,8 +1,8 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
-of jobs that have ended and for which no job waits, keys of arrays that have ended, firings of schedules, and the
-identities of faults. What stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
+of jobs that have ended and for which no job waits, keys of arrays and pipelines that have ended, firings of schedules,
+and the identities of faults. What stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gpu_platform.store.models import (
     job,
     job_array,
     job_token,
+    pipeline,
     reservation,
     schedule_run,
 )
@@ -50,6 +51,8 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     keys = [*session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH))]
     of_arrays = select(idempotency.c.key).join(job_array, job_array.c.id == idempotency.c.job_id)
     keys += session.scalars(of_arrays.where(job_array.c.finished_at < before).limit(BATCH)).all()
+    of_pipelines = select(idempotency.c.key).join(pipeline, pipeline.c.id == idempotency.c.job_id)
+    keys += session.scalars(of_pipelines.where(pipeline.c.finished_at < before).limit(BATCH)).all()
     gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))
     waited = select(dependency.c.job_id).join(job, job.c.id == dependency.c.job_id)
     waiters = session.scalars(waited.where(_ENDED, job.c.finished_at < before).distinct().limit(BATCH)).all()

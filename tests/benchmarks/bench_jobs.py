@@ -14,6 +14,7 @@ import ssl
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -75,10 +76,12 @@ async def gang_latency(cluster: LocalCluster, client: AsyncClient) -> None:
     show(f"submit -> last rank of a gang on {HOSTS} hosts runs, idle", submit_to_last, "p50 <= 120 ms")
 
 
-async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> None:
-    """All submitted at once by a few clients; ends when the last is COMPLETED."""
+async def throughput(
+    cluster: LocalCluster, client: AsyncClient, count: int, beside: Mapping[str, int] | None = None
+) -> None:
+    """All submitted at once by a few clients; ends when the last is COMPLETED. ``beside``: see :func:`cpu_seconds`."""
     target = await completed(cluster) + count
-    before = cpu_seconds(cluster)
+    before = cpu_seconds(cluster, beside)
     began = time.monotonic()
     numbers = iter(range(count))
     submitted: list[Job] = []
@@ -93,7 +96,7 @@ async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> 
         assert time.monotonic() - began < 600, "not all jobs ended"
         await asyncio.sleep(0.25)
     took = time.monotonic() - began
-    after = cpu_seconds(cluster)
+    after = cpu_seconds(cluster, beside)
     ended = [await client.get(job.id) for job in submitted]
     finished = sorted(job.finished_at.timestamp() for job in ended if job.finished_at is not None)
     assert len(finished) == count
@@ -231,15 +234,17 @@ def memory(cluster: LocalCluster) -> None:
     print(f"  control plane: PSS {total:.0f} MiB   (budget < 600; a node worker < 100)")
 
 
-def cpu_seconds(cluster: LocalCluster) -> dict[str, float]:
+def cpu_seconds(cluster: LocalCluster, beside: Mapping[str, int] | None = None) -> dict[str, float]:
     """User and system time of each kind of process, with its ended children. "ranks": spawners, supervisors and ranks
-    of all hosts, which are below the node workers."""
+    of all hosts, which are below the node workers. ``beside``: name and pid of processes that are not the cluster's;
+    what is below them counts with them."""
     found: dict[str, float] = {"nodes": 0.0, "ranks": 0.0}
     for child in cluster.children:
         kind = "nodes" if child.name.startswith("node-") else child.name
         found[kind] = found.get(kind, 0.0) + sum(cpu_of(child.pid or 0))
         if kind == "nodes":
             found["ranks"] += sum(cpu_below(pid) for pid in children_of(child.pid or 0))
+    found.update({name: cpu_below(pid) for name, pid in (beside or {}).items()})
     own = os.times()
     return {**found, "this client": own.user + own.system}
 

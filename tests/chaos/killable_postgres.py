@@ -20,12 +20,15 @@ from tests import postgres
 class Server:
     """A PostgreSQL server that can be killed and started again on its files."""
 
-    def __init__(self, binaries: Path, directory: Path, user: str | None) -> None:
+    def __init__(self, binaries: Path, directory: Path, user: str | None, *, durable: bool) -> None:
         port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         self._binaries, self._directory, self._user = binaries, directory, user
-        # Commits are synchronous: what was answered must survive the kill. The machine survives, so no fsync.
-        self._options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -c unix_socket_directories={directory}"
+        # Commits are synchronous: what was answered must survive the kill. The machine survives: no fsync, for speed.
+        self._options = (
+            f"-p {port} -c listen_addresses=127.0.0.1 -c fsync={'on' if durable else 'off'} -c max_connections=400"
+            f" -c unix_socket_directories={directory}"
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -43,6 +46,11 @@ class Server:
                 **postgres._as_user(self._user),
             )
         postgres._wait_until_up(self.url, self._process, self._directory / "log")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -78,7 +86,8 @@ class Server:
 
 
 @contextmanager
-def new_server() -> Iterator[Server]:
+def new_server(*, durable: bool = False) -> Iterator[Server]:
+    """``durable``: with fsync, as benchmarks need it."""
     binaries = postgres.find_binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
@@ -90,7 +99,7 @@ def new_server() -> Iterator[Server]:
             shutil.chown(directory, user)
         data = directory / "data"
         postgres._run(user, binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N")
-        server = Server(binaries, directory, user)
+        server = Server(binaries, directory, user, durable=durable)
         server.start()
         try:
             yield server

@@ -82,7 +82,7 @@ async def storm(
                 found = await settle(arena)
                 settled_s = time.monotonic() - calm
                 await arena.feed.catch_up()
-                await _ranks_gone(directory)
+                await ranks_gone(directory)
             except BaseException:
                 print("\n".join(arena.log.lines()))
                 raise
@@ -187,7 +187,7 @@ def _unknown_jobs(arena: Arena) -> list[Violation]:
     ]
 
 
-async def _ranks_gone(directory: Path) -> None:
+async def ranks_gone(directory: Path) -> None:
     """What still lives after this is a violation."""
 
     def gone() -> bool:

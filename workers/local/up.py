@@ -126,7 +126,8 @@ async def _unless_stopped(work, stopped: asyncio.Event) -> int:
 
 
 def _greet(cluster: LocalCluster) -> None:
-    console.print(f"[bold]gpu-platform is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
+    name = read_settings().cluster.name
+    console.print(f"[bold]{name} is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
         real = "real GPUs" if read_settings().node.gpus else "without GPU support"
@@ -156,8 +157,9 @@ def _gpus(there: int) -> str:
 def run() -> int:
     """Entry point of ``gpu-platform up``."""
     arguments = parse(sys.argv[1:])
-    configure_logging("up", level="ERROR" if arguments.demo else "WARNING", json=False)
+    level = "ERROR" if arguments.demo else "WARNING"
     try:
+        configure_logging("up", cluster=read_settings().cluster.name, level=level, json=False)
         return asyncio.run(main(arguments))
     except PlatformError as error:
         console.print(safe(error.message, "red"))

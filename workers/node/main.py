@@ -33,6 +33,7 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFL
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
+from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
@@ -57,10 +58,11 @@ from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
-from gpu_platform.observability import configure_logging
+from gpu_platform.observability import configure_logging, measure_for
 from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
+from gpu_platform.tracing import start_tracing
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
@@ -156,6 +158,7 @@ def report_maker(
         root = agent.checkpointing.root_id
         report = HostReport(
             name=settings.node.name,
+            protocol=PROTOCOL,
             session=session,
             boot_id=boot,
             address=settings.node.address,
@@ -305,7 +308,10 @@ async def main() -> None:
     """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
     settings = read_settings()
     node = settings.node
-    configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
+    cluster = settings.cluster.name
+    configure_logging(f"node/{node.name}", cluster=cluster, level=settings.log_level, json=settings.log_json)
+    start_tracing(f"node/{node.name}", settings.tracing)
+    measure_for(cluster)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
     identity = await NodeIdentity.begin(settings)

@@ -25,6 +25,7 @@ from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.owners import no_such_array
 from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first
 from gpu_platform.store.models import idempotency, job, job_array
+from gpu_platform.tracing import event_data
 
 
 class WholeArray(NamedTuple):
@@ -74,7 +75,7 @@ def record_array(
     if not insert_new(session, job_array, row):
         return _same_submission(session, Taken(array_id, f"array id {array_id!r}"), spec, array)
     dependencies.add(session, array_id, spec, now, array)
-    data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats}
+    data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats, **event_data()}
     append_event(session, "array.submitted", actor, now, job_id=array_id, data=data)
     return _shown(session, [_read(session, array_id)])[0], True
 

@@ -32,6 +32,7 @@ from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
 from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, start_data
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
+from gpu_platform.tracing import event_data
 
 _WITHDRAWN = "job.withdrawn"
 _TERMINAL = sorted(TERMINAL_JOB_STATES)
@@ -77,7 +78,8 @@ def record_submission(
     if (refusal := deadline_refusal(spec, now)) is not None:
         raise InvalidRequest(refusal)
     dependencies.add(session, job_id, spec, now)
-    append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
+    data = {"name": spec.name, "gpus": spec.gpu_count, **event_data()}
+    append_event(session, "job.submitted", actor, now, job_id=job_id, data=data)
     return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
 
 

@@ -14,7 +14,7 @@ from gpu_platform.observability import serve_metrics
 PROGRAM = """
 import logging
 from gpu_platform.observability import bound, configure_logging, get_logger
-configure_logging("node/dgx-a", level="info", json=True)
+configure_logging("node/dgx-a", cluster="research-2", level="info", json=True)
 log = get_logger("test")
 with bound(job_id="j-1", attempt=2):
     log.info("rank started", rank=0)
@@ -36,7 +36,7 @@ def test_every_line_is_json_with_its_context() -> None:
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["rank started", "careful with this", "failed", "after"]
     assert [line.get("job_id") for line in lines] == ["j-1", "j-1", "j-1", None]
-    assert {line["process"] for line in lines} == {"node/dgx-a"}
+    assert {(line["cluster"], line["process"]) for line in lines} == {("research-2", "node/dgx-a")}
     assert [line["level"] for line in lines] == ["info", "warning", "error", "info"]
     assert "ValueError: boom" in lines[2]["exception"]
     assert "hunter2" not in ran.stderr.replace('secret = "hunter2"', "")
