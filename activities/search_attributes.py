@@ -34,22 +34,31 @@ def of_submission(spec: JobSpec) -> TypedSearchAttributes:
     return TypedSearchAttributes(pairs)
 
 
+async def find_missing(client: Client) -> dict[str, IndexedValueType.ValueType]:
+    """The attributes that the Temporal namespace does not have yet, with their types.
+
+    Raises :class:`temporalio.service.RPCError` if Temporal is away or does not permit it.
+    """
+    known = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    return {
+        key.name: IndexedValueType.ValueType(key.indexed_value_type)
+        for key in ALL
+        if key.name not in known.custom_attributes
+    }
+
+
 async def register(client: Client) -> None:
     """Add the attributes that the Temporal namespace does not have yet. It is safe to call this concurrently.
 
     Raises :class:`temporalio.service.RPCError` if Temporal is away or does not permit it.
     """
-    operator = client.operator_service
-    known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
-    missing = {
-        key.name: IndexedValueType.ValueType(key.indexed_value_type)
-        for key in ALL
-        if key.name not in known.custom_attributes
-    }
+    missing = await find_missing(client)
     if not missing:
         return
     try:
-        await operator.add_search_attributes(
+        await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
         )
     except RPCError as error:

@@ -32,51 +32,14 @@ from gpu_platform.service_settings import JobDefaults as JobDefaults
 from gpu_platform.service_settings import RateLimit as RateLimit
 from gpu_platform.service_settings import RateLimitSettings as RateLimitSettings
 from gpu_platform.service_settings import ServiceSettings
+from gpu_platform.setting_types import ApiUrl, LogLevel, MetricsPort
+from gpu_platform.temporal_settings import GatewaySettings as GatewaySettings
+from gpu_platform.temporal_settings import TemporalSettings as TemporalSettings
 from gpu_platform.tracing import TracingSettings
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-MetricsPort = Annotated[int, Field(ge=0, le=65535)] | None
-"""0: any free port. None: not served."""
-
-
-class TemporalSettings(_Section):
-    """Where Temporal is."""
-
-    address: str = "127.0.0.1:7233"
-    """Host and port of the Temporal frontend."""
-    namespace: str = "default"
-    """Temporal's namespace, not that of jobs."""
-    tls: bool = False
-    """true: TLS to Temporal. With ``tls_cert`` also with a certificate of ours (mTLS)."""
-    tls_ca: Path | None = None
-    """The authorities of Temporal's certificate (PEM); None: those of the operating system."""
-    tls_cert: Path | None = None
-    """The certificate that Temporal asks for, with its chain (PEM)."""
-    tls_key: Path | None = None
-    """The key of ``tls_cert``; None: it is in the same file."""
-    tls_server_name: str | None = None
-    """The name in Temporal's certificate, if it is not the host in ``address``."""
-    plain_payloads: Literal["refuse", "accept"] = "refuse"
-    """With a key ring: whether data in Temporal that is not sealed is taken. Accept it until the jobs that an older
-    release started have ended."""
-    ui_url: str | None = None
-    """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
-
-
-class GatewaySettings(_Section):
-    """The node gateway, through which hosts reach Temporal: ``python -m workers.gateway``. A node worker behind it sets
-    ``temporal.address`` to the gateway."""
-
-    host: str = "127.0.0.1"
-    """Address on which it listens. It takes certificates of hosts only."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 7243
-    """Port for node workers."""
-    metrics_port: MetricsPort = 8704
-    """Port of its ``/metrics``, see ``metrics_host``."""
 
 
 class ControlSettings(_Section):
@@ -341,6 +304,11 @@ class NodeSettings(JailSettings, _Section):
 _FIRST_UID, _LAST_UID = 65_536, 4_294_967_293
 
 
+def settings_file() -> Path:
+    """Where the YAML file with settings is, or would be."""
+    return Path(os.environ.get("GPU_PLATFORM_CONFIG", "gpu-platform.yaml"))
+
+
 class Settings(BaseSettings):
     """All settings, from ``gpu-platform.yaml`` and from environment variables ``GPU_PLATFORM_…``."""
 
@@ -350,15 +318,18 @@ class Settings(BaseSettings):
     """Records of ranks, their logs, and the SQLite database."""
     database_url: str | None = None
     """SQLAlchemy address; None: ``<state_dir>/platform.db`` (SQLite, WAL)."""
+    newer_schema: Literal["refuse", "accept"] = "refuse"
+    """A database whose schema a newer release has made. ``refuse``: processes of this release do not start on it.
+    ``accept``: they do, with the columns that they know; for the time in which an upgrade rolls."""
     key_ring: Path | None = None
     """File with the keys that seal secrets and all data in Temporal (``gpu-platform keys create``); a node worker gets
     a file of its own. None: nothing is sealed. ``gpu-platform up`` makes ``<state_dir>/keys``."""
     signing_key: Path | None = None
     """File with the key by which control workers sign orders to hosts (``gpu-platform keys create``). None: they sign
     none."""
-    api_url: str = "http://127.0.0.1:8700"
+    api_url: ApiUrl = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
-    api_urls: list[str] = []
+    api_urls: list[ApiUrl] = []
     """More services: a node worker that does not reach one service reports to the next, and a client asks the next."""
     lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
     """Length of a host's lease. A host that has not reported for this time is suspected, and LOST 0.3 leases later.
@@ -369,8 +340,8 @@ class Settings(BaseSettings):
     operator declares the host LOST. ``relaxed``: they run on, and two attempts of a job may run at once."""
     log_json: bool = True
     """Log one JSON object for each line; false: text for people."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
+    log_level: LogLevel = "INFO"
+    """Less important lines are not logged."""
     cluster: ClusterSettings = ClusterSettings()
     metrics_host: str = "127.0.0.1"
     """Address at which schedulers, control workers and the node gateway serve ``/metrics`` (plain HTTP, for everybody
@@ -420,5 +391,4 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Called by pydantic. Arguments win over environment variables, and these over the file
         ``GPU_PLATFORM_CONFIG``."""
-        path = Path(os.environ.get("GPU_PLATFORM_CONFIG", "gpu-platform.yaml"))
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=settings_file())

@@ -24,11 +24,18 @@ def keep_private(state_dir: Path, *, make: bool = False) -> None:
 
     Call it first in every process. ``make``: make the state directory if there is none.
 
-    Raises :class:`CannotStart` if the directory is one that other accounts share, such as ``/tmp``.
+    Raises :class:`CannotStart` if the directory is one that other accounts share, such as ``/tmp``, or if this process
+    may not make it.
     """
     os.umask(PRIVATE_UMASK)
     if make:
-        make_private_directory(state_dir)
+        try:
+            make_private_directory(state_dir)
+        except OSError as error:
+            raise CannotStart(
+                f"the state directory {state_dir} cannot be made ({error.strerror}): name one that this account may "
+                "write (state_dir, --state-dir)"
+            ) from error
     try:
         found = os.stat(state_dir)
     except (FileNotFoundError, NotADirectoryError):

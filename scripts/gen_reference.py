@@ -140,6 +140,8 @@ def _type_name(annotation: Any) -> str:
     """For people: without bounds, and without None, which is a default."""
     if get_origin(annotation) is Annotated:
         return _type_name(get_args(annotation)[0])
+    if get_origin(annotation) is list:
+        return f"list[{_type_name(get_args(annotation)[0])}]"
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(_type_name(kind) for kind in get_args(annotation) if kind is not NoneType)
     name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)

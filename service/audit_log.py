@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.audit import AuditEntry, ChainHead
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.errors import StorageFull, Unavailable
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store, audit
 
@@ -108,7 +108,7 @@ class AuditLog:
             log.error("audit entries are not written", error=str(error), lost=[one.entry.canonical() for one in batch])
             for one in batch:
                 if one.written is not None:
-                    one.written.set_exception(Unavailable(f"the audit log cannot be written: {error}"))
+                    one.written.set_exception(_told(error))
             return
         for one in batch:
             if one.written is not None:
@@ -116,3 +116,9 @@ class AuditLog:
         if head.seq - self._head_logged >= HEAD_EVERY or not self._head_logged:
             self._head_logged = head.seq
             log.info("audit head", seq=head.seq, hash=head.hash)
+
+
+def _told(error: Exception) -> Unavailable:
+    """What the request that waited is told. Each gets an exception of its own."""
+    kind = StorageFull if isinstance(error, StorageFull) else Unavailable
+    return kind(f"the audit log cannot be written: {error}")

@@ -15,6 +15,7 @@ from activities.job_signals import element_signal, signal_job
 from activities.job_start import ArraySignal, JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
+from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
 from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of, versions_of
 from activities.temporal_tracing import tracing_interceptors
@@ -145,9 +146,9 @@ class JobWorkflows:
                 return await handle.query("status", result_type=RemediationStatus, rpc_timeout=RPC_TIMEOUT)
 
     async def ping(self) -> None:
-        """Raise :class:`Unavailable` unless Temporal answers within two seconds."""
+        """Raise :class:`Unavailable` unless Temporal answers within two seconds and has the namespace."""
         async with self.reaching() as client:
-            await client.service_client.check_health(timeout=timedelta(seconds=2))
+            await describe_namespace(client, timedelta(seconds=2))
 
     async def _start(
         self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, takes_over: bool = False
@@ -163,13 +164,18 @@ class JobWorkflows:
     @asynccontextmanager
     async def reaching(self) -> AsyncIterator[Client]:
         """A client of Temporal. Inside the block its errors become :class:`Unavailable`."""
+        client: Client | None = None
         try:
             async with asyncio.timeout(PATIENCE_S):
-                yield await self._provide()
+                client = await self._provide()
+                yield client
         except RPCError as error:
             # The request itself is valid, so trying again later can help, whatever Temporal answers.
             self._starter.forget_registration()
             log.warning("Temporal refused", status=error.status.name, error=error.message)
+            if client is not None and is_missing(error):
+                address = client.service_client.config.target_host
+                raise Unavailable(how_to_make(address, client.namespace)) from error
             raise Unavailable(f"Temporal does not take requests ({error.status.name}: {error.message})") from error
         except (
             RuntimeError,

@@ -21,8 +21,8 @@ TABLES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
 class GuardedStore(Store):
     """A store whose database, once it is migrated, refuses states that the tables of transitions do not allow."""
 
-    def migrate(self) -> None:
-        super().migrate()
+    def migrate(self, *, accept_newer: bool = False) -> None:
+        super().migrate(accept_newer=accept_newer)
         with self.write() as session:
             for table, transitions in TABLES.items():
                 guard = _guard_postgresql if self.dialect == "postgresql" else _guard_sqlite

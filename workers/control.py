@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -31,8 +30,10 @@ from gpu_platform.identity.signing import OrderSigner
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from workers.database import open_store
 from workers.order_checks import OrderChecks
 from workers.process import connect, measure, observe, run_process, run_worker
+from workers.starting import settings_of
 from workflows.array import ArrayWorkflow
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
@@ -151,12 +152,11 @@ def order_signing(settings: Settings, store: Store, executor: ThreadPoolExecutor
 
 async def main() -> None:
     """Run the control worker until it is told to stop."""
-    settings = Settings()
+    settings = settings_of("control")
     observe("control", settings)
     keep_private(settings.state_dir)
     measure(settings, settings.control.metrics_port)
-    store = Store(settings.store_url)
-    await asyncio.to_thread(store.migrate)
+    store = await open_store(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
         client = await connect(
             settings, converter=converter_of(settings, orders=order_signing(settings, store, executor))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from gpu_platform.client.connection import default_user
 from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.settings import Settings
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 
@@ -19,10 +19,10 @@ from gpu_platform.store.access import tokens
 def main(arguments: list[str]) -> int:
     """Make the token and print it. ``arguments``: the administrator's name, or nothing."""
     user = arguments[0] if arguments else default_user()
-    settings = Settings()
     try:
+        settings = read_settings()
         store = Store(settings.store_url)
-        store.migrate()
+        store.migrate(accept_newer=settings.newer_schema == "accept")
         token = tokens.new_token()
         request = TokenRequest(user=user, note="tokens create --admin")
         info = tokens.add_token(

@@ -12,8 +12,10 @@ import sys
 
 import httpx
 
+from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import CertificateFiles
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 
 TIMEOUT_S = 5.0
@@ -26,8 +28,8 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m workers.healthcheck service|gateway|node", file=sys.stderr)
         return 2
     try:
-        ask(arguments[0], Settings())
-    except (OSError, httpx.HTTPError) as error:
+        ask(arguments[0], read_settings())
+    except (OSError, httpx.HTTPError, CannotStart) as error:
         print(f"{arguments[0]} does not answer: {error}", file=sys.stderr)
         return 1
     return 0

@@ -20,6 +20,7 @@ from gpu_platform.identity.renewal import Obtain, from_ca, keep_renewed, renew_n
 from gpu_platform.observability import get_logger
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import Settings
+from workers.starting import Waiting
 
 _RETRY_S = 1.0
 
@@ -93,13 +94,16 @@ async def _join(settings: Settings, files: CertificateFiles, path: str) -> None:
             f"{names.host_of(path) or path}` makes a join token for node.join_token. For a process of the control "
             f"plane: `gpu-platform ca issue {path}` on the machine of the CA"
         )
+    waiting = Waiting("service", address=", ".join(_urls(settings)))
     while True:
         try:
             await _use(settings, files, path, token)
-            return
         except Unavailable as error:
-            log.warning("certificate.service_away", name=path, error=error.message)
+            waiting.still(error.message)
             await asyncio.sleep(_RETRY_S)
+        else:
+            waiting.over()
+            return
 
 
 async def _join_again(settings: Settings, files: CertificateFiles, path: str) -> None:

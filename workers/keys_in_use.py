@@ -19,6 +19,7 @@ from temporalio.service import RPCError
 
 from activities.temporal_tls import tls_of
 from gpu_platform.domain.errors import PlatformError, Unavailable
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import secrets
@@ -80,7 +81,7 @@ async def uses(settings: Settings, key_id: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Print what needs the key, a line each. ``arguments``: its id."""
     try:
-        for line in asyncio.run(uses(Settings(), arguments[0])):
+        for line in asyncio.run(uses(read_settings(), arguments[0])):
             print(line)
     except PlatformError as error:
         print(error.message, file=sys.stderr)

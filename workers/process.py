@@ -1,11 +1,10 @@
-"""What all processes do at their start: connect to Temporal, and run until they are stopped."""
+"""How all processes connect to Temporal, and run until they are stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import signal
-import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,22 +12,22 @@ import structlog
 import uvloop
 from temporalio.client import Client
 from temporalio.converter import DataConverter
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.payloads.converter import converter_of
 from activities.temporal_connection import keep_connected, renewable
+from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
 from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of
 from activities.temporal_tracing import tracing_interceptors
-from gpu_platform.domain.errors import CannotStart
 from gpu_platform.observability import configure_logging, measure_for, serve_metrics
 from gpu_platform.settings import Settings
 from gpu_platform.tracing import start_tracing, stop_tracing
 from workers.rpc_deadlines import RpcDeadlines
+from workers.starting import RETRY_S, Waiting, exit_if_impossible
 
 log = structlog.get_logger()
-
-CONNECT_RETRY_S = 0.5
 
 
 async def run_worker(settings: Settings, client: Client, worker: Worker) -> None:
@@ -39,29 +38,38 @@ async def run_worker(settings: Settings, client: Client, worker: Worker) -> None
 
 
 async def connect(settings: Settings, *, lazy: bool = False, converter: DataConverter | None = None) -> Client:
-    """A client of Temporal. Waits for a server that does not answer yet, and logs it.
+    """A client of Temporal. Waits for a server that does not answer yet or lacks the namespace, and says so.
 
-    ``lazy``: connect at the first use. ``converter``: None means that of the control plane.
+    ``lazy``: connect at the first use. ``converter``: None means that of the control plane. Raises
+    :class:`CannotStart` if a file of TLS cannot be read.
     """
     converter = converter or converter_of(settings)
-    warned = False
+    temporal = settings.temporal
+    waiting = Waiting("temporal", address=temporal.address)
     while True:
         try:
             client = await Client.connect(
-                settings.temporal.address,
-                namespace=settings.temporal.namespace,
+                temporal.address,
+                namespace=temporal.namespace,
                 data_converter=converter,
-                tls=tls_of(settings.temporal),
+                tls=tls_of(temporal),
                 runtime=ProcessRuntime.get(),
                 lazy=lazy,
                 interceptors=[*tracing_interceptors(), RpcDeadlines()],
             )
-            return renewable(client)
+            if not lazy:
+                await describe_namespace(client)
+        except RPCError as error:
+            missing = is_missing(error)
+            waiting.still(
+                how_to_make(temporal.address, temporal.namespace) if missing else f"{error.status.name}: {error}"
+            )
         except RuntimeError as error:
-            if not warned:
-                log.warning("temporal.away", address=settings.temporal.address, error=str(error))
-                warned = True
-            await asyncio.sleep(CONNECT_RETRY_S)
+            waiting.still(str(error))
+        else:
+            waiting.over()
+            return renewable(client)
+        await asyncio.sleep(RETRY_S)
 
 
 def observe(process: str, settings: Settings) -> None:
@@ -88,12 +96,10 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
         try:
-            await task
+            with exit_if_impossible():
+                await task
         except asyncio.CancelledError:
             log.info("process.stopped")
-        except CannotStart as error:
-            log.error("process.cannot_start", error=error.message)
-            sys.exit(1)
         finally:
             await asyncio.to_thread(stop_tracing)
 

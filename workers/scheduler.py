@@ -7,18 +7,20 @@ import signal
 from datetime import timedelta
 
 import structlog
-import yaml
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.leader.leader import LeaderActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUEUE, SCHEDULER_WORKFLOW_ID
-from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
-from gpu_platform.store import Store
+from workers.database import open_store
 from workers.process import connect, measure, observe, run_process, run_worker
+from workers.starting import RETRY_S, Waiting, settings_of
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
@@ -37,25 +39,34 @@ def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
 
 
 async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
-    """Start the scheduler's workflow unless it runs."""
-    await client.start_workflow(
-        SchedulerWorkflow.run,
-        SchedulerInput(heartbeat_timeout_s=settings.scheduler.leader_heartbeat_timeout_s),
-        id=SCHEDULER_WORKFLOW_ID,
-        task_queue=CONTROL_TASK_QUEUE,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        static_summary=f"the scheduler of {settings.cluster.name}",
-    )
+    """Start the scheduler's workflow unless it runs. Waits for a Temporal that starts itself: its frontend answers
+    before its other services."""
+    waiting = Waiting("temporal", address=settings.temporal.address)
+    while True:
+        try:
+            await client.start_workflow(
+                SchedulerWorkflow.run,
+                SchedulerInput(heartbeat_timeout_s=settings.scheduler.leader_heartbeat_timeout_s),
+                id=SCHEDULER_WORKFLOW_ID,
+                task_queue=CONTROL_TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=f"the scheduler of {settings.cluster.name}",
+            )
+        except RPCError as error:
+            waiting.still(f"{error.status.name}: {error.message}")
+        else:
+            waiting.over()
+            return
+        await asyncio.sleep(RETRY_S)
 
 
 async def main() -> None:
     """Run the scheduler worker until it is told to stop."""
-    settings = Settings()
+    settings = settings_of("scheduler")
     observe("scheduler", settings)
     keep_private(settings.state_dir)
     measure(settings, settings.scheduler.metrics_port)
-    store = Store(settings.store_url)
-    await asyncio.to_thread(store.migrate)
+    store = await open_store(settings)
     client = await connect(settings)
     await ensure_scheduler_workflow(client, settings)
     leading = LeaderActivities(
@@ -68,8 +79,8 @@ async def main() -> None:
 def reload_policy(leading: LeaderActivities) -> None:
     """Read the configuration again. If it is wrong, log that and change nothing."""
     try:
-        leading.reconfigure(Settings().scheduler)
-    except (InvalidRequest, ValueError, OSError, yaml.YAMLError) as error:
+        leading.reconfigure(read_settings().scheduler)
+    except (PlatformError, ValueError, OSError) as error:
         log.error("scheduler.configuration_refused", error=str(error))
 
 

@@ -37,6 +37,8 @@ class Health(BaseModel):
     """The answer of ``/readyz``."""
 
     status: str = "ok"
+    version: str | None = None
+    """The release of the service. Only for who may read the cluster."""
     warnings: list[str] = []
     """What works, but not as it should. Only for who may read the cluster."""
 

@@ -23,10 +23,11 @@
     ├── PluginFailed              a filter or score of another package raised, or gave no valid answer
     ├── CannotOpen                sealed data cannot be read
     ├── Unavailable               Temporal or the database is away; try again
-    │   └── TooManyRequests       the caller asks more often than it may; try again later
+    │   ├── TooManyRequests       the caller asks more often than it may; try again later
+    │   └── StorageFull           the database's disk is full; nothing was stored
     ├── CannotOpen                sealed data has no key here, or was changed or moved (``identity/key_ring.py``)
     ├── OrderRefused              a host got an order that control did not sign (``identity/signing.py``)
-    └── CannotStart               the platform cannot run here: a port in use, no Temporal server
+    └── CannotStart               the platform cannot run here: a wrong setting, a port in use, no Temporal server
 
 ``code`` is stable and appears in API answers, metric labels and workflow failures. ``retryable`` says whether the
 same request can succeed later. ``http_status`` is the status of the REST answer.
@@ -226,6 +227,13 @@ class TooManyRequests(Unavailable):
 
     code = "too_many_requests"
     http_status = 429
+
+
+class StorageFull(Unavailable):
+    """The disk of the database is full. Nothing was stored. The same request succeeds when there is room."""
+
+    code = "storage_full"
+    http_status = 507
 
 
 class CannotStart(PlatformError):

@@ -166,16 +166,8 @@ class LocalAttempts:
                 rank.rmdir()
 
     def check_room(self, reserve_mib: int | None) -> None:
-        """Raise :class:`HostUnavailable` unless the disk of the records has room beyond the reserve.
-
-        What runs already still writes its records then, and its end is known. ``reserve_mib``: see :class:`DiskRoom`.
-        """
-        room = DiskRoom.of(self.home, reserve_mib)
-        if room.free < room.reserve:
-            raise HostUnavailable(
-                f"{self.host} starts nothing new: {self.home} has {room.free >> 20} MiB left, and "
-                f"{room.reserve >> 20} MiB are kept for records of what runs (node.disk_reserve_mib); make room there"
-            )
+        """See :func:`check_room`."""
+        check_room(self.home, self.host, reserve_mib)
 
     def remove_secrets(self, plan: HostPlan) -> None:
         """Empty the records of an attempt that has ended and still hold its environment: the orders of ranks whose
@@ -199,3 +191,16 @@ class LocalAttempts:
             raise HostUnavailable(
                 f"{self.host} cannot write its records in {self.home}: {error.strerror}; make room there"
             ) from error
+
+
+def check_room(home: Path, host: str, reserve_mib: int | None) -> None:
+    """Raise :class:`HostUnavailable` unless the disk of the host's records has room beyond the reserve.
+
+    What runs already still writes its records then, and its end is known. ``reserve_mib``: see :class:`DiskRoom`.
+    """
+    room = DiskRoom.of(home, reserve_mib)
+    if room.free < room.reserve:
+        raise HostUnavailable(
+            f"{host} starts nothing new: {home} has {room.free >> 20} MiB left, and {room.reserve >> 20} MiB are kept "
+            "for records of what runs (node.disk_reserve_mib); make room there"
+        )

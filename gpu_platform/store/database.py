@@ -40,13 +40,12 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.store import models
+from gpu_platform.store.driver_errors import refusing, translating
 from gpu_platform.store.engines import BUSY_TIMEOUT_S, normalised, postgresql_engine, sqlite_engine
 from gpu_platform.store.group_commit import GroupCommit
 
@@ -56,8 +55,7 @@ Rec = TypeVar("Rec", bound=models.Record)
 
 MAX_TRIES = 8
 _RETRY_SQLSTATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
-_STOOD_STILL = "25P03"
-"""idle_in_transaction_session_timeout: this process stood still in a transaction; nothing of it was committed."""
+_REVISION_TABLE = "alembic_version"
 _EVENT_LOCK = 0x6770755F6576656E  # "gpu_even": the advisory lock that orders the change feed
 
 EVENT_CHANNEL = "gpu_platform_event"
@@ -69,16 +67,18 @@ log = logging.getLogger(__name__)
 class Store:
     """The SQL database with jobs, queue, hosts, GPUs, allocations and events. Threads may share it.
 
-    ``url`` is a SQLAlchemy address; ``postgresql://`` means the psycopg driver. Creating a store opens nothing.
-    Every use raises :class:`Unavailable` while the database is away.
+    ``url`` is a SQLAlchemy address; ``postgresql://`` means the psycopg driver. Creating a store opens nothing, but
+    raises :class:`InvalidRequest` for another kind of address and :class:`CannotStart` without a directory for SQLite.
+    Every use raises :class:`Unavailable` while the database is away, and :class:`StorageFull` while its disk is full.
     """
 
     def __init__(self, url: str) -> None:
         self.url = normalised(url)
         self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if self.is_sqlite(self.url) else "postgresql"
         if self.dialect == "sqlite":
-            self._engine = sqlite_engine(self.url, writes=False)
-            self._write_engine = sqlite_engine(self.url, writes=True)
+            with refusing(self.url):
+                self._engine = sqlite_engine(self.url, writes=False)
+                self._write_engine = sqlite_engine(self.url, writes=True)
             self._turn = threading.Lock()  # threads queue up here, so that only one per process asks for the lock
             self._group_commit = GroupCommit(Path(self.url.database or ""))
         else:
@@ -97,14 +97,32 @@ class Store:
         """Whether ``url`` is an address of SQLite."""
         return url.get_backend_name() == "sqlite"
 
-    def migrate(self) -> None:
-        """Bring the schema to the newest revision; many processes may do so at once."""
+    def migrate(self, *, accept_newer: bool = False) -> None:
+        """Bring the schema to the newest revision; many processes may do so at once.
+
+        Raises :class:`CannotStart` for what waiting cannot mend: a schema of a newer release, unless ``accept_newer``,
+        or a database that refuses this process.
+        """
         from gpu_platform.store.migrate import upgrade  # Alembic costs 0.2 s of start-up: only who migrates pays
 
-        with self._translating():
-            upgrade(self._write_engine)
+        with refusing(self.url):
+            upgrade(self._write_engine, accept_newer=accept_newer)
         if self._group_commit is not None:
             self._group_commit.wait()
+
+    def server_version(self) -> str:
+        """The product and its version, e.g. ``PostgreSQL 16.4``."""
+        with self.read() as session:
+            if self.dialect == "sqlite":
+                return f"SQLite {session.scalar(text('SELECT sqlite_version()'))}"
+            return f"PostgreSQL {session.scalar(text('SHOW server_version'))}"
+
+    def schema(self) -> str | None:
+        """The revision of the schema that the database has. None: it has none yet."""
+        with refusing(self.url), self._engine.connect() as connection:
+            if not inspect(connection).has_table(_REVISION_TABLE):
+                return None
+            return connection.scalar(text(f"SELECT version_num FROM {_REVISION_TABLE}"))
 
     def close(self) -> None:
         """Close all connections. The store cannot be used afterwards.
@@ -121,7 +139,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that sees one state of the database (SQLite) or one per statement (PostgreSQL)."""
-        with self._translating(), Session(self._engine, autoflush=False) as session:
+        with translating(), Session(self._engine, autoflush=False) as session:
             yield session
 
     @contextmanager
@@ -139,7 +157,7 @@ class Store:
         ``synced``: what was committed is on disk before this returns, and survives a power cut. A function of the
         session may ask for it: ``session.info["synced"] = True``.
         """
-        with self._translating(), self._turn, Session(self._write_engine, autoflush=False) as session:
+        with translating(), self._turn, Session(self._write_engine, autoflush=False) as session:
             yield session
             _insert_events(session)
             session.commit()
@@ -155,19 +173,6 @@ class Store:
     def change_token(self) -> int:
         """See :func:`gpu_platform.store.events.change_token`."""
         return self._token.read()
-
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except (OperationalError, InterfaceError, PoolTimeout, sqlite3.OperationalError) as error:
-            raise Unavailable(f"the database does not answer: {_first_line(error)}") from error
-        except DataError as error:
-            raise InvalidRequest(f"the database cannot store this value: {_first_line(error)}") from error
-        except InternalError as error:
-            if getattr(error.orig, "sqlstate", None) != _STOOD_STILL:
-                raise
-            raise Unavailable(f"the database does not answer: {_first_line(error)}") from error
 
 
 def writing(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:
@@ -306,11 +311,6 @@ def _worth_repeating(error: DBAPIError, attempt: int) -> bool:
     return getattr(error.orig, "sqlstate", None) in _RETRY_SQLSTATES or (error.connection_invalidated and attempt == 1)
 
 
-def _first_line(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error
-    return str(cause).strip().split("\n")[0]
-
-
 def _insert_events(session: Session) -> None:
     """Write the transaction's events, last: on PostgreSQL they hold the lock that makes ``seq`` appear in order."""
     rows = session.info.get("events")
@@ -357,7 +357,7 @@ class _ChangeToken:
         self._sqlite: sqlite3.Connection | None = None
 
     def read(self) -> int:
-        with self._lock, self._store._translating():
+        with self._lock, translating():
             return self._data_version() if self._store.dialect == "sqlite" else self._last_seq()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, PoolProxiedConnection, QueuePool, create_engine, event
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from gpu_platform.domain.errors import InvalidRequest
 
@@ -24,7 +25,12 @@ def normalised(url: str) -> URL:
 
     Raises :class:`InvalidRequest` for a database that is not supported, or one in memory.
     """
-    parsed = make_url(url)
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # their messages show the password
+        raise InvalidRequest(
+            "database_url is no address of a database: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
+        ) from None
     backend = parsed.get_backend_name()
     if backend == "sqlite":
         if parsed.database in (None, "", ":memory:"):

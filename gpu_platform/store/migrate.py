@@ -6,14 +6,17 @@ import fcntl
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 
+from gpu_platform.domain.errors import CannotStart
 from gpu_platform.observability import get_logger
 
 log = get_logger(__name__)
@@ -22,11 +25,11 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK = 0x6770755F6D696772  # "gpu_migr"
 
 
-def upgrade(engine: Engine) -> None:
+def upgrade(engine: Engine, *, accept_newer: bool = False) -> None:
     """Run all missing migrations in one transaction. A process that comes second finds nothing left to do.
 
-    A schema of a newer release stays as it is: while an upgrade rolls, processes of this release may start again beside
-    newer ones, and migrations only add.
+    A schema of a newer release stays as it is. ``accept_newer``: it may be used, as migrations only add; else raises
+    :class:`CannotStart`.
     """
     with _alone(engine), engine.begin() as connection:
         if engine.dialect.name == "postgresql":
@@ -34,18 +37,34 @@ def upgrade(engine: Engine) -> None:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = connection
-        if not _is_newer(connection, config):
+        revision = MigrationContext.configure(connection).get_current_revision()
+        if not is_newer(revision):
             command.upgrade(config, "head")
+        elif accept_newer:
+            log.warning("store.schema_is_newer", revision=revision, newest_known=newest_revision())
+        else:
+            raise CannotStart(
+                f"the database has schema {revision}, which a newer release made: this one, gpu-platform "
+                f"{version('gpu-platform')}, knows schemas up to {newest_revision()}. Install that release here, too. "
+                "While an upgrade rolls, newer_schema: accept lets processes of this release start"
+            )
 
 
-def _is_newer(connection: Connection, config: Config) -> bool:
-    """Does the database have a revision that this release does not know?"""
-    current = MigrationContext.configure(connection).get_current_revision()
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if current is None or current in known:
-        return False
-    log.warning("store.schema_is_newer", revision=current, message="this process is of an older release: upgrade it")
-    return True
+def newest_revision() -> str:
+    """The newest schema that this release knows."""
+    found = _scripts().get_current_head()
+    assert found is not None
+    return found
+
+
+def is_newer(revision: str | None) -> bool:
+    """True for a schema that this release does not know. ``revision`` None: there is no schema yet."""
+    return revision is not None and revision not in {script.revision for script in _scripts().walk_revisions()}
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(str(MIGRATIONS))
 
 
 @contextmanager

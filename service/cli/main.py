@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import session, simulate, up
+from service.cli import doctor, session, simulate, up
 from service.cli.access import keys, login, secrets, tokens
 from service.cli.cluster import (
     alerts,
@@ -61,7 +61,7 @@ app = typer.Typer(
 )
 _jobs = (submit, jobs, pipelines, schedules, exec_command)
 _cluster = (status, queue, usage, metrics, report, hosts, identity, remediation, audit, alerts)
-for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
+for module in (up, doctor, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
     module.register(app)
 
 

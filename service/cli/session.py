@@ -53,7 +53,16 @@ BreakGlass = Annotated[
     str | None,
     typer.Option(help="Operators: why you enter a job of somebody else. It is recorded.", metavar="REASON"),
 ]
-_EXIT_CODES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 429: AWAY, 503: AWAY}
+_EXIT_CODES = {
+    401: NOT_ALLOWED,
+    403: NOT_ALLOWED,
+    404: NOT_FOUND,
+    409: CONFLICT,
+    422: USAGE,
+    429: AWAY,
+    503: AWAY,
+    507: AWAY,
+}
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]

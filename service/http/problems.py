@@ -19,6 +19,7 @@ from gpu_platform.observability import get_logger
 from service.http.body_limit import MAX_BODY_BYTES
 
 RETRY_AFTER_S = 1
+_TRY_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
 
 log = get_logger(__name__)
 
@@ -51,9 +52,9 @@ def install(app: FastAPI) -> None:
 
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
-    """The HTTP answer for a problem. A 429 and a 503 say when to try again."""
+    """The HTTP answer for a problem. A 429, a 503 and a 507 say when to try again."""
     headers = dict(headers or {})
-    if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+    if problem.status in _TRY_AGAIN:
         headers.setdefault("Retry-After", str(math.ceil(problem.details.get("retry_after_s", RETRY_AFTER_S))))
     # ASCII, because the refused value may not be valid Unicode.
     content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=True)

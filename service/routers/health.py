@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.metadata import version
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -23,17 +24,18 @@ _DETAILS = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
 """Who sees why the service is not ready, and its warnings."""
 
 
-@router.get("/healthz")
+@router.get("/healthz", response_model_exclude_none=True)
 async def healthz() -> Health:
     """The process answers. This does not check what the process depends on."""
     return Health()
 
 
-@router.get("/readyz")
+@router.get("/readyz", response_model_exclude_none=True)
 async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
-    """Database and Temporal are reachable; else 503 that names which is not. Who may read the cluster also sees why,
-    and `warnings`: for example, that silent hosts are not declared LOST, because too many are silent at once, that an
-    older database was restored, or that a filter or score of another package is switched off because it failed."""
+    """Database and Temporal are reachable; else 503 that names which is not. Who may read the cluster also sees
+    why, the `version` of the service, and `warnings`: for example, that silent hosts are not declared LOST, because too
+    many are silent at once, that an older database was restored, or that a filter or score of another package is
+    switched off because it failed."""
     may_see = access.principal is not None and judge(_DETAILS, access.principal, Subject()).is_allowed
     if troubles := await context.readiness.troubles():
         shown = troubles if may_see else dict.fromkeys(troubles, "not reachable")
@@ -44,7 +46,8 @@ async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
     held = await run_in_threadpool(leases.held_verdict, context.store)
     restored = await run_in_threadpool(restoring.last_restore, context.store, datetime.now(UTC))
     plugins = await run_in_threadpool(leader.plugin_faults, context.store)
-    return Health(warnings=[found.message for found in (held, restored, *plugins) if found])
+    warnings = [found.message for found in (held, restored, *plugins) if found]
+    return Health(version=version("gpu-platform"), warnings=warnings)
 
 
 @router.get("/metrics", response_class=Response)

@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 PREVIOUS = "fecdaee0bee5623d302ec2f0acf812fb7a4f71cf"
 """The newest commit whose processes may still run while this release is rolled out. Renew it with each release."""
 _MIGRATE = (
-    "import sys, gpu_platform; from gpu_platform.store import Store; Store(sys.argv[1]).migrate(); "
+    "import inspect, sys, gpu_platform; from gpu_platform.store import Store; store = Store(sys.argv[1]); "
+    # Releases before this setting accept a newer schema always.
+    "accepts = 'accept_newer' in inspect.signature(store.migrate).parameters; "
+    "store.migrate(**({'accept_newer': True} if accepts else {})); "
     "print(gpu_platform.__file__)"
 )
 _PREPARE = (
@@ -45,7 +48,7 @@ def previous_release(directory: Path) -> dict[str, str]:
     unpacked.mkdir()
     archive = subprocess.run(["git", "-C", ROOT, "archive", name], capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", unpacked], input=archive, check=True)
-    environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1"}
+    environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1", "GPU_PLATFORM_NEWER_SCHEMA": "accept"}
     _check(name, unpacked, environment, f"sqlite:///{directory / 'newer.db'}")
     return environment
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,11 @@ async def test_ready_and_metrics(api: Api) -> None:
     Cluster(api.store).host("a", gpus=2)
     running, _ = await api.submit(), await api.submit()
     api.running(running)
-    assert (await api.http.get("/readyz")).json() == {"status": "ok", "warnings": []}
+    assert (await api.http.get("/readyz")).json() == {
+        "status": "ok",
+        "version": version("gpu-platform"),
+        "warnings": [],
+    }
     text = (await api.http.get("/metrics")).text
     assert 'gpu_platform_jobs{state="RUNNING"} 1.0' in text
     assert 'gpu_platform_jobs{state="PENDING"} 1.0' in text

@@ -36,7 +36,7 @@ def test_a_worker_gets_its_settings_writes_its_log_and_ends_as_a_new_one_does(tm
     told = [json.loads((ran.stdout + ran.stderr).splitlines()[-1]) for ran in (forked, new)]
     assert told[0].pop("timestamp") != told[1].pop("timestamp")
     assert told[0] == told[1]
-    assert told[0]["event"] == "service.cannot_start"
+    assert told[0]["event"] == "process.cannot_start"
 
 
 async def test_a_process_has_a_session_of_its_own_and_reports_the_signal_that_ends_it(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from gpu_platform.hosts.nvml import fault_injection
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging, measure_for
-from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.fleet.ballots import Ballots
 from workers.fleet.host import FleetHost, Shared
@@ -30,6 +29,7 @@ from workers.fleet.http import FleetHttp
 from workers.fleet.spec import FleetSpec
 from workers.node.members import MemberLists
 from workers.process import connect
+from workers.starting import settings_of
 
 log = structlog.get_logger()
 
@@ -141,7 +141,7 @@ async def main(argv: Sequence[str]) -> None:
     parser.add_argument("--before", type=int, help="the index after the last one")
     arguments = parser.parse_args(argv)
     spec = FleetSpec.parse(arguments.fleet)
-    settings = Settings()
+    settings = settings_of("fleet")
     cluster = settings.cluster.name
     configure_logging(f"fleet/{spec.name}", cluster=cluster, level=settings.log_level, json=settings.log_json)
     measure_for(cluster)

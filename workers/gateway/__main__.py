@@ -14,11 +14,13 @@ from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from gpu_platform.store.reservations import confirmations
+from workers.database import open_store
 from workers.gateway.rules import Rules
 from workers.gateway.server import Gateway, credentials, make_server
 from workers.gateway.upstream import Upstream
 from workers.identity import ProcessIdentity
 from workers.process import run_process
+from workers.starting import settings_of
 
 STOP_GRACE_S = 2.0
 REVOKED_EVERY_S = 2.0
@@ -73,14 +75,14 @@ class RevokedHosts:
 
 async def main() -> None:
     """Run the node gateway until it is told to stop."""
-    settings = Settings()
+    settings = settings_of("gateway")
     configure_logging("gateway", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
     if settings.key_ring is None:
         raise CannotStart("the node gateway needs a key ring: set key_ring (`gpu-platform keys create` makes one)")
     measure_for(settings.cluster.name)
     serve_metrics(settings.gateway.metrics_port, settings.metrics_host)
-    store = Store(settings.store_url)
+    store = await open_store(settings)
     rules = Rules(settings.temporal.namespace, KeyRing.load(settings.key_ring).scoped(TOKENS), StoreRights(store))
     upstream = Upstream(settings.temporal)
     identity = await own_identity(settings)

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from prometheus_client import Counter
 
+from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Certificate, CertificateFiles, Peer
 from gpu_platform.identity.dates import issued_at_s
@@ -120,7 +121,7 @@ def credentials(files: CertificateFiles) -> grpc.ServerCredentials:
 
 
 def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:
-    """The server, not started, and its port."""
+    """The server, not started, and its port. Raises :class:`CannotStart` if the address cannot be used."""
     server = grpc.aio.server(
         handlers=[gateway],
         options=[
@@ -135,4 +136,9 @@ def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials)
             ("grpc.max_concurrent_streams", 2000),
         ],
     )
-    return server, server.add_secure_port(address, secured)
+    try:
+        return server, server.add_secure_port(address, secured)
+    except RuntimeError as error:
+        raise CannotStart(
+            f"the node gateway cannot listen on {address}: set gateway.host and gateway.port, or end what uses the port"
+        ) from error

@@ -27,7 +27,7 @@ from gpu_platform.identity.enrolment import JoinToken
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
-from gpu_platform.settings import Settings
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from workers.fleet.spec import FleetSpec
@@ -218,7 +218,7 @@ class LocalCluster:
         make_private_directory(self.config.state_dir)
         store = Store(self.database_url)
         try:
-            store.migrate()
+            store.migrate(accept_newer=read_settings().newer_schema == "accept")
             local_token(store, self.config.state_dir)
             self._give_identities(store)
         finally:
@@ -397,7 +397,7 @@ class LocalCluster:
 
 def _open_namespaces() -> dict[str, str]:
     """On one's own machine a job may name any namespace, unless the settings say otherwise."""
-    said = Settings().access.model_fields_set
+    said = read_settings().access.model_fields_set
     return {} if said & {"open_namespaces", "namespaces"} else {"GPU_PLATFORM_ACCESS__OPEN_NAMESPACES": "true"}
 
 

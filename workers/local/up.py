@@ -15,7 +15,7 @@ from rich.console import Console
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.nvml.opening import count_gpus, has_gpus
 from gpu_platform.observability import configure_logging
-from gpu_platform.settings import Settings
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.topology.machine_file import find_machine, is_machine_file
 from service.cli.terminal import safe
@@ -69,7 +69,7 @@ def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
             find_machine(machine)
             nodes.append(NodeSpec(name, machine))
         return tuple(nodes)
-    return (NodeSpec("local"),) if not Settings().node.gpus or has_gpus() else DEMO_NODES
+    return (NodeSpec("local"),) if not read_settings().node.gpus or has_gpus() else DEMO_NODES
 
 
 async def main(arguments: argparse.Namespace) -> int:
@@ -127,11 +127,11 @@ async def _unless_stopped(work, stopped: asyncio.Event) -> int:
 
 
 def _greet(cluster: LocalCluster) -> None:
-    name = Settings().cluster.name
+    name = read_settings().cluster.name
     console.print(f"[bold]{name} is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
-        real = "real GPUs" if Settings().node.gpus else "without GPU support"
+        real = "real GPUs" if read_settings().node.gpus else "without GPU support"
         console.print(f"  host {node.name}: {node.simulate + ' (simulated)' if node.simulate else real}")
     for fleet in cluster.config.fleets:
         names = [host.name for host in fleet.hosts()]
@@ -147,7 +147,7 @@ def first_job(config: ClusterConfig) -> str:
     machines = [node.simulate for node in config.nodes if node.simulate] + [fleet.machine for fleet in config.fleets]
     if machines:
         return f"{_gpus(max(len(find_machine(machine).gpus) for machine in machines))} --follow -- env"
-    count = count_gpus() if Settings().node.gpus else 0
+    count = count_gpus() if read_settings().node.gpus else 0
     return f"{_gpus(count)} --wait -- nvidia-smi" if count else "--follow -- env"
 
 
@@ -159,8 +159,8 @@ def run() -> int:
     """Entry point of ``gpu-platform up``."""
     arguments = parse(sys.argv[1:])
     level = "ERROR" if arguments.demo else "WARNING"
-    configure_logging("up", cluster=Settings().cluster.name, level=level, json=False)
     try:
+        configure_logging("up", cluster=read_settings().cluster.name, level=level, json=False)
         return asyncio.run(main(arguments))
     except PlatformError as error:
         console.print(safe(error.message, "red"))

@@ -157,7 +157,7 @@ class NodeHttp:
     ) -> None:
         """``contexts``: this host's certificate. None: plain HTTP. ``revoked``: see :func:`node_app`.
 
-        Raises :class:`CannotStart` if the address is not for plain HTTP.
+        Raises :class:`CannotStart` if the address is not for plain HTTP, not of this machine, or in use.
         """
         check_address(node.address, "node", tls=contexts is not None, insecure=node.insecure_http)
         tls = tls or TlsSettings()

@@ -383,5 +383,9 @@ class LeaseKeeper:
 
 
 def _has_too_much(error: Exception) -> bool:
-    """A service refuses reports that have waited for too long."""
-    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.SERVICE_UNAVAILABLE
+    """A service refuses reports that have waited for too long, and it cannot write them while the disk of the database
+    is full: the way through Temporal leads to the same database."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (
+        httpx.codes.SERVICE_UNAVAILABLE,
+        httpx.codes.INSUFFICIENT_STORAGE,
+    )

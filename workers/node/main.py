@@ -61,6 +61,7 @@ from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import measure_for
+from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
@@ -76,6 +77,7 @@ from workers.node.reboot import HostReboot
 from workers.node.samples import sample_keeper, sample_route
 from workers.node.secrets import ServiceSecrets
 from workers.process import connect, observe, run_worker
+from workers.starting import settings_of
 
 log = structlog.get_logger()
 
@@ -306,7 +308,7 @@ def retentions(settings: Settings, home: Path, agent: HostAgent) -> list[LogRete
 
 async def main() -> None:
     """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
-    settings = Settings()
+    settings = read_settings()
     node = settings.node
     observe(f"node/{node.name}", settings)
     measure_for(settings.cluster.name)
@@ -382,7 +384,7 @@ async def main() -> None:
 
 async def main_with_restarts() -> None:
     """Run :func:`main`. If the node worker must restart, the process executes its program again and keeps its pid."""
-    keep_private(Settings().state_dir, make=True)
+    keep_private(settings_of("node").state_dir, make=True)
     try:
         await main()
     except* RestartRequired as group:

@@ -121,9 +121,9 @@ def export(
 
 
 def _settings() -> Settings:
-    from gpu_platform.settings import Settings
+    from gpu_platform.reading_settings import read_settings
 
-    return Settings()
+    return read_settings()
 
 
 def _ring(file: Path | None, settings: Settings) -> Path:

@@ -105,9 +105,9 @@ def _select(hosts: list[str] | None, leaf: list[str] | None, state_dir: Path | N
 
 
 def _state(state_dir: Path | None) -> Path:
-    from gpu_platform.settings import Settings
+    from gpu_platform.reading_settings import read_settings
 
-    return state_dir or Settings().state_dir
+    return state_dir or read_settings().state_dir
 
 
 def _control(state_dir: Path | None, host: str) -> Path:

@@ -38,9 +38,9 @@ def register(app: typer.Typer) -> None:
 def init(directory: Directory = None) -> None:
     """Make the CA: its key, readable by its owner only, and its certificate."""
     from gpu_platform.identity.ca import CertificateAuthority
-    from gpu_platform.settings import Settings
+    from gpu_platform.reading_settings import read_settings
 
-    settings = Settings()
+    settings = read_settings()
     path = directory or settings.tls.ca_directory(settings.state_dir)
     made = CertificateAuthority.init(path, settings.tls.trust_domain)
     session.say(f"made a CA in {path}; SHA-256 of its certificate: {made.fingerprint}")
@@ -107,7 +107,7 @@ def revoke(host: HostName) -> None:
 
 def _load(directory: Path | None) -> CertificateAuthority:
     from gpu_platform.identity.ca import CertificateAuthority
-    from gpu_platform.settings import Settings
+    from gpu_platform.reading_settings import read_settings
 
-    settings = Settings()
+    settings = read_settings()
     return CertificateAuthority.load(directory or settings.tls.ca_directory(settings.state_dir))

@@ -28,11 +28,11 @@ def inject(
     """Inject a fault into a GPU of a simulated host."""
     from gpu_platform.hosts.nvml.fault_injection import inject_fault, read_gpu_count
     from gpu_platform.hosts.system.paths import control_dir, node_dir
-    from gpu_platform.settings import Settings
+    from gpu_platform.reading_settings import read_settings
 
     if xid is None and temperature is None and utilization is None and not lost and not clear:
         raise typer.BadParameter("say what happens: --xid, --temperature, --utilization, --lost or --clear")
-    control = control_dir(node_dir(state_dir or Settings().state_dir, host))
+    control = control_dir(node_dir(state_dir or read_settings().state_dir, host))
     if not control.is_dir():
         session.say(f"Error: there is no simulated host {host!r}: {control} does not exist")
         raise typer.Exit(session.NOT_FOUND)

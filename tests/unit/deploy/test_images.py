@@ -156,7 +156,7 @@ def test_commands_of_images_and_compose_are_modules_that_exist() -> None:
 
 async def says(process: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> int:
     """The exit status of the health check of a process with these settings."""
-    monkeypatch.setattr(healthcheck, "Settings", lambda: settings)
+    monkeypatch.setattr(healthcheck, "read_settings", lambda: settings)
     return await asyncio.to_thread(healthcheck.main, [process])
 
 

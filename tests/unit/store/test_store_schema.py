@@ -15,9 +15,10 @@ from sqlalchemy import delete, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.errors import InvalidRequest, Unavailable
+from gpu_platform.domain.errors import CannotStart, InvalidRequest, StorageFull, Unavailable
 from gpu_platform.store import Store, events, models
 from gpu_platform.store.database import writing
+from gpu_platform.store.migrate import newest_revision
 from tests.store_cluster import NOW, Cluster
 
 
@@ -44,14 +45,16 @@ def test_many_may_migrate_at_once_on_postgresql(postgres_databases) -> None:
     postgres_databases.drop(name)
 
 
-def test_a_schema_of_a_newer_release_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_schema_of_a_newer_release_is_refused_or_stays_as_it_is(tmp_path: Path) -> None:
     """While an upgrade rolls, an older process may start again after a newer one migrated."""
     url = f"sqlite:///{tmp_path / 'platform.db'}"
     _migrate(url)
     store = Store(url)
     with store.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    store.migrate()
+    with pytest.raises(CannotStart, match=rf"schema 9999, which a newer release made.* up to {newest_revision()}\."):
+        store.migrate()
+    store.migrate(accept_newer=True)
     with store.read() as session:
         assert session.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
     store.close()
@@ -108,6 +111,47 @@ def test_a_database_that_is_away_is_said_to_be_unavailable(tmp_path: Path) -> No
         with pytest.raises(Unavailable):
             events.change_token(store)
         store.close()
+
+
+def test_a_database_that_no_waiting_mends_is_refused_with_what_to_do(tmp_path: Path, postgres_url: str) -> None:
+    damaged, directory = tmp_path / "damaged.db", tmp_path / "directory.db"
+    damaged.write_bytes(b"this is a letter, and no database, however long it is read" * 100)
+    directory.mkdir()
+    server = postgres_url.rsplit("/", 1)[0]
+    cases = {
+        f"sqlite:///{damaged}": r"file is not a database\. Name another file \(database_url\), or put back a backup",
+        f"sqlite:///{directory}": r"unable to open database file\. This process must be able to write the file",
+        f"sqlite:///{damaged}/platform.db": r"cannot be used: .*This process must be able to write the file",
+        f"{server}/nowhere": r'database "nowhere" does not exist; create it, owned by this account',
+        server.replace("postgres@", "stranger:s3cret@") + "/postgres": r'role "stranger" does not exist; set the right',
+        f"{server}/postgres?colour=red": r"colour.*; mend database_url",
+    }
+    for url, said in cases.items():
+        with pytest.raises(CannotStart, match=said) as refused:
+            _migrate(url)
+        assert "s3cret" not in refused.value.message
+    for url in ("mysql://a@b/c", "no address", "postgresql://u:s3cret@host:port/x"):
+        with pytest.raises(InvalidRequest, match="postgresql://") as wrong:
+            Store(url)
+        assert "s3cret" not in wrong.value.message
+
+
+def test_a_full_disk_is_told_apart_from_a_database_that_is_away(small_disk: Path) -> None:
+    store = Store(f"sqlite:///{small_disk / 'platform.db'}")
+    store.migrate()
+    written = 0
+
+    def write_until_it_is_full() -> None:
+        nonlocal written
+        while True:
+            with store.write() as session:
+                events.append_event(session, "host.lost", "x" * 4000, NOW, host=f"h{written}")
+            written += 1
+
+    with pytest.raises(StorageFull, match="Make room there"):
+        write_until_it_is_full()
+    assert events.last_seq(store) == written > 0, "what was not refused is there, and the rest is not"
+    store.close()
 
 
 def test_a_connection_that_broke_while_idle_is_replaced(postgres_databases, postgres_template: str) -> None:

@@ -1,0 +1,152 @@
+"""Reads the settings, and says on one line what is wrong with them: which setting, where its value comes from, what is
+allowed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from gpu_platform.domain.documents import MOST_PROBLEMS, yaml_mapping
+from gpu_platform.domain.errors import CannotStart, InvalidRequest
+from gpu_platform.settings import Settings, settings_file
+
+PREFIX = "GPU_PLATFORM_"
+_CONFIG = f"{PREFIX}CONFIG"
+_LONGEST_VALUE = 80
+_SECRETS = ("database_url", "token", "join_token", "power_command")
+"""Settings whose values are secrets, or may hold one. They are never shown."""
+_JSON = 'write a list as ["a"], a mapping as {"a": "b"}'
+_NEAR = 0.8
+"""How similar the name of a variable must be to that of a setting to count as a misspelt one (difflib's ratio)."""
+
+Location = Sequence[str | int]
+
+
+def read_settings() -> Settings:
+    """The settings, from the file and the environment. Raises :class:`CannotStart`, whose message names every wrong
+    one."""
+    file = settings_file()
+    lines = _lines_of(file)
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = [_problem(one, file, lines) for one in error.errors()]
+    except SettingsError as error:
+        problems = list(_not_json()) or [str(error)]
+    more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    # The pydantic error has values in it, and some settings are secrets.
+    raise CannotStart(f"the settings are wrong: {'; '.join([*problems[:MOST_PROBLEMS], *more])}") from None
+
+
+def misspelt_variables() -> Iterator[tuple[str, str]]:
+    """Variables of the environment that no setting has, and the one that each of them resembles. Variables that
+    resemble none are other programs': jobs have many that begin with the same prefix."""
+    known = [name.upper() for name in Settings.model_fields]
+    for variable in os.environ:
+        first = variable.upper().removeprefix(PREFIX).split("__")[0]
+        if variable.upper().startswith(PREFIX) and first not in known:
+            for near in difflib.get_close_matches(first, known, 1, _NEAR):
+                yield variable, f"{PREFIX}{near}"
+
+
+def _lines_of(file: Path) -> dict[tuple[str, ...], int]:
+    """Where each setting stands in the file: its location -> its line. Raises :class:`CannotStart` if the file cannot
+    be read."""
+    if not file.exists():
+        if _CONFIG in os.environ:
+            raise CannotStart(f"{_CONFIG} is {file}, which does not exist: name the YAML file, or unset {_CONFIG}")
+        return {}
+    try:
+        text = file.read_text()
+        content = yaml_mapping(text, str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"the settings file {file} cannot be read: {error}") from error
+    except InvalidRequest as error:
+        raise CannotStart(f"the settings file {' '.join(error.message.split())}") from error
+    if wrong := [name for name in content if not isinstance(name, str)]:
+        raise CannotStart(f"the settings file {file} has {wrong[0]!r} where the name of a setting must be")
+    return dict(_lines(yaml.compose(text, yaml.SafeLoader), ()))
+
+
+def _lines(node: yaml.Node | None, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield (*at, str(key.value)), key.start_mark.line + 1
+            yield from _lines(value, (*at, str(key.value)))
+
+
+def _problem(error: Mapping[str, Any], file: Path, lines: Mapping[tuple[str, ...], int]) -> str:
+    location: Location = error["loc"]
+    name = ".".join(map(str, location))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return f"{name}{_source(location, file, lines)}: there is no such setting; {_known_names(location)}"
+    given = error.get("input")
+    if any(part in _SECRETS for part in location):
+        value = " has a wrong value (not shown here, it may be secret)"
+    elif isinstance(given, dict | list):
+        value = ""
+    else:
+        shown = repr(given)
+        value = f" is {shown if len(shown) <= _LONGEST_VALUE else shown[:_LONGEST_VALUE] + '…'}"
+    where = f"{name}{value}{_source(location, file, lines)}"
+    return f"{where}: {message.removeprefix('Input ')}" if where else message
+
+
+def _source(location: Location, file: Path, lines: Mapping[tuple[str, ...], int]) -> str:
+    """Where the value comes from: variables win over the file."""
+    variables = {name.upper(): name for name in os.environ}
+    for length in range(len(location), 0, -1):
+        if (found := variables.get(_variable(location[:length]))) is not None:
+            return f" (variable {found})"
+        if (line := lines.get(tuple(map(str, location[:length])))) is not None:
+            return f" ({file}, line {line})"
+    return ""
+
+
+def _variable(location: Location) -> str:
+    return PREFIX + "__".join(str(part).upper() for part in location)
+
+
+def _known_names(location: Location) -> str:
+    """The setting that was meant, or those that there are in this section."""
+    section: type[BaseModel] | None = Settings
+    for part in location[:-1]:
+        field = None if section is None else section.model_fields.get(str(part))
+        section = None if field is None else _model_in(field.annotation)
+    names = [] if section is None else list(section.model_fields)
+    near = difflib.get_close_matches(str(location[-1]), names, 1)
+    if near:
+        return f"did you mean {'.'.join([*map(str, location[:-1]), near[0]])}?"
+    return f"there are: {', '.join(names)}" if names else "see docs/reference/configuration.md"
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return next((found for one in get_args(annotation) if (found := _model_in(one))), None)
+    return None
+
+
+def _not_json() -> Iterator[str]:
+    """Variables that must be JSON, because their settings are lists or mappings, and are not."""
+    for variable in os.environ:
+        if variable.upper().startswith(PREFIX):
+            source = EnvSettingsSource(Settings)
+            source.env_vars = {variable.lower(): os.environ[variable]}
+            try:
+                source()
+            except SettingsError:
+                name = variable.upper().removeprefix(PREFIX).replace("__", ".").lower()
+                hidden = any(part in _SECRETS for part in name.split("."))
+                value = "" if hidden else f" ({os.environ[variable][:_LONGEST_VALUE]!r})"
+                yield f"{name}: the variable {variable}{value} is no JSON; {_JSON}"

@@ -1,0 +1,112 @@
+"""The disk of the database is full: the API says so, nothing acknowledged is lost, and all goes on with more room."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from gpu_platform.client.wire import PROBLEM_JSON
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from tests.postgres import Databases
+from tests.temporal_server import client_of_new_namespace
+from tests.unit.service.api_server import application, in_process
+from tests.waiting import eventually
+
+MOST_SUBMISSIONS = 200
+
+
+@dataclass
+class Disk:
+    url: str
+    """The address of a database on it."""
+    ballast: Path
+
+    def fill(self) -> None:
+        with self.ballast.open("ab", buffering=0) as file:
+            for size in (1 << 16, 1 << 12, 1 << 9):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
+    if request.param == "sqlite":
+        path: Path = request.getfixturevalue("small_disk")
+        yield Disk(f"sqlite:///{path / 'platform.db'}", path / "ballast")
+        return
+    yield from _tablespace(request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_databases"))
+
+
+def _tablespace(server: str, databases: Databases) -> Iterator[Disk]:
+    """A database of PostgreSQL whose tables are on a small disk. Its log of transactions is elsewhere."""
+    with psycopg.connect(server, autocommit=True) as admin:
+        [data] = admin.execute("SHOW data_directory").fetchone() or ("",)
+        owner = Path(data).stat().st_uid
+        path = Path(tempfile.mkdtemp(prefix="gpu-platform-tablespace-"))
+        path.chmod(0o755)
+        options = f"size=32m,mode=0700,uid={owner}"
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=False).returncode != 0:
+            path.rmdir()
+            pytest.skip("no tmpfs can be mounted here")
+        name = f"small_{os.getpid()}"
+        try:
+            admin.execute(f"CREATE TABLESPACE {name} LOCATION '{path}'")  # type: ignore[arg-type]
+            admin.execute(f"CREATE DATABASE {name} TABLESPACE {name}")  # type: ignore[arg-type]
+            yield Disk(databases.url(name), path / "ballast")
+            databases.drop(name)
+            admin.execute(f"DROP TABLESPACE {name}")  # type: ignore[arg-type]
+        finally:
+            subprocess.run(["umount", "-l", path], check=True)
+            path.rmdir()
+
+
+async def submit(http: httpx.AsyncClient) -> httpx.Response:
+    """A job that needs some pages of the database."""
+    return await http.post("/v1/jobs", json={"command": ["true", secrets.token_hex(8000)]})
+
+
+async def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(disk: Disk, temporal_address: str) -> None:
+    namespace = (await client_of_new_namespace(temporal_address)).namespace
+    store = Store(disk.url)
+    store.migrate()
+    acknowledged: list[str] = []
+    async with in_process(application(store, temporal_address, namespace=namespace)) as http:
+        assert (await submit(http)).status_code == 201
+        disk.fill()
+        for _ in range(MOST_SUBMISSIONS):
+            answer = await submit(http)
+            if answer.status_code != 201:
+                break
+            acknowledged.append(answer.json()["id"])
+        problem: dict[str, Any] = answer.json()
+        assert (answer.status_code, problem["code"], problem["retryable"]) == (507, "storage_full", True), problem
+        assert answer.headers["content-type"] == PROBLEM_JSON
+        assert answer.headers["retry-after"] == "1"
+        assert "full" in problem["detail"]
+        assert "Make room there" in problem["detail"]
+        assert (await http.get("/v1/jobs")).status_code == 200, "what is there can be read"
+        disk.ballast.unlink()
+
+        async def accepted() -> str | None:
+            again = await submit(http)
+            return again.json()["id"] if again.status_code == 201 else None
+
+        acknowledged.append(await eventually(accepted, "it goes on by itself"))
+    store.close()
+    reopened = Store(disk.url)
+    for job_id in acknowledged:
+        assert jobs.get_job(reopened, job_id).id == job_id
+    reopened.close()

@@ -1,0 +1,271 @@
+"""``gpu-platform doctor`` finds what is wrong with a deployment, and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from gpu_platform.identity import names
+from gpu_platform.identity.ca import CertificateAuthority
+from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
+from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.store import Store
+from tests.command_line import run
+from tests.store_cluster import Cluster
+from tests.temporal_server import client_of_new_namespace
+from tests.unit.service.api_server import application, served
+from workers.doctor import host as host_checks
+from workers.doctor import service as service_checks
+from workers.doctor.__main__ import checks, main
+from workers.doctor.results import Outcome, Part, Result
+
+OK, WARNING, FAILED, NOT_APPLICABLE = Outcome.OK, Outcome.WARNING, Outcome.FAILED, Outcome.NOT_APPLICABLE
+
+
+class Found(dict[str, Result]):
+    """The results by ``part: name``."""
+
+    def outcome(self, check: str) -> Outcome:
+        return self[check].outcome
+
+    def failures(self) -> set[str]:
+        return {check for check, result in self.items() if result.outcome is FAILED}
+
+
+async def doctor(*roles: str) -> Found:
+    results = await asyncio.to_thread(lambda: list(checks(roles)))
+    assert all(result.advice for result in results if result.outcome in (WARNING, FAILED)), results
+    return Found({f"{result.part}: {result.name}": result for result in results})
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.startswith("GPU_PLATFORM_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPU_PLATFORM_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GPU_PLATFORM_API_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("GPU_PLATFORM_TEMPORAL__ADDRESS", "127.0.0.1:1")
+    return monkeypatch
+
+
+@pytest.fixture
+async def deployed(
+    settings: pytest.MonkeyPatch, sqlite_store: Store, temporal_address: str
+) -> AsyncIterator[pytest.MonkeyPatch]:
+    """A service, its database and Temporal, all well."""
+    namespace = (await client_of_new_namespace(temporal_address)).namespace
+    async with served(application(sqlite_store, temporal_address, namespace=namespace)) as url:
+        settings.setenv("GPU_PLATFORM_API_URL", url)
+        settings.setenv("GPU_PLATFORM_DATABASE_URL", str(sqlite_store.url))
+        settings.setenv("GPU_PLATFORM_TEMPORAL__ADDRESS", temporal_address)
+        settings.setenv("GPU_PLATFORM_TEMPORAL__NAMESPACE", namespace)
+        yield settings
+
+
+async def test_a_deployment_that_is_well(deployed: pytest.MonkeyPatch) -> None:
+    found = await doctor()
+    assert found.failures() == set()
+    assert found["settings: role of this machine"].found == "control-plane"
+    well = ["service: reachable", "service: ready", "service: release", "service: clock", "database: reachable"]
+    well += ["database: schema", "temporal: reachable", "temporal: version", "temporal: namespace"]
+    well += ["temporal: retention", "temporal: search attributes"]
+    assert {check: found.outcome(check) for check in well} == dict.fromkeys(well, OK)
+    assert found["database: version"].found.startswith("SQLite 3.")
+    assert found["service: hosts"].found == "none has registered"
+    assert found.outcome("host: all") is found.outcome("certificates: all") is NOT_APPLICABLE
+
+
+async def test_a_host_whose_agent_does_not_answer(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+    Cluster(sqlite_store).host("silent", gpus=1)
+    found = await doctor("client")
+    assert found.failures() == {"service: node agents"}
+    assert "silent" in found["service: node agents"].found
+    assert "node.agent_port" in found["service: node agents"].advice
+    assert found.outcome("database: all") is found.outcome("temporal: all") is NOT_APPLICABLE
+
+
+async def test_nothing_answers(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = await doctor("control-plane")
+    assert found.failures() == {"service: reachable", "database: reachable", "temporal: reachable"}
+    assert "start the service" in found["service: reachable"].advice
+    assert not (tmp_path / "state" / "platform.db").exists(), "to look makes nothing"
+
+
+async def test_a_namespace_that_is_missing_and_a_schema_that_is_newer(
+    deployed: pytest.MonkeyPatch, sqlite_store: Store
+) -> None:
+    with sqlite_store.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    deployed.setenv("GPU_PLATFORM_TEMPORAL__NAMESPACE", "nowhere")
+    found = await doctor()
+    assert found.failures() == {"temporal: namespace", "database: schema"}
+    assert "temporal operator namespace create" in found["temporal: namespace"].advice
+    assert found["database: schema"].found.startswith("9999, of a newer release")
+    with sqlite_store.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    assert (await doctor()).outcome("database: schema") is WARNING
+
+
+async def test_wrong_settings_end_it_at_once(settings: pytest.MonkeyPatch) -> None:
+    settings.setenv("GPU_PLATFORM_NODE__SCRUB", "sometimes")
+    found = await doctor()
+    assert set(found) == {"settings: values"}
+    assert "node.scrub is 'sometimes' (variable GPU_PLATFORM_NODE__SCRUB)" in found["settings: values"].found
+
+
+@pytest.mark.parametrize(("behind_s", "outcome"), [(0.0, OK), (1.5, OK), (10.0, WARNING), (-4000.0, FAILED)])
+def test_clocks_that_differ(behind_s: float, outcome: Outcome) -> None:
+    now = datetime(2026, 12, 1, 8, 0, 0, 500_000, tzinfo=UTC)
+    answer = httpx.Response(200, headers={"Date": format_datetime(now - timedelta(seconds=behind_s), usegmt=True)})
+    result = service_checks._clock(Part("service"), answer, now.timestamp())
+    assert result.outcome is outcome
+    if outcome is WARNING:
+        assert result.found == "this machine's clock is 10.0 s ahead of the service's"
+
+
+def give_certificate(authority: CertificateAuthority, files: CertificateFiles, path: str, age: timedelta) -> None:
+    key, request = make_key_and_request()
+    files.write(key, authority.sign(request, path, now=datetime.now(UTC) - age), authority.bundle())
+
+
+async def test_certificates(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings.setenv("GPU_PLATFORM_TLS__ENABLED", "true")
+    settings.setenv("GPU_PLATFORM_NODE__NAME", "dgx-a")
+    path = names.node("dgx-a")
+    files = CertificateFiles.of(TlsSettings(), tmp_path / "state", path)
+    authority = CertificateAuthority.init(tmp_path / "ca")
+    check = f"certificates: {path}"
+    found = await doctor("host")
+    assert found.outcome(check) is FAILED
+    assert "gpu-platform hosts enroll dgx-a" in found[check].advice
+
+    for age, outcome, said in (
+        (timedelta(hours=1), OK, "valid until"),
+        (timedelta(hours=22), WARNING, "valid until"),
+        (timedelta(hours=25), FAILED, "has expired"),
+    ):
+        give_certificate(authority, files, path, age)
+        found = await doctor("host")
+        assert (found.outcome(check), said in found[check].found) == (outcome, True), found[check]
+    assert found.outcome("certificates: authorities") is OK
+
+    give_certificate(authority, files, names.node("dgx-b"), timedelta())
+    assert "is of spiffe://gpu-platform.internal/node/dgx-b, not of" in (await doctor("host"))[check].found
+    give_certificate(authority, files, path, timedelta())
+    other = CertificateAuthority.init(tmp_path / "other")
+    shutil.copyfile(files.trusted, tmp_path / "kept.pem")
+    files.trusted.write_bytes(other.bundle())
+    assert "signed by none of the authorities" in (await doctor("host"))[check].found
+
+
+async def test_a_service_whose_certificate_is_not_believed(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authority, other = (CertificateAuthority.init(tmp_path / name) for name in ("ca", "other"))
+    files = CertificateFiles.of(TlsSettings(), tmp_path / "served", names.SERVICE)
+    trusted = CertificateFiles.of(TlsSettings(), tmp_path / "state", names.SERVICE).trusted
+    trusted.parent.mkdir(parents=True)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"status":"ok"}')
+        await writer.drain()
+        writer.close()
+
+    async def seen(authorities: bytes, age: timedelta, addresses: list[str]) -> Found:
+        key, request = make_key_and_request()
+        certificate = authority.sign(request, names.SERVICE, addresses=addresses, now=datetime.now(UTC) - age)
+        files.write(key, certificate, authority.bundle())
+        trusted.write_bytes(authorities)
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=TlsContexts(files).server())
+        settings.setenv("GPU_PLATFORM_API_URL", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with server:
+            return await doctor("client")
+
+    well = await seen(authority.bundle(), timedelta(hours=1), ["127.0.0.1"])
+    assert well.outcome("service: reachable") is well.outcome("service: certificate") is OK
+    assert "127.0.0.1" in well["service: certificate"].found
+    late = await seen(authority.bundle(), timedelta(hours=21), ["127.0.0.1"])
+    assert late.outcome("service: certificate") is WARNING
+    expired = (await seen(authority.bundle(), timedelta(hours=25), ["127.0.0.1"]))["service: reachable"]
+    assert (expired.outcome, "has expired: restart the service" in expired.advice) == (FAILED, True)
+    strange = (await seen(other.bundle(), timedelta(), ["127.0.0.1"]))["service: reachable"]
+    assert (strange.outcome, "GPU_PLATFORM_CA_FILE" in strange.advice) == (FAILED, True)
+    elsewhere = (await seen(authority.bundle(), timedelta(), ["10.0.0.1"]))["service: reachable"]
+    assert (elsewhere.outcome, "tls.names" in elsewhere.advice) == (FAILED, True)
+
+
+async def test_a_simulated_host(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings.setenv("GPU_PLATFORM_NODE__SIMULATE", "dgx-h100")
+    found = await doctor()
+    assert found["settings: role of this machine"].found == "host"
+    assert found["host: NVML"].found.startswith("8 simulated GPUs")
+    assert found.outcome("host: checkpoint root") is FAILED
+    (tmp_path / "state" / "checkpoints").mkdir(parents=True)
+    root = (await doctor())["host: checkpoint root"]
+    assert root.outcome is WARNING
+    assert "a file system of this machine alone" in root.found
+
+
+async def test_a_host_that_must_isolate_and_cannot(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings.setenv("GPU_PLATFORM_NODE__SIMULATE", "dgx-h100")
+    settings.setenv("GPU_PLATFORM_NODE__ISOLATION", "required")
+    settings.setattr(host_checks, "find_tool", lambda name: None if name == "bwrap" else f"/usr/bin/{name}")
+    found = await doctor("host")
+    assert found.outcome("host: isolation tools") is FAILED
+    assert found["host: isolation tools"].advice == "apt-get install bubblewrap"
+    assert found.outcome("host: cgroups") is OK
+
+
+def test_file_systems_are_known_by_their_mounts(tmp_path: Path) -> None:
+    device = os.stat(tmp_path).st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 0:99 / /elsewhere rw - ext4 /dev/sda1 rw\n"
+        f"36 35 {os.major(device)}:{os.minor(device)} / {tmp_path} rw,noatime master:1 - nfs4 server:/scratch rw\n"
+    )
+    assert host_checks.file_system_of(tmp_path, mounts) == "nfs4"
+    assert "nfs4".startswith(host_checks.SHARED)
+
+
+async def test_another_program_at_the_address_of_the_service(settings: pytest.MonkeyPatch) -> None:
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(hello, "127.0.0.1", 0) as server:
+        settings.setenv("GPU_PLATFORM_API_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        found = await doctor("client")
+    assert found.failures() == {"service: ready"}
+    assert "another program answers at this address" in found["service: ready"].advice
+    assert found.outcome("service: hosts") is found.outcome("service: clock") is NOT_APPLICABLE
+
+
+async def test_the_command_prints_and_returns_what_it_found(deployed: pytest.MonkeyPatch) -> None:
+    ran = await run("doctor", "--json", url=os.environ["GPU_PLATFORM_API_URL"])
+    assert (ran.code, json.loads(ran.out)["ok"]) == (0, True), ran.out + ran.err
+    assert {"part": "temporal", "name": "namespace"}.items() <= json.loads(ran.out)["checks"][-5].items()
+
+
+def test_what_failed_is_printed_with_what_to_do(
+    settings: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--role", "client"]) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED          service: reachable" in shown
+    assert "\n                -> start the service, open its port in the firewall, or set api_url" in shown
+    assert shown.endswith(", 1 failed, 5 not applicable\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["--role", "king"])

@@ -1,0 +1,80 @@
+"""Wrong settings are told with their names, where they stand, and what is allowed; secrets are not told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.domain.errors import CannotStart
+from gpu_platform.reading_settings import misspelt_variables, read_settings
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "gpu-platform.yaml"
+    monkeypatch.setenv("GPU_PLATFORM_CONFIG", str(file))
+    file.touch()
+    return file
+
+
+def refusal() -> str:
+    with pytest.raises(CannotStart) as refused:
+        read_settings()
+    assert "\n" not in refused.value.message
+    return refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("service:\n  port: 99999", "service.port is 99999 (FILE, line 2): should be less than or equal to 65535"),
+        ("node: {nmae: x}", "node.nmae (FILE, line 1): there is no such setting; did you mean node.name?"),
+        ("gateway: {colour: x}", "there is no such setting; there are: host, port, metrics_port"),
+        ("fencing: losely", "fencing is 'losely' (FILE, line 1): should be 'lease', 'strict' or 'relaxed'"),
+        ("temporal: {address: localhost}", "(FILE, line 1): write HOST:PORT, e.g. 127.0.0.1:7233"),
+        ("api_url: localhost:8700", "api_url is 'localhost:8700' (FILE, line 1): write http://HOST:PORT or https:"),
+        ("log_level: loud", "should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR'"),
+        ("scheduler: {audit_keep_days: 5}", "scheduler (FILE, line 1): audit_keep_days needs audit_archive"),
+        ("service: [1]", "service (FILE, line 1): should be a valid dictionary"),
+        ("node: {name: a", "FILE is not YAML: "),
+        ("- node", 'FILE must be a mapping, not ["node"]'),
+        ("1: x", "FILE has 1 where the name of a setting must be"),
+        ("node: {token: [s3cret]}", "node.token has a wrong value (not shown here, it may be secret) (FILE, line 1)"),
+    ],
+)
+def test_a_wrong_file_is_told(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    message = refusal()
+    assert said.replace("FILE", str(file)) in message
+    assert "s3cret" not in message
+
+
+def test_all_wrong_settings_are_told_at_once_and_variables_win(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("service: {port: 1}\nlease_ttl_s: soon")
+    monkeypatch.setenv("GPU_PLATFORM_SERVICE__PORT", "-1")
+    message = refusal()
+    assert "lease_ttl_s is 'soon'" in message
+    assert "service.port is '-1' (variable GPU_PLATFORM_SERVICE__PORT): should be greater than or equal to 0" in message
+
+
+def test_a_variable_that_must_be_json_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_PLATFORM_NODE__NAME", "a")
+    monkeypatch.setenv("GPU_PLATFORM_NODE__LABELS", "row=7")
+    assert "node.labels: the variable GPU_PLATFORM_NODE__LABELS ('row=7') is no JSON; write a list as" in refusal()
+
+
+def test_a_file_that_is_named_and_not_there_is_told(file: Path) -> None:
+    file.unlink()
+    assert f"GPU_PLATFORM_CONFIG is {file}, which does not exist" in refusal()
+
+
+def test_variables_that_nobody_reads_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GPU_PLATFORM_LOG_LEVLE", "GPU_PLATFORM_TOKEN_FILE", "GPU_PLATFORM_JOB_ID", "GPU_PLATFORM_NODE__X"):
+        monkeypatch.setenv(name, "x")
+    assert list(misspelt_variables()) == [("GPU_PLATFORM_LOG_LEVLE", "GPU_PLATFORM_LOG_LEVEL")]
+
+
+def test_settings_in_lower_case_are_those_that_were_meant(file: Path) -> None:
+    file.write_text("log_level: warning\ntemporal: {address: '[::1]:7233'}\napi_url: https://gpu-control.example")
+    assert read_settings().log_level == "WARNING"

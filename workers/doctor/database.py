@@ -1,0 +1,73 @@
+"""Checks of the database: whether it answers, what it is, its schema, and the room on its disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store
+from gpu_platform.store.migrate import is_newer, newest_revision
+from workers.doctor.results import Part, Result
+from workers.doctor.roles import Roles, sqlite_file
+
+_LEAST_FREE = 0.05
+"""Below this part of the disk there is a warning."""
+
+
+def checks(settings: Settings, roles: Roles) -> Iterator[Result]:
+    """The checks of this part."""
+    part = Part("database")
+    if roles.no_database:
+        yield part.skipped("all", roles.no_database)
+        return
+    yield from part.guarded(_checks(part, settings))
+
+
+def _checks(part: Part, settings: Settings) -> Iterator[Result]:
+    file = sqlite_file(settings)
+    if file is not None and not file.exists():
+        yield part.failed("reachable", f"there is no {file}", "start the service, which makes it, or set database_url")
+        return
+    store = Store(settings.store_url)
+    shown = store.url.render_as_string(hide_password=True)
+    try:
+        try:
+            schema, version = store.schema(), store.server_version()
+        except PlatformError as error:
+            advice = "start the database, or mend database_url and the account in it"
+            yield part.failed("reachable", f"{shown}: {error.message}", advice)
+            return
+        yield part.ok("reachable", shown)
+        yield part.ok("version", version)
+        yield _schema(part, schema)
+    finally:
+        store.close()
+    if file is not None:
+        yield _room(part, settings, str(file.parent))
+
+
+def _schema(part: Part, schema: str | None) -> Result:
+    newest = newest_revision()
+    if schema is None:
+        return part.failed("schema", "there are no tables", "start the service: it makes them")
+    if is_newer(schema):
+        return part.failed(
+            "schema",
+            f"{schema}, of a newer release: this one knows up to {newest}",
+            "install the newer release here, too; while an upgrade rolls, newer_schema: accept",
+        )
+    if schema != newest:
+        return part.warning(
+            "schema", f"{schema}, this release has {newest}", "restart a process of the control plane: it migrates"
+        )
+    return part.ok("schema", schema)
+
+
+def _room(part: Part, settings: Settings, directory: str) -> Result:
+    usage = shutil.disk_usage(directory)
+    found = f"{usage.free >> 20} MiB of {usage.total >> 20} MiB are free in {directory}"
+    if usage.free < _LEAST_FREE * usage.total:
+        return part.warning("room", found, "make room: with a full disk nothing can be submitted, and leases end")
+    return part.ok("room", found)
