@@ -1,10 +1,11 @@
 .DEFAULT_GOAL := help
-PYTHON := .venv/bin/python
+# Not PYTHON: that variable tells scripts/setup with which Python it makes .venv.
+VENV_PYTHON := .venv/bin/python
 # Tests start hundreds of Python processes: without compiled modules each would compile them all anew.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
 WORKERS := 3
 
-.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock docs client clean
+.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock dist docs client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -33,10 +34,10 @@ test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m:
 	@: > $(CHAOS_REPORT)
 	@GPU_PLATFORM_CHAOS_SECONDS=$(or $(FOR),$(GPU_PLATFORM_CHAOS_SECONDS),120) \
 		GPU_PLATFORM_CHAOS_REPORT=$(CURDIR)/$(CHAOS_REPORT) $(PYTEST) -m chaos -s; \
-		code=$$?; $(PYTHON) -m tests.chaos.report $(CHAOS_REPORT); exit $$code
+		code=$$?; $(VENV_PYTHON) -m tests.chaos.report $(CHAOS_REPORT); exit $$code
 
 cluster-setup: dev  ## Build a real Temporal server into the user's cache, once (needs Go; minutes)
-	@$(PYTHON) -m tests.real_cluster.binaries
+	@$(VENV_PYTHON) -m tests.real_cluster.binaries
 
 cluster: dev  ## Start a real cluster on this machine and stay up: Temporal in six processes, two PostgreSQL, two of each of ours
 	@. .venv/bin/activate && exec python -m tests.real_cluster
@@ -64,30 +65,35 @@ format: dev  ## Mend what ruff can mend
 	@.venv/bin/ruff format .
 
 bench-host: dev  ## Measure what a GPU host costs: start, stop, isolation, health
-	@$(PYTHON) -m tests.benchmarks hosts health
+	@$(VENV_PYTHON) -m tests.benchmarks hosts health
 
 bench: dev  ## Measure and print (ONLY="store hosts" chooses)
-	@$(PYTHON) -m tests.benchmarks $(ONLY)
+	@$(VENV_PYTHON) -m tests.benchmarks $(ONLY)
 
 bench-fleet: dev  ## Measure a thousand simulated hosts, about an hour (ARGS="--hosts 100 --jobs 400 --waiting 500 --minutes 1": less)
 	@. .venv/bin/activate && exec python -m tests.benchmarks.bench_fleet $(ARGS)
 
 bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TRACES=DIR: on real traces; no servers)
-	@$(PYTHON) -m tests.benchmarks.bench_scheduling
-	@$(PYTHON) -m tests.benchmarks.bench_simulation
-	@$(PYTHON) -m tests.benchmarks.bench_packing
+	@$(VENV_PYTHON) -m tests.benchmarks.bench_scheduling
+	@$(VENV_PYTHON) -m tests.benchmarks.bench_simulation
+	@$(VENV_PYTHON) -m tests.benchmarks.bench_packing
 
-COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
-	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"
+# One version of each package for every Python that pyproject.toml allows.
+COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples --extra tracing \
+	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+	--no-emit-index-url --no-header --custom-compile-command "make lock"
 lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade renews all)
 	@$(COMPILE) $(UPGRADE) -o requirements/runtime.lock
 	@$(COMPILE) $(UPGRADE) --extra dev --constraint requirements/runtime.lock -o requirements/dev.lock
 
+dist: dev  ## Build sdist and wheel into dist/
+	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON)
+
 docs: dev  ## Write docs/reference from the code
-	@$(PYTHON) scripts/gen_reference.py
+	@$(VENV_PYTHON) scripts/gen_reference.py
 
 client: dev  ## Write the client without asyncio from the one with it
-	@$(PYTHON) scripts/gen_client.py
+	@$(VENV_PYTHON) scripts/gen_client.py
 
 clean:  ## Remove what was built and what `make up` left (not .venv)
 	rm -rf .gpu-platform build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

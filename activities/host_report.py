@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 from activities.clock import utc_now
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.protocol import check_host
 from gpu_platform.identity.names import NODE
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities, reports
@@ -30,6 +31,7 @@ class HostReportActivities:
         node worker stays as the service learned it.
         """
         try:
+            check_host(report.name, report.protocol)
             identities.check_not_revoked(self._store, f"{NODE}/{report.name}")
             url = hosts.agent_url(self._store, report.name)
             # With another address these are not the facts that the hash names: a service will ask for them.

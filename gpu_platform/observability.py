@@ -1,8 +1,8 @@
 """Logs and metrics, the same in every process.
 
-Logs are one JSON object per line on stderr (structlog). Values that are bound with :func:`bound` (job, attempt, host,
-GPU) are in every line of the block, also in lines of libraries that use :mod:`logging`. Metrics are for Prometheus;
-each process serves its own.
+Logs are one JSON object per line on stderr (structlog). Each line names the cluster and the process. Values that are
+bound with :func:`bound` (job, attempt, host, GPU) are in every line of the block, also in lines of libraries that use
+:mod:`logging`. Metrics are for Prometheus; each process serves its own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 import structlog
-from prometheus_client import Histogram, start_http_server
+from prometheus_client import Histogram, Info, disable_created_metrics, start_http_server
+
+from gpu_platform.tracing import current_trace_id
+
+disable_created_metrics()  # one series less for each counter and histogram; nothing here uses when it began
 
 REQUEST_SECONDS = Histogram(
     "gpu_platform_request_seconds",
@@ -23,13 +28,17 @@ REQUEST_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
 
+_CLUSTER = Info("gpu_platform_cluster", "The cluster that this process belongs to, and the release that it runs")
 
-def configure_logging(process: str, *, level: str = "INFO", json: bool = True) -> None:
-    """Send every log line of this process to stderr. ``process`` names it, e.g. ``service`` or ``node/dgx-a``."""
+
+def configure_logging(process: str, *, cluster: str, level: str = "INFO", json: bool = True) -> None:
+    """Send every log line of this process to stderr. ``process`` names it, e.g. ``service`` or ``node/dgx-a``;
+    ``cluster`` is the cluster's name."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
+        _traced,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -58,7 +67,7 @@ def configure_logging(process: str, *, level: str = "INFO", json: bool = True) -
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[
-            _named(process),
+            _named(process, cluster),
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             *render,
         ],
@@ -84,15 +93,42 @@ def bound(**context: Any) -> Iterator[None]:
         yield
 
 
-def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
-    """Serve ``/metrics`` of this process from a daemon thread. Returns the port (``port`` 0: any free one)."""
-    server, _ = start_http_server(port, addr=host)
-    return server.server_address[1]
+def measure_for(cluster: str) -> None:
+    """Put the cluster's name into the metrics of this process: one series, and no label of the others."""
+    _CLUSTER.info({"name": cluster, "version": version("gpu-platform")})
 
 
-def _named(process: str) -> structlog.typing.Processor:
+def serve_metrics(port: int | None, host: str = "127.0.0.1") -> int | None:
+    """Serve ``/metrics`` of this process from a daemon thread. Returns the port.
+
+    ``port``: 0 means any free one, and so does a port that is taken: metrics never keep a process from its work. None:
+    they are not served. Returns None if they are not served, or if this machine has no address ``host``.
+    """
+    if port is None:
+        return None
+    log = get_logger(__name__)
+    for wanted in (port, 0):
+        try:
+            server, _ = start_http_server(wanted, addr=host)
+        except OSError as error:
+            log.warning("metrics.port_taken", host=host, port=wanted, error=str(error))
+        else:
+            log.info("metrics.served", host=host, port=server.server_address[1])
+            return server.server_address[1]
+    return None
+
+
+def _traced(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Name the trace that a line belongs to, if there is one."""
+    if (trace_id := current_trace_id()) is not None:
+        event["trace_id"] = trace_id
+    return event
+
+
+def _named(process: str, cluster: str) -> structlog.typing.Processor:
     def add(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         event.setdefault("process", process)
+        event.setdefault("cluster", cluster)
         return event
 
     return add

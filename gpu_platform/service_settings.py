@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.resources import Strategy
-from gpu_platform.domain.jobs.spec import MAX_RETRY_WAIT_S
+from gpu_platform.domain.jobs.spec import MAX_RETRY_WAIT_S, MAX_TIME_LIMIT_S
 from gpu_platform.domain.jobs.work_kind import WorkKind
 
 
@@ -26,7 +26,7 @@ class KindDefaults(_Section):
     """``pack``: fill hosts that already work; ``spread``: prefer the emptiest hosts. None: pack."""
     priority: Priority | None = None
     """A level of ``access.priorities``, or a number. A job gets at most what its user may give it
-    (``access.max_priority``). None: 0."""
+    (``access.max_priority``). None: as jobs of no kind, ``service.job_defaults.priority``."""
 
 
 class TrainingDefaults(KindDefaults):
@@ -81,7 +81,13 @@ class JobDefaults(_Section):
     kind: WorkKind | None = None
     """The kind of work of jobs that name none. None: they have none, and so neither its strategy nor its priority."""
     kinds: KindsOfWork = KindsOfWork()
-
+    priority: Priority | None = None
+    """Priority of jobs that have no kind, or whose kind gives none: a level of ``access.priorities``, or a number. A
+    job gets at most what its user may give it (``access.max_priority``). None: 0."""
+    time_limit_s: Annotated[int, Field(ge=1, le=MAX_TIME_LIMIT_S)] | None = None
+    """Time limit of each attempt. A job gets at most what its namespace allows (``max_job_duration_s`` of its quota),
+    and a job with a deadline gets none. ``time_limit_s: null`` in a job file or over REST asks for no limit. None: no
+    limit."""
     max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
     """Attempts after a failure of the user's program. None: the platform's own default."""
     max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
@@ -94,6 +100,15 @@ class JobDefaults(_Section):
     """The interval at which programs are asked for a checkpoint."""
     checkpoint_keep: Annotated[int, Field(ge=1)] | None = None
     """How many of the newest complete checkpoints are kept; older ones are removed, even without a manifest."""
+
+    def priority_of(self, of_kind: KindDefaults) -> int | str | None:
+        """The priority of jobs with these values of their kind. None: the cluster gives none."""
+        return self.priority if of_kind.priority is None else of_kind.priority
+
+    def levels(self) -> dict[str, int | str | None]:
+        """Each priority in this section, by the name of its setting."""
+        found = {f"kinds.{kind}.priority": self.kinds.of(kind).priority for kind in WorkKind}
+        return {"priority": self.priority, **found}
 
 
 class RateLimit(_Section):

@@ -21,9 +21,10 @@ from pydantic_settings import (
 )
 
 from gpu_platform.access_settings import AccessSettings
+from gpu_platform.alerting.settings import AlertSettings
+from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
-from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.jail_settings import JailSettings
 from gpu_platform.network_settings import NetworkSettings
@@ -31,10 +32,15 @@ from gpu_platform.service_settings import JobDefaults as JobDefaults
 from gpu_platform.service_settings import RateLimit as RateLimit
 from gpu_platform.service_settings import RateLimitSettings as RateLimitSettings
 from gpu_platform.service_settings import ServiceSettings
+from gpu_platform.tracing import TracingSettings
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+MetricsPort = Annotated[int, Field(ge=0, le=65535)] | None
+"""0: any free port. None: not served."""
 
 
 class TemporalSettings(_Section):
@@ -69,8 +75,15 @@ class GatewaySettings(_Section):
     """Address on which it listens. It takes certificates of hosts only."""
     port: Annotated[int, Field(ge=0, le=65535)] = 7243
     """Port for node workers."""
-    metrics_port: int | None = None
-    """Port of its ``/metrics``; None: not served."""
+    metrics_port: MetricsPort = 8704
+    """Port of its ``/metrics``, see ``metrics_host``."""
+
+
+class ControlSettings(_Section):
+    """The control worker."""
+
+    metrics_port: MetricsPort = 8703
+    """Port of its ``/metrics``, see ``metrics_host``."""
 
 
 class SchedulerSettings(_Section):
@@ -84,15 +97,25 @@ class SchedulerSettings(_Section):
     """How jobs are ordered and placed, quotas and the fabric: the fields of a policy file, see ``scheduler.policy``
     below. ``kill -HUP`` makes the scheduler read them again."""
     retention_days: Annotated[float, Field(ge=1)] | None = 90.0
-    """Reservations, idempotency keys and fault ids of jobs that ended longer ago are deleted; None: never.
-    Jobs, usage and events stay."""
+    """Reservations, idempotency keys and fault ids of jobs that ended longer ago are deleted, but not what fair share
+    still counts (eight half-lives); None: never."""
+    job_keep_days: Annotated[float, Field(ge=7)] | None = 365.0
+    """Jobs, arrays and pipelines that ended longer ago are moved out of the database, into files of ``job_archive``;
+    None: never. A job whose reservation is kept (``retention_days``), or that something else names, stays longer."""
+    job_archive: Path | None = None
+    """Directory for ended jobs, best one that all schedulers share; None: ``<state_dir>/archive``."""
+    event_keep_days: Annotated[float, Field(ge=7)] | None = 400.0
+    """Older events are deleted; None: never. Longer than ``job_keep_days``: the archive has the events of its jobs."""
+    usage_keep_days: Annotated[float, Field(ge=7)] | None = 400.0
+    """Usage that is older is deleted, if its jobs are in the archive, which has it too; None: never. By default 13
+    months: each month can be compared with the same one of the year before."""
     audit_keep_days: Annotated[float, Field(ge=1)] | None = None
-    """Older records of the audit log are moved out of the database, into files of ``audit_archive``; None: never."""
+    """Older records of the audit log are moved out of the database, into ``audit_archive``; None: never."""
     audit_archive: Path | None = None
     """Directory for old records of the audit log, best one that all schedulers share. Needed with
     ``audit_keep_days``."""
-    metrics_port: int | None = None
-    """Port of the scheduler's ``/metrics``; None: not served."""
+    metrics_port: MetricsPort = 8702
+    """Port of its ``/metrics``, see ``metrics_host``."""
 
     @model_validator(mode="after")
     def _archives_what_it_removes(self) -> Self:
@@ -156,8 +179,9 @@ class NodeSettings(JailSettings, _Section):
     """The host's name in the cluster; default: this machine's."""
     address: str = "127.0.0.1"
     """Where other hosts' ranks and the service reach this host."""
-    agent_port: int = 0
-    """HTTP port for logs and metrics of this host; 0: any free one, which the host reports."""
+    agent_port: Annotated[int, Field(ge=0, le=65535)] = 8701
+    """HTTP port for logs and metrics of this host; 0: any free one. If it is taken, the node worker says so and takes a
+    free one. It reports the port that it has to the service."""
     insecure_http: bool = False
     """true: the node worker may listen outside the loopback without TLS, see ``service.insecure_http``."""
     join_token: str | None = None
@@ -344,23 +368,30 @@ class Settings(BaseSettings):
     """Log one JSON object for each line; false: text for people."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
+    cluster: ClusterSettings = ClusterSettings()
+    metrics_host: str = "127.0.0.1"
+    """Address at which schedulers, control workers and the node gateway serve ``/metrics`` (plain HTTP, for everybody
+    who reaches it). Their ``metrics_port`` may be 0: any free one, or None: not served. If a port is taken, the process
+    says so and takes a free one."""
     tls: TlsSettings = TlsSettings()
+    tracing: TracingSettings = TracingSettings()
     temporal: TemporalSettings = TemporalSettings()
     access: AccessSettings = AccessSettings()
     service: ServiceSettings = ServiceSettings()
     gateway: GatewaySettings = GatewaySettings()
+    control: ControlSettings = ControlSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    alerts: AlertSettings = AlertSettings()
     remediation: RemediationSettings = RemediationSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)
 
     @model_validator(mode="after")
-    def _kinds_have_known_levels(self) -> Self:
+    def _default_priorities_are_known_levels(self) -> Self:
         known = self.access.priorities
-        for kind in WorkKind:
-            level = self.service.job_defaults.kinds.of(kind).priority
+        for name, level in self.service.job_defaults.levels().items():
             if isinstance(level, str) and level not in known:
                 raise ValueError(
-                    f"service.job_defaults.kinds.{kind}.priority is {level!r}, which is not in access.priorities: "
+                    f"service.job_defaults.{name} is {level!r}, which is not in access.priorities: "
                     f"write {', '.join(known)}, or a number"
                 )
         return self
@@ -369,6 +400,11 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """The SQLAlchemy address of the database."""
         return self.database_url or f"sqlite:///{self.state_dir / 'platform.db'}"
+
+    @property
+    def job_archive(self) -> Path:
+        """The directory for ended jobs."""
+        return self.scheduler.job_archive or self.state_dir / "archive"
 
     @classmethod
     def settings_customise_sources(

@@ -12,13 +12,17 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
+from fastapi.telemetry import TelemetryConfig
 from starlette.routing import BaseRoute
+from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from gpu_platform import tracing
 from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.jobs.exec import ExecChunk
 from gpu_platform.identity.certificates import TlsContexts
+from gpu_platform.observability import measure_for
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.access.gate import Gate
@@ -86,6 +90,7 @@ def create_app(
     """
 
     audit_log = AuditLog(store)
+    measure_for(settings.cluster.name)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -114,7 +119,7 @@ def create_app(
             await asyncio.gather(*tasks, return_exceptions=True)
 
     app = FastAPI(
-        title="gpu-platform",
+        title=f"gpu-platform: {settings.cluster.name}",
         version=version("gpu-platform"),
         description=DESCRIPTION,
         lifespan=lifespan,
@@ -123,6 +128,9 @@ def create_app(
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
+        telemetry=TelemetryConfig(
+            tracing=tracing.is_on(), exclude=_comes_often, metrics=False, logs=False, operation_spans=False
+        ),
     )
     app.state.openings = Openings(audit_log)
     app.state.node_tokens = NodeTokenReader(None if tls else settings.tls.directory(settings.state_dir))
@@ -138,6 +146,13 @@ def create_app(
     TABLE.check(app)
     _describe(app)
     return app
+
+
+def _comes_often(scope: Scope) -> bool:
+    """True for what hosts and probes send every few seconds: their traces would hide those of people."""
+    path = scope["path"]
+    of_a_host = path.startswith("/v1/hosts/") and path.endswith(("/heartbeat", "/report"))
+    return of_a_host or path in ("/healthz", "/readyz", "/metrics")
 
 
 @cache

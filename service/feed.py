@@ -1,16 +1,17 @@
 """One reader of the change feed per process, any number of followers.
 
-While anybody follows, the shared task asks the store for a change token every ``poll_s``. Only if that has changed, it
-reads the new events, once, and gives each to the followers of its job and of everything. A follower reads earlier
-events from the store, then takes those that the task gives it. If it falls behind, it reads from the store again.
-Nothing is skipped, because sequence numbers become visible in order.
+While anybody follows, the shared task waits for changes (``store/change_watch.py``): on PostgreSQL until it is told, on
+SQLite for ``poll_s``. Only if the change token is another one, it reads the new events, once, and gives each to the
+followers of its job and of everything. A follower reads earlier events from the store, then takes those that the task
+gives it. If it falls behind, it reads from the store again. Nothing is skipped, because sequence numbers become visible
+in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
@@ -19,11 +20,14 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.events import Event
 from gpu_platform.observability import get_logger
 from gpu_platform.store import events as store_events
+from gpu_platform.store.change_watch import SAFETY_S, ChangeWatch
 from gpu_platform.store.database import Store
 from gpu_platform.store.jobs import jobs
 
 PAGE = 500
 MAX_BEHIND = 2000
+LEAST_PAUSE_S = 0.02
+"""So long after one read of the feed the next one is, however much happens: many events are read at once."""
 RETRY_S = 1.0
 """Seconds between two tries while the database is away."""
 TERMINAL_KINDS = frozenset({"job.completed", "job.failed", "job.cancelled", "job.withdrawn"})
@@ -62,6 +66,7 @@ class EventFeed:
         self._ready = asyncio.Event()
         self._wanted = asyncio.Event()
         self._closed = asyncio.Event()
+        self._news = asyncio.Event()
 
     @property
     def closed(self) -> bool:
@@ -71,12 +76,25 @@ class EventFeed:
     def close(self) -> None:
         """End every stream: the service is about to stop, and clients will connect to another one."""
         self._closed.set()
+        self._news.set()
         self._wanted.set()
         self._ready.set()
         self._wake_all()
 
     async def run(self) -> None:
         """Read new events for all streams, while there are any. While the database is away, it tries again."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            loop.call_soon_threadsafe(self._news.set)
+
+        watch = ChangeWatch(self._store, changed)
+        try:
+            await self._run(watch)
+        finally:
+            await run_in_threadpool(watch.stop)
+
+    async def _run(self, watch: ChangeWatch) -> None:
         seq: int | None = None
         token: object = None
         while not self.closed:
@@ -85,11 +103,13 @@ class EventFeed:
                     seq = token = None
                     self._ready.clear()
                     await self._wanted.wait()
+                    watch.start()
                     continue
                 if seq is None:
                     seq = await run_in_threadpool(store_events.last_seq, self._store)
                     self._ready.set()
                     self._wake_all()  # nobody waits for events before this number, but a follower may have missed some
+                self._news.clear()
                 # The token is read first: a commit between the two reads is then found in the next round.
                 now = await run_in_threadpool(store_events.change_token, self._store)
                 if now != token:
@@ -98,10 +118,19 @@ class EventFeed:
                             self._hand_out(event)
                         seq = events[-1].seq
                     token = now
-                await asyncio.sleep(self._poll_s)
+                await self._pause(watch)
             except PlatformError as error:
                 log.warning("the change feed cannot be read", error=error.message)
                 await asyncio.sleep(RETRY_S)
+
+    async def _pause(self, watch: ChangeWatch) -> None:
+        if not watch.listens:
+            await asyncio.sleep(self._poll_s)
+            return
+        await asyncio.sleep(LEAST_PAUSE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SAFETY_S):
+                await self._news.wait()
 
     async def last_seq(self) -> int:
         """The sequence number of the newest event."""
@@ -135,7 +164,7 @@ class EventFeed:
                 if ended:
                     return
 
-    @contextmanager
+    @contextlib.contextmanager
     def watching(self, job_id: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever something happens to the job, and when the feed closes."""
         with self._following(job_id) as follower:
@@ -154,7 +183,7 @@ class EventFeed:
             for follower in self._followers.get(event.job_id, ()):
                 follower.hand(event)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _following(self, job_id: str | None) -> Iterator[_Follower]:
         follower = _Follower(job_id)
         self._followers.setdefault(job_id, set()).add(follower)

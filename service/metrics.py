@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -64,6 +65,18 @@ class _PlatformCollector(Collector):
 
         yield GaugeMetricFamily(
             "gpu_platform_queue_length", "Attempts that wait for a placement", value=queue.queue_length(self._store)
+        )
+        now = datetime.now(UTC)
+        oldest = queue.oldest_entry(self._store)
+        yield GaugeMetricFamily(
+            "gpu_platform_queue_oldest_seconds",
+            "How long the job waits that waits longest for a placement",
+            value=0.0 if oldest is None else max(0.0, (now - oldest).total_seconds()),
+        )
+        yield GaugeMetricFamily(
+            "gpu_platform_leader_silent_seconds",
+            "Since a leader last looked at the hosts' leases, which it does each second",
+            value=max(0.0, now.timestamp() - leader.current_round(self._store)),
         )
         unfinished = GaugeMetricFamily(
             "gpu_platform_jobs_unfinished",

@@ -1,8 +1,8 @@
 """Where the scheduler's core runs for users: a thread of its own with a short queue.
 
-A dry run, a reason and a snapshot compute for up to a second in a large cluster. In the threads of other requests, many
-of them at once would keep everybody waiting. Here they wait for each other only, and what would wait too long is
-refused.
+A dry run, a reason, a report and a snapshot compute for up to a second in a large cluster. In the threads of other
+requests, many of them at once would keep everybody waiting. Here they wait for each other only, and what would wait too
+long is refused.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class PlanningQueue:
         """The result of ``function``. Raises :class:`TooManyRequests` and :class:`Unavailable` if too many wait."""
         if self._waiting[caller] >= MAX_WAITING_OF_ONE:
             raise TooManyRequests(
-                f"{self._waiting[caller]} dry runs, reasons or snapshots of {caller} are being computed already; wait "
-                "for their answers",
+                f"{self._waiting[caller]} dry runs, reasons, reports or snapshots of {caller} are being computed; "
+                "wait for their answers",
                 retry_after_s=1.0,
             )
         if self._waiting.total() >= MAX_WAITING:
             raise Unavailable(
-                f"{self._waiting.total()} dry runs, reasons or snapshots wait already; try again in a moment"
+                f"{self._waiting.total()} dry runs, reasons, reports or snapshots wait already; try again in a moment"
             )
         self._waiting[caller] += 1
         try:

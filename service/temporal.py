@@ -15,7 +15,9 @@ from activities.job_signals import element_signal, signal_job
 from activities.job_start import ArraySignal, JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
+from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of, versions_of
+from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.domain.contracts import array_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
@@ -55,7 +57,9 @@ def connect_lazily(settings: Settings) -> ClientProvider:
                 namespace=settings.temporal.namespace,
                 data_converter=converter_of(settings),
                 tls=tls_of(settings.temporal),
+                runtime=ProcessRuntime.get(),
                 lazy=True,
+                interceptors=tracing_interceptors(),
             )
             seen = found
         return client

@@ -242,7 +242,9 @@ class Platform:
             )
             await stack.enter_async_context(control)
             if schedule:
-                platform.leading = LeaderActivities(client, store, settings.scheduler, LEASE_TTL_S)
+                platform.leading = LeaderActivities(
+                    client, store, settings.scheduler, LEASE_TTL_S, settings.job_archive
+                )
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
                 await ensure_scheduler_workflow(client, settings)
             try:

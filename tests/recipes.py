@@ -123,7 +123,7 @@ class Tree:
 
     def make(self, target: str) -> None:
         """Run ``make`` with the interpreter that runs the tests."""
-        self.run("make", "-o", "dev", f"PYTHON={sys.executable}", target)
+        self.run("make", "-o", "dev", f"VENV_PYTHON={sys.executable}", target)
 
     def python(self, *arguments: str, **variables: str) -> str:
         return self.run(sys.executable, *arguments, **variables)

@@ -17,10 +17,12 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.search_attributes import register
 from gpu_platform.hosts.system.ports import free_port
 from tests.postgres import die_with_parent
+from tests.waiting import eventually
 
 START_TIMEOUT_S = 30
 DYNAMIC_CONFIG = (
@@ -59,14 +61,28 @@ def running_temporal(*, has_schedules: bool = False) -> Iterator[str]:
 
 
 async def client_of_new_namespace(address: str, name: str | None = None) -> Client:
-    """A client of a namespace with our search attributes, and with nothing else in it. None: any name."""
+    """A client of a namespace with our search attributes. None: any name. It is made unless it is there."""
     name = name or f"test-{uuid.uuid4().hex[:12]}"
     client = await _connect(address, name)
-    await client.workflow_service.register_namespace(
-        RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=Duration(seconds=86400))
-    )
-    await register(client)
+    wanted = RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=Duration(seconds=86400))
+    try:
+        await client.workflow_service.register_namespace(wanted)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:
+            raise
+    await eventually(lambda: _registered(client), "the namespace to be known", within_s=START_TIMEOUT_S)
     return client
+
+
+async def _registered(client: Client) -> bool:
+    """A server that was asked for the namespace before it was made says for some seconds that there is none."""
+    try:
+        await register(client)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 @asynccontextmanager

@@ -28,12 +28,11 @@ from activities.submissions import Submissions
 from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.identity.signing import OrderSigner
-from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from workers.order_checks import OrderChecks
-from workers.process import connect, run_process, run_worker
+from workers.process import connect, measure, observe, run_process, run_worker
 from workflows.array import ArrayWorkflow
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
@@ -153,8 +152,9 @@ def order_signing(settings: Settings, store: Store, executor: ThreadPoolExecutor
 async def main() -> None:
     """Run the control worker until it is told to stop."""
     settings = Settings()
-    configure_logging("control", level=settings.log_level, json=settings.log_json)
+    observe("control", settings)
     keep_private(settings.state_dir)
+    measure(settings, settings.control.metrics_port)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import signal
 import sys
@@ -14,14 +13,17 @@ import structlog
 import uvloop
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.worker import Worker
 
 from activities.payloads.converter import converter_of
 from activities.temporal_connection import keep_connected, renewable
+from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of
+from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.observability import configure_logging, measure_for, serve_metrics
 from gpu_platform.settings import Settings
+from gpu_platform.tracing import start_tracing, stop_tracing
 from workers.rpc_deadlines import RpcDeadlines
 
 log = structlog.get_logger()
@@ -50,9 +52,9 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 namespace=settings.temporal.namespace,
                 data_converter=converter,
                 tls=tls_of(settings.temporal),
-                runtime=_runtime(),
+                runtime=ProcessRuntime.get(),
                 lazy=lazy,
-                interceptors=[RpcDeadlines()],
+                interceptors=[*tracing_interceptors(), RpcDeadlines()],
             )
             return renewable(client)
         except RuntimeError as error:
@@ -62,11 +64,19 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
             await asyncio.sleep(CONNECT_RETRY_S)
 
 
-@functools.cache
-def _runtime() -> Runtime:
-    """One for the process: a worker takes a new client only of the same runtime."""
-    filter = TelemetryFilter(core_level="ERROR", other_level="ERROR")
-    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=filter)))
+def observe(process: str, settings: Settings) -> None:
+    """Log and trace this process from now on. ``process`` names it, e.g. ``control`` or ``node/dgx-a``."""
+    configure_logging(process, cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
+    start_tracing(process, settings.tracing)
+
+
+def measure(settings: Settings, port: int | None) -> None:
+    """Serve the metrics of this process and of Temporal's SDK on ``port``; None: not. Call it before
+    :func:`connect`."""
+    if port is not None:
+        ProcessRuntime.measure()
+        measure_for(settings.cluster.name)
+        serve_metrics(port, settings.metrics_host)
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:
@@ -84,6 +94,8 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
         except CannotStart as error:
             log.error("process.cannot_start", error=error.message)
             sys.exit(1)
+        finally:
+            await asyncio.to_thread(stop_tracing)
 
     # Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
     # often.

@@ -15,11 +15,10 @@ from temporalio.worker import Worker
 from activities.leader.leader import LeaderActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUEUE, SCHEDULER_WORKFLOW_ID
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.observability import configure_logging, serve_metrics
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
-from workers.process import connect, run_process, run_worker
+from workers.process import connect, measure, observe, run_process, run_worker
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
@@ -45,21 +44,23 @@ async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
         id=SCHEDULER_WORKFLOW_ID,
         task_queue=CONTROL_TASK_QUEUE,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        static_summary=f"the scheduler of {settings.cluster.name}",
     )
 
 
 async def main() -> None:
     """Run the scheduler worker until it is told to stop."""
     settings = Settings()
-    configure_logging("scheduler", level=settings.log_level, json=settings.log_json)
+    observe("scheduler", settings)
     keep_private(settings.state_dir)
-    if settings.scheduler.metrics_port is not None:
-        serve_metrics(settings.scheduler.metrics_port, settings.service.host)
+    measure(settings, settings.scheduler.metrics_port)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)
     await ensure_scheduler_workflow(client, settings)
-    leading = LeaderActivities(client, store, settings.scheduler, settings.lease_ttl_s, settings.remediation.back_off)
+    leading = LeaderActivities(
+        client, store, settings.scheduler, settings.lease_ttl_s, settings.job_archive, settings.remediation.back_off
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_policy, leading)
     await run_worker(settings, client, scheduler_worker(client, leading))
 

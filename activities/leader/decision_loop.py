@@ -5,6 +5,7 @@ Its steps are numbered: (1) see that something changed, (2) read what changed, (
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -16,11 +17,11 @@ from typing import Any
 import structlog
 
 from activities.clock import utc_now
-from activities.leader import job_metrics
+from activities.leader.feed_metrics import FeedMetrics
 from activities.leader.garbage import spare_loaded_objects
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
-from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
+from activities.leader.metrics import DECISION_SECONDS, FEED_LAG_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.promise_writer import write_promises
 from activities.leader.recovery_times import RecoveryTimes
@@ -40,6 +41,7 @@ from gpu_platform.scheduling.preempting.preemption import Preemption, Preemption
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, state
+from gpu_platform.store.change_watch import Pacer
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import queue, run_times
 from gpu_platform.store.leadership import leader
@@ -146,7 +148,7 @@ class DecisionLoop:
         self._store = store
         self._policy = policy.policy
         self._epoch = epoch
-        self._poll_s = poll_s
+        self._pacer = Pacer(store, poll_s)
         self._answer = answer
         self._note_ended = note_ended
         self._may_place = may_place
@@ -156,6 +158,7 @@ class DecisionLoop:
         self._run_times = LearnedRunTimes(store)
         self._start_ratios = StartRatios(store, epoch)
         self._recoveries = RecoveryTimes(self._holders)
+        self._feed_metrics = FeedMetrics()
         self._aside = ThreadPoolExecutor(1, "aside")
         """Does what would hold a decision up for too long, for the scheduler of now and for those before a reload."""
         self._seq = 0
@@ -169,12 +172,16 @@ class DecisionLoop:
         """Decide until ``stopped`` is set. Raises :class:`StaleEpoch` if another leader took over."""
         thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
         thermometer.start()
+        FEED_LAG_SECONDS.set_function(self._feed_lag_s)
+        self._pacer.start()
         try:
             self._run(stopped)
         finally:
             stopped.set()
+            self._pacer.stop()
             self._aside.shutdown(wait=False, cancel_futures=True)  # what runs ends within its own limit
             thermometer.join()
+            FEED_LAG_SECONDS.set_function(lambda: 0.0)
             PLUGINS_OFF.clear()
 
     def _run(self, stopped: threading.Event) -> None:
@@ -218,17 +225,20 @@ class DecisionLoop:
                 loaded = False  # a decision that could not be stored is made again, from what the store says then
                 stopped.wait(1.0)
                 continue
-            stopped.wait(self._poll_s)
+            busy = changed or not self._may_place() or bool(self._core.unfinished or self._core.unexplained)
+            self._pacer.pause(stopped, short=busy)
 
     def unanswerable(self, row: PlacementRequest) -> None:
         """Drop the row: no activity waits for its answer any more. Thread-safe."""
         with self._inbox:
             self._unknown.append(row)
+        self._pacer.wake()
 
     def reconfigure(self, policy: PolicyInForce) -> None:
         """Decide by ``policy`` from the next round on. Thread-safe."""
         with self._inbox:
             self._new_policy = policy
+        self._pacer.wake()
 
     # -- (2) what changed ----------------------------------------------------------------------
 
@@ -292,7 +302,7 @@ class DecisionLoop:
                 self._seq = event.seq
                 delta.record(event)
                 self._recoveries.record(event)
-                job_metrics.count(event)
+                self._feed_metrics.record(event)
             if len(batch) < BATCH:
                 break
         if delta.fewer_hosts:
@@ -343,6 +353,15 @@ class DecisionLoop:
         row = self._core.running_jobs.get((key.job_id, key.attempt))
         return row is not None and row.time_limit_s is not None
 
+    def _feed_lag_s(self) -> float:
+        """Seconds since the oldest event that was not read yet. Called by the thread that serves metrics, so it also
+        shows a loop that stands still. Not a number while the database is away."""
+        try:
+            oldest = events.oldest_after(self._store, self._seq) if self._seq else None
+        except Unavailable:
+            return math.nan
+        return 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - oldest).total_seconds())
+
     def _holders(self, gpu_uuid: str) -> list[AttemptKey]:
         return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in self._core.running_jobs.holders(gpu_uuid)]
 
@@ -379,6 +398,8 @@ class DecisionLoop:
             self._core.update_telemetry(one.host, one.telemetry)
             for saved in one.checkpoints:
                 self._core.checkpoint_saved(saved.key.job_id, saved.key.attempt, saved.written_at)
+                if self._holds(saved.key):  # not of an attempt that has ended meanwhile: nothing would forget it
+                    self._feed_metrics.checkpoint_saved(saved.key.job_id, saved.written_at)
         return bool(deltas)
 
     def _learn(self, run: run_times.CompletedRun) -> None:

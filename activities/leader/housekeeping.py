@@ -19,13 +19,13 @@ from activities.clock import utc_now
 from activities.job_signals import signal_job
 from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.array_watch import ArrayWatch
-from activities.leader.audit_retention import AuditRetention
 from activities.leader.dependency_watch import DependencyWatch
 from activities.leader.domain_losses import DomainWatch
 from activities.leader.job_restorer import DatabaseDoubt, JobRestorer
 from activities.leader.leases import LeaseWatch
 from activities.leader.pipeline_upkeep import PipelineUpkeep
 from activities.leader.reconciler import Reconciler
+from activities.leader.retention import Retention
 from activities.leader.schedule_upkeep import ScheduleUpkeep
 from activities.leader.workflow_watch import WorkflowWatch
 from gpu_platform.age_clock import AgeClock
@@ -36,7 +36,7 @@ from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.array_steps import ElementsHostLost
 from gpu_platform.domain.jobs.attempt import HostLost
 from gpu_platform.domain.jobs.spec import Fencing
-from gpu_platform.store import Store, retention
+from gpu_platform.store import Store
 from gpu_platform.store.hosts import flapping, gpu_states
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leases
@@ -59,16 +59,15 @@ class Housekeeping:
         store: Store,
         client: Client,
         lease_ttl_s: float,
-        retention_days: float | None = None,
+        retention: Retention | None = None,
         back_off: BackOff | None = None,
         doubt: DatabaseDoubt | None = None,
-        audit: AuditRetention | None = None,
     ) -> None:
-        """``back_off``: for hosts that are LOST again and again. None: they get work as soon as they report.
-        ``audit``: None: the audit log is kept for ever."""
+        """``retention``: None: nothing is removed because it is old. ``back_off``: for hosts that are LOST again and
+        again. None: they get work as soon as they report."""
         self._store = store
         self._client = client
-        self._retention = None if retention_days is None else timedelta(days=retention_days)
+        self._retention = retention
         self._leases = LeaseWatch(store, lease_ttl_s)
         self._domains = DomainWatch(store)
         self._age_clock = AgeClock()
@@ -80,7 +79,6 @@ class Housekeeping:
         self._schedules = ScheduleUpkeep(store, client)
         self._pipelines = PipelineUpkeep(store, client)
         self._back_off = back_off
-        self._audit = audit
 
     @property
     def round(self) -> int:
@@ -139,22 +137,10 @@ class Housekeeping:
         await self._workflows.tell_after(job_ids)
 
     async def _prune(self) -> bool:
-        """Delete a batch of old rows. True: there are more to delete."""
-        now = datetime.fromtimestamp(self._age_clock(), UTC)
-        more = self._audit is not None and await asyncio.to_thread(self._cut_audit, self._audit, now)
+        """Remove a part of what is old. True: there is more to remove."""
         if self._retention is None:
-            return more
-        gone = await asyncio.to_thread(retention.prune, self._store, now - self._retention)
-        if gone:
-            log.info("housekeeping.pruned", **gone)
-        return bool(gone) or more
-
-    def _cut_audit(self, audit: AuditRetention, now: datetime) -> bool:
-        try:
-            return audit.look(now)
-        except OSError as error:  # the archive cannot be written, so nothing is removed
-            log.error("audit.not_cut", error=str(error))
             return False
+        return await asyncio.to_thread(self._retention.look, datetime.fromtimestamp(self._age_clock(), UTC))
 
     async def _expire_leases(self) -> list[leases.LostHost]:
         expired = await asyncio.to_thread(self._leases.look, utc_now())

@@ -9,7 +9,8 @@ import socket
 import threading
 from collections.abc import Coroutine, Set
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,12 +20,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
 from activities.job_signals import signal_job
-from activities.leader.audit_retention import AuditRetention
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.element_answers import ElementAnswers
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
+from activities.leader.metrics import leading
 from activities.leader.preemptions import PreemptionOrder
+from activities.leader.retention import Retention
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
@@ -50,12 +52,15 @@ class LeaderActivities:
         store: Store,
         settings: SchedulerSettings,
         lease_ttl_s: float,
+        job_archive: Path,
         back_off: BackOff | None = None,
     ) -> None:
+        """``job_archive``: the directory for ended jobs."""
         self._store = store
         self._client = client
         self._settings = settings
         self._lease_ttl_s = lease_ttl_s
+        self._job_archive = job_archive
         self._back_off = back_off
         self._policy = PolicyInForce.read(settings.policy)
         self._decisions: DecisionLoop | None = None
@@ -69,6 +74,10 @@ class LeaderActivities:
     @activity.defn
     async def lead(self, lead_s: float) -> None:
         """Decide for ``lead_s`` seconds, until the activity is cancelled, or until another leader takes over."""
+        with leading():
+            await self._lead(lead_s)
+
+    async def _lead(self, lead_s: float) -> None:
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
         doubt, reported = await self._doubt()
         policy_before = await asyncio.to_thread(leader.current_policy, self._store)
@@ -102,10 +111,9 @@ class LeaderActivities:
             self._store,
             self._client,
             self._lease_ttl_s,
-            self._settings.retention_days,
+            Retention(self._store, self._settings, self._job_archive, lambda: self._policy.policy),
             self._back_off,
             doubt,
-            self._audit_retention(),
         )
         decisions = self._decisions = DecisionLoop(
             self._store,
@@ -142,12 +150,6 @@ class LeaderActivities:
                 task.cancel()
             await asyncio.gather(deciding, housekeeping, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
-
-    def _audit_retention(self) -> AuditRetention | None:
-        days, directory = self._settings.audit_keep_days, self._settings.audit_archive
-        return (
-            None if days is None or directory is None else AuditRetention(self._store, timedelta(days=days), directory)
-        )
 
     async def _doubt(self) -> tuple[DatabaseDoubt, int]:
         """Whether the database is older than the round that the previous leader reported in its heartbeats."""

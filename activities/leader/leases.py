@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from activities.leader.metrics import HOSTS_HEARD, VERDICT_HELD
+from activities.leader.metrics import HOSTS_HEARD, HOSTS_LATE, VERDICT_HELD
 from gpu_platform.domain.hosts.lease import VerdictHeld
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
 from gpu_platform.store import Store
@@ -79,6 +79,7 @@ class LeaseWatch:
 
     def _record_held(self, verdict: Verdict, now: datetime) -> None:
         HOSTS_HEARD.set(verdict.heard)
+        HOSTS_LATE.set(verdict.members - verdict.heard)
         VERDICT_HELD.set(len(verdict.held))
         if not verdict.held:
             if self._held_since is not None:

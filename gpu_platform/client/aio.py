@@ -33,6 +33,7 @@ from gpu_platform.domain.access.enrollment import Enrollment
 from gpu_platform.domain.access.secrets import SecretInfo, SecretValue
 from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI
 from gpu_platform.domain.audit import AuditRecord
+from gpu_platform.domain.cluster_report import ClusterReport
 from gpu_platform.domain.errors import TooManyRequests, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuHealth, Host
@@ -347,6 +348,10 @@ class AsyncClient:
     ) -> UsageReport:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return await self.send(calls.usage(namespace, user, since, until), UsageReport)
+
+    async def report(self, *, since: datetime | None = None, until: datetime | None = None) -> ClusterReport:
+        """The key figures of the cluster from ``since`` (default: seven days before) to before ``until`` (now)."""
+        return await self.send(calls.report(since, until), ClusterReport)
 
     async def how_to_sign_in(self) -> LoginInfo:
         """Where people sign in."""

@@ -23,9 +23,10 @@ class AsyncPipelines:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def submit(self, request: PipelineRequest) -> Pipeline:
-        """Submit a pipeline. Raises :class:`InvalidRequest`, which names the lines that are wrong."""
-        return await self._client.send(calls.submit(request), Pipeline)
+    async def submit(self, request: PipelineRequest, *, idempotency_key: str | None = None) -> Pipeline:
+        """Submit a pipeline, once, also if it is sent again after an error. Raises :class:`InvalidRequest`, which names
+        the lines that are wrong, and :class:`IdempotencyConflict`. ``idempotency_key``: by default a new one."""
+        return await self._client.send(calls.submit(request, idempotency_key), Pipeline)
 
     def list(self, *, namespace: str | None = None) -> AsyncIterator[Pipeline]:
         """All pipelines that one may see, newest first, without their steps."""

@@ -235,6 +235,12 @@ def usage(namespace: str | None, user: str | None, since: datetime | None, until
     return Call("GET", "/v1/usage", given(namespace=namespace, user=user, **times))
 
 
+def report(since: datetime | None, until: datetime | None) -> Call:
+    """Get the key figures of the cluster: ``GET /v1/report``."""
+    times = {name: None if at is None else at.isoformat() for name, at in (("since", since), ("until", until))}
+    return Call("GET", "/v1/report", given(**times))
+
+
 def ready() -> Call:
     """Ask whether the service can do its work: ``GET /readyz``."""
     return Call("GET", "/readyz", patience_s=5.0)

@@ -18,6 +18,7 @@ from gpu_platform.client.calls import Call
 from gpu_platform.client.credentials import LOOPBACK, TokenAuth
 from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
+from gpu_platform.tracing import trace_headers
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 STREAM_TIMEOUT = httpx.Timeout(5.0, read=30.0)
@@ -68,7 +69,7 @@ class Connection:
 
     def request_options(self, call: Call) -> dict[str, Any]:
         """The arguments for a request of httpx."""
-        headers = dict(call.headers)
+        headers = {**trace_headers(), **call.headers}
         if call.body is not None or call.method == "POST":
             # Without a body, too: it shows that no page of another site sends this.
             headers.setdefault("Content-Type", "application/json")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+
 from gpu_platform.client.calls import Call, given, quoted, why
 from gpu_platform.domain.pipelines.pipeline import PipelineRequest, RetryRequest
 
 
-def submit(request: PipelineRequest) -> Call:
-    """Submit a pipeline: ``POST /v1/pipelines``."""
+def submit(request: PipelineRequest, idempotency_key: str | None) -> Call:
+    """Submit a pipeline. The idempotency key makes it safe to repeat: ``POST /v1/pipelines``."""
     body = request.model_dump_json(exclude_unset=True).encode()
-    return Call("POST", "/v1/pipelines", body=body, repeatable=request.dry_run)
+    headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+    return Call("POST", "/v1/pipelines", body=body, headers=headers)
 
 
 def pipelines(namespace: str | None, cursor: str | None) -> Call:

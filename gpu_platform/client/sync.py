@@ -35,6 +35,7 @@ from gpu_platform.domain.access.enrollment import Enrollment
 from gpu_platform.domain.access.secrets import SecretInfo, SecretValue
 from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI
 from gpu_platform.domain.audit import AuditRecord
+from gpu_platform.domain.cluster_report import ClusterReport
 from gpu_platform.domain.errors import TooManyRequests, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuHealth, Host
@@ -343,6 +344,10 @@ class Client:
     ) -> UsageReport:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return self.send(calls.usage(namespace, user, since, until), UsageReport)
+
+    def report(self, *, since: datetime | None = None, until: datetime | None = None) -> ClusterReport:
+        """The key figures of the cluster from ``since`` (default: seven days before) to before ``until`` (now)."""
+        return self.send(calls.report(since, until), ClusterReport)
 
     def how_to_sign_in(self) -> LoginInfo:
         """Where people sign in."""

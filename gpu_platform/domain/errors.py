@@ -10,6 +10,7 @@
     ├── NotSignedIn               who asks is not known: no token, or none that is valid
     ├── Forbidden                 who asks is known, and may not do this
     ├── NotFound                  no such job, host or GPU
+    ├── EventsGone                events that a reader has not read yet were removed, because they are old
     ├── IllegalTransition         the current state does not allow it
     ├── InUse                     jobs run there, and the operator did not say that they may be stopped
     ├── ReservationConflict       a GPU of the placement was taken or left service meanwhile
@@ -97,6 +98,14 @@ class NotFound(PlatformError):
 
     code = "not_found"
     http_status = 404
+
+
+class EventsGone(PlatformError):
+    """Events after the number that a reader names were removed, because they are old. ``details["kept_after"]``: the
+    reader can begin after this number."""
+
+    code = "events_gone"
+    http_status = 410
 
 
 class IllegalTransition(PlatformError):

@@ -62,6 +62,7 @@ class Launcher:
     ) -> None:
         """``dev``: where device nodes of GPUs are found. ``lease``, ``secrets``: see :class:`HostAgent`."""
         self._node, self._nvml, self._inventory, self._attempts = settings.node, nvml, inventory, attempts
+        self._cluster = settings.cluster.name
         self._lease = None if lease is None else str(lease)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
         self.artifacts = ArtifactDirectories(settings.node.artifact_root or settings.state_dir / "artifacts")
@@ -261,7 +262,14 @@ class Launcher:
                 rank_dir=str(paths.rank_dir(self._attempts.home, plan.key, spec.rank)),
                 attempt_dir=str(self._attempts.directory(plan.key)),
                 argv=plan.program(spec).command,
-                env=rank_environ(plan, spec, rendezvous, home=self._attempts.home, checkpoint_dir=checkpoint_dir)
+                env=rank_environ(
+                    plan,
+                    spec,
+                    rendezvous,
+                    cluster=self._cluster,
+                    home=self._attempts.home,
+                    checkpoint_dir=checkpoint_dir,
+                )
                 | self.checkpointing.environ(plan)
                 | provision.environ
                 | provision.of_rank(spec.rank)

@@ -18,6 +18,7 @@ from gpu_platform.hosts.accounting.limits import overdue
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed
 from gpu_platform.hosts.system import paths, records
+from gpu_platform.hosts.system.disk_room import DiskRoom
 from gpu_platform.hosts.system.ports import free_ports
 
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -167,15 +168,13 @@ class LocalAttempts:
     def check_room(self, reserve_mib: int | None) -> None:
         """Raise :class:`HostUnavailable` unless the disk of the records has room beyond the reserve.
 
-        What runs already still writes its records then, and its end is known. None: 5 % of the disk, 1 GiB at most.
+        What runs already still writes its records then, and its end is known. ``reserve_mib``: see :class:`DiskRoom`.
         """
-        disk = os.statvfs(self.home)
-        size, free = disk.f_frsize * disk.f_blocks, disk.f_frsize * disk.f_bavail
-        reserve = min(size // 20, 1 << 30) if reserve_mib is None else reserve_mib << 20
-        if free < reserve:
+        room = DiskRoom.of(self.home, reserve_mib)
+        if room.free < room.reserve:
             raise HostUnavailable(
-                f"{self.host} starts nothing new: {self.home} has {free >> 20} MiB left, and {reserve >> 20} MiB are "
-                "kept for records of what runs (node.disk_reserve_mib); make room there"
+                f"{self.host} starts nothing new: {self.home} has {room.free >> 20} MiB left, and "
+                f"{room.reserve >> 20} MiB are kept for records of what runs (node.disk_reserve_mib); make room there"
             )
 
     def remove_secrets(self, plan: HostPlan) -> None:

@@ -60,6 +60,9 @@ _STOOD_STILL = "25P03"
 """idle_in_transaction_session_timeout: this process stood still in a transaction; nothing of it was committed."""
 _EVENT_LOCK = 0x6770755F6576656E  # "gpu_even": the advisory lock that orders the change feed
 
+EVENT_CHANNEL = "gpu_platform_event"
+"""On PostgreSQL, those who LISTEN on it are told of each commit of events; see ``change_watch.py``."""
+
 log = logging.getLogger(__name__)
 
 
@@ -314,11 +317,11 @@ def _insert_events(session: Session) -> None:
     if not rows:
         return
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(_LOCK_EVENTS, {"lock": _EVENT_LOCK})
+        session.execute(_LOCK_EVENTS, {"lock": _EVENT_LOCK, "channel": EVENT_CHANNEL})
     session.execute(_INSERT_EVENTS, rows)
 
 
-_LOCK_EVENTS = text("SELECT pg_advisory_xact_lock(:lock)")
+_LOCK_EVENTS = text("SELECT pg_advisory_xact_lock(:lock), pg_notify(:channel, '')")
 _INSERT_EVENTS = insert(models.event)
 
 

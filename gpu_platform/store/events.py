@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, select
+from sqlalchemy import Row, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.errors import EventsGone
 from gpu_platform.domain.events import Event
-from gpu_platform.store.database import Store, reading
-from gpu_platform.store.models import event, job
+from gpu_platform.store.database import Store, change, reading, upsert, writing
+from gpu_platform.store.models import event, event_cut, job
 
 
 def append_event(
@@ -81,6 +82,39 @@ def last_seq(session: Session) -> int:
     return session.scalar(_LAST) or 0
 
 
+@reading
+def oldest_after(session: Session, after: int) -> datetime | None:
+    """When the first event with ``seq > after`` was written; None: there is none."""
+    return session.scalar(_FIRST_AFTER, {"after": after})
+
+
+@reading
+def check_kept(session: Session, after: int) -> None:
+    """Raises :class:`EventsGone` if events after the number ``after`` were removed. 0 means those that are kept."""
+    removed = session.scalar(_CUT) or 0
+    if 0 < after < removed:
+        raise EventsGone(
+            f"events up to number {removed} are older than scheduler.event_keep_days and were removed, so those after "
+            f"{after} cannot all be read; begin after {removed}, or leave the number out",
+            kept_after=removed,
+        )
+
+
+@writing
+def remove_old(session: Session, before: datetime, limit: int) -> int:
+    """Remove the oldest events, at most ``limit``, up to the first that is not older than ``before``. Returns how
+    many."""
+    last = 0
+    for row in session.execute(_OLDEST, {"limit": limit}):
+        if row.at >= before:
+            break
+        last = row.seq
+    if last == 0:
+        return 0
+    upsert(session, event_cut, {"id": 1, "seq": last})
+    return change(session, _REMOVE, {"last": last})
+
+
 def change_token(store: Store) -> int:
     """Changes whenever another connection committed; cheap enough to ask every few milliseconds.
 
@@ -98,6 +132,10 @@ _READ_OF_GPU = (
     .limit(bindparam("limit"))
 )
 _LAST = select(func.max(event.c.seq))
+_CUT = select(event_cut.c.seq)
+_OLDEST = select(event.c.seq, event.c.at).order_by(event.c.seq).limit(bindparam("limit"))
+_REMOVE = delete(event).where(event.c.seq <= bindparam("last"))
+_FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 
 
 def _event(row: Row[Any]) -> Event:

@@ -1,8 +1,9 @@
 """Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
 
 What goes, once it is older than the retention: idempotency keys, dependencies and reservations (with their allocations)
-of jobs that have ended and for which no job waits, keys of arrays that have ended, firings of schedules, and the
-identities of faults. What stays: jobs, arrays, usage, and events: triggers refuse a DELETE of them.
+of jobs that have ended and for which no job waits, keys of arrays and pipelines that have ended, firings of
+schedules, and the identities of faults (:func:`prune`); usage of jobs that are in the archive (:func:`prune_usage`).
+Jobs themselves: ``archiving.py``; events: ``events.py``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from gpu_platform.store.models import (
     job,
     job_array,
     job_token,
+    pipeline,
     reservation,
     schedule_run,
+    usage,
 )
 
 BATCH = 500
@@ -50,6 +53,8 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     keys = [*session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH))]
     of_arrays = select(idempotency.c.key).join(job_array, job_array.c.id == idempotency.c.job_id)
     keys += session.scalars(of_arrays.where(job_array.c.finished_at < before).limit(BATCH)).all()
+    of_pipelines = select(idempotency.c.key).join(pipeline, pipeline.c.id == idempotency.c.job_id)
+    keys += session.scalars(of_pipelines.where(pipeline.c.finished_at < before).limit(BATCH)).all()
     gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))
     waited = select(dependency.c.job_id).join(job, job.c.id == dependency.c.job_id)
     waiters = session.scalars(waited.where(_ENDED, job.c.finished_at < before).distinct().limit(BATCH)).all()
@@ -61,6 +66,17 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     runs = session.scalars(select(schedule_run.c.workflow_id).where(schedule_run.c.due_at < before).limit(BATCH)).all()
     gone[schedule_run.name] = _forget(session, schedule_run, schedule_run.c.workflow_id.in_(runs))
     return {name: rows for name, rows in gone.items() if rows}
+
+
+@writing
+def prune_usage(session: Session, before: datetime, limit: int) -> int:
+    """Delete about ``limit`` rows of usage of attempts that ended before this time, if their jobs are in the archive.
+    Returns how many; fewer than ``limit``: there are no more."""
+    # A scalar: with NOT EXISTS, PostgreSQL compares all usage with all jobs for each batch.
+    its_job = select(job.c.id).where(job.c.id == usage.c.job_id).scalar_subquery()
+    oldest = select(usage.c.job_id).where(usage.c.ended_at < before, its_job.is_(None))
+    ids = session.scalars(oldest.order_by(usage.c.ended_at).limit(limit)).all()
+    return _forget(session, usage, usage.c.job_id.in_(ids) & (usage.c.ended_at < before)) if ids else 0
 
 
 def _forget(session: Session, table: Table, condition: object) -> int:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
-from sqlalchemy import ColumnElement, Integer, func, select, true, tuple_
+from sqlalchemy import ColumnElement, Integer, case, func, select, true, tuple_
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
 
@@ -31,7 +31,9 @@ from gpu_platform.store.jobs.interrupts import PREEMPTING
 from gpu_platform.store.models import allocation, event, host, job
 from gpu_platform.store.reservations.shares import grant_of
 
-_HOUR_S = 3600.0
+_HOUR_S, _DAY_S = 3600.0, 86_400.0
+_BY_HOUR = timedelta(days=2)
+"""Older use is summed by day: by the hour, two months of 10,000 jobs a day are as many rows as there were jobs."""
 _MOVES_COUNT = timedelta(hours=1)
 """``MoveBudget.per_job_hour`` counts the moves of this time."""
 _TELEMETRY = TypeAdapter(list[GpuTelemetry])
@@ -56,7 +58,7 @@ def read_state(
             queue=queue.read_queue(session),
             promises=promises.read_promises(session),
             moved=read_moves(session, now - _MOVES_COUNT) if with_moves else {},
-            used=[] if use_since is None else read_use(session, now - use_since),
+            used=[] if use_since is None else read_use(session, now - use_since, by_hour_since=now - _BY_HOUR),
             telemetry=read_telemetry(session),
         )
 
@@ -95,8 +97,12 @@ def parse_telemetry(text: str) -> list[GpuTelemetry]:
 
 
 @reading
-def read_use(session: Session, since: datetime) -> list[PastUseRow]:
-    """GPUs that were held and then released after ``since``. Uses that begin and end in the same hours are one row."""
+def read_use(session: Session, since: datetime, by_hour_since: datetime | None = None) -> list[PastUseRow]:
+    """GPUs that were held and then released after ``since``. Uses that begin and end in the same hours are one row; of
+    those that were released before ``by_hour_since``, those that begin and end on the same days (UTC)."""
+    unit_s = (
+        _HOUR_S if by_hour_since is None else case((allocation.c.released_at < by_hour_since, _DAY_S), else_=_HOUR_S)
+    )
     begin, end = epoch_s(session, allocation.c.reserved_at), epoch_s(session, allocation.c.released_at)
     query = (
         select(
@@ -108,7 +114,7 @@ def read_use(session: Session, since: datetime) -> list[PastUseRow]:
         )
         .join(job, job.c.id == allocation.c.job_id)
         .where(allocation.c.released_at > since)
-        .group_by(job.c.namespace, job.c.user, _hour(begin), _hour(end))
+        .group_by(job.c.namespace, job.c.user, _number(begin, unit_s), _number(end, unit_s))
     )
     rows = [(row, float(row.begin), float(row.end)) for row in session.execute(query)]
     return [
@@ -204,8 +210,8 @@ def _is_one_of(keys: Sequence[AttemptKey]) -> ColumnElement[bool]:
     return tuple_(allocation.c.job_id, allocation.c.attempt).in_([(key.job_id, key.attempt) for key in keys])
 
 
-def _hour(epoch: ColumnElement[float]) -> ColumnElement[int]:
-    return sql_cast(epoch / _HOUR_S, Integer)
+def _number(epoch: ColumnElement[float], unit_s: ColumnElement[float] | float) -> ColumnElement[int]:
+    return sql_cast(epoch / unit_s, Integer)
 
 
 _HELD = allocation.c.released_at.is_(None)

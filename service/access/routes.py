@@ -96,6 +96,7 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/pipelines/{pipeline_id}/retry": CHANGE_OWN,
     "GET /v1/queue": SEE_JOBS,
     "GET /v1/usage": SEE_JOBS,
+    "GET /v1/report": SEE_CLUSTER,
     "GET /v1/events": SEE_JOBS,
     "GET /v1/snapshot": SEE_CLUSTER,
     "GET /v1/audit": Rule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from service.cli import session, simulate, up
 from service.cli.access import keys, login, secrets, tokens
-from service.cli.cluster import audit, fleet, hosts, identity, inject, queue, remediation, status, usage
+from service.cli.cluster import alerts, audit, fleet, hosts, identity, inject, queue, remediation, report, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs, pipelines, schedules
 from service.cli.simulating import machines
@@ -47,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _jobs = (submit, jobs, pipelines, schedules, exec_command)
-_cluster = (status, queue, usage, hosts, identity, remediation, audit)
+_cluster = (status, queue, usage, report, hosts, identity, remediation, audit, alerts)
 for module in (up, *_jobs, *_cluster, login, tokens, secrets, keys, simulate, machines, inject, fleet):
     module.register(app)
 
@@ -75,10 +75,28 @@ def _global(
         os.environ.pop("GPU_PLATFORM_API_URLS", None)  # they may be of another cluster
 
 
+TRACE_TO = "GPU_PLATFORM_TRACING__ENDPOINT"
+
+
+def _run_traced() -> None:
+    """A trace begins with this command, and goes on in the service."""
+    from gpu_platform import tracing
+
+    tracing.start_tracing("cli", tracing.TracingSettings(endpoint=os.environ[TRACE_TO]))
+    try:
+        with tracing.span(" ".join(["gpu-platform", *(word for word in sys.argv[1:2] if not word.startswith("-"))])):
+            app()
+    finally:
+        tracing.stop_tracing()
+
+
 def run() -> None:
     """The entry point of ``gpu-platform``. Turns every error into one line on stderr and an exit code."""
     try:
-        app()
+        if os.environ.get(TRACE_TO):
+            _run_traced()
+        else:
+            app()
     except Exception as error:
         # Imported only now: most runs never need it.
         from gpu_platform.domain.errors import PlatformError

@@ -17,6 +17,7 @@ from anyio import CapacityLimiter, to_thread
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
+from gpu_platform.domain.hosts.protocol import check_host
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer
 from gpu_platform.store import Store
@@ -123,6 +124,7 @@ class HeartbeatWriter:
     def _refusal(self, one: _Waiting) -> Exception | None:
         try:
             self._revoked.check(f"{names.NODE}/{one.beat.name}", one.peer)
+            check_host(one.beat.name, one.beat.protocol)
         except PlatformError as error:
             return error
         return None

@@ -12,8 +12,10 @@ from typing import Any
 
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.service_settings import KindDefaults
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
+from gpu_platform.store.leadership import leader
 from service.access import submissions
 from service.access.gate import Access
 
@@ -25,17 +27,22 @@ def accepted(settings: Settings, store: Store, access: Access, spec: JobSpec) ->
     """
     spec = submissions.as_allowed(settings, store, access, spec)
     highest = submissions.highest_priority(access.settings, access.who, spec.namespace)
-    complete = with_defaults(spec, settings, highest)
+    complete = with_defaults(spec, settings, highest, _longest_s(settings, store, spec.namespace))
     submissions.check_priority(access.who, complete, highest)
     return complete, _digest(spec)
 
 
-def with_defaults(spec: JobSpec, settings: Settings, highest_priority: int) -> JobSpec:
+def with_defaults(spec: JobSpec, settings: Settings, highest_priority: int, longest_s: int | None = None) -> JobSpec:
     """Fill fields that the user did not give. A field that was given stays, even if it equals the platform's
-    default. ``highest_priority``: what the user may give; a default gives no more."""
+    default: a time limit of null is no limit.
+
+    ``highest_priority``: what the user may give; a default gives no more. ``longest_s``: the longest time limit in the
+    job's namespace, in seconds; a default gives no more. None: there is no such limit.
+    """
     defaults, said = settings.service.job_defaults, spec.model_fields_set
     kind = spec.kind or defaults.kind
-    update: dict[str, Any] = {}
+    of_kind = KindDefaults() if kind is None else defaults.kinds.of(kind)
+    update: dict[str, Any] = {} if kind is None else {"kind": kind}
     for name in ("max_retries", "max_hardware_retries"):
         if name not in said and (value := getattr(defaults, name)) is not None:
             update[name] = value
@@ -52,14 +59,22 @@ def with_defaults(spec: JobSpec, settings: Settings, highest_priority: int) -> J
         update["checkpoint"] = policy.model_copy(update=more)
     if spec.fencing is None and settings.fencing != Fencing.LEASE:
         update["fencing"] = Fencing(settings.fencing)
-    if kind is not None:
-        of_kind = defaults.kinds.of(kind)
-        update["kind"] = kind
-        if of_kind.priority is not None and "priority" not in said:
-            update["priority"] = min(settings.access.level(of_kind.priority), highest_priority)
-        if of_kind.strategy is not None:
-            update |= _placed(spec, of_kind.strategy)
+    priority = defaults.priority_of(of_kind)
+    if priority is not None and "priority" not in said:
+        update["priority"] = min(settings.access.level(priority), highest_priority)
+    if of_kind.strategy is not None:
+        update |= _placed(spec, of_kind.strategy)
+    # A deadline ends a job, too. A limit beside it could refuse a job that its user means to end earlier.
+    if defaults.time_limit_s is not None and "time_limit_s" not in said and spec.deadline_at is None:
+        update["time_limit_s"] = min(defaults.time_limit_s, longest_s or defaults.time_limit_s)
     return spec.model_copy(update=update) if update else spec
+
+
+def _longest_s(settings: Settings, store: Store, namespace: str) -> int | None:
+    """The longest time limit that the quotas allow. It is only read where there is a default that it limits."""
+    if settings.service.job_defaults.time_limit_s is None:
+        return None
+    return leader.current_quotas(store).longest_s(namespace)
 
 
 def _placed(spec: JobSpec, strategy: Strategy) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from starlette.concurrency import run_in_threadpool
 
 from activities.pipelines import start_pipeline
-from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound
+from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.file import ReadPipeline, read_pipeline
 from gpu_platform.domain.pipelines.pipeline import (
@@ -17,18 +19,26 @@ from gpu_platform.domain.pipelines.pipeline import (
     StepState,
 )
 from gpu_platform.domain.pipelines.readiness import decide
+from gpu_platform.observability import get_logger
 from gpu_platform.store.jobs import admission, pipelines
+from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from service.access.gate import Access
 from service.context import ServiceContext, now
 from service.operations import checkpoints, dry_runs, secrets
 from service.operations.ids import new_pipeline_id
 from service.operations.job_defaults import accepted
 
+log = get_logger(__name__)
 
-async def submit(context: ServiceContext, access: Access, request: PipelineRequest) -> Pipeline:
-    """Record a pipeline and start its workflow. If Temporal is away, the leader starts it later.
 
-    Raises :class:`InvalidRequest`, which names the lines that are wrong, and :class:`Forbidden`.
+async def submit(
+    context: ServiceContext, access: Access, request: PipelineRequest, key: str | None
+) -> tuple[Pipeline, bool]:
+    """Record a pipeline and start its workflow. If Temporal is away, the leader starts it later. Returns the pipeline
+    and whether it is new. ``key``: the idempotency key.
+
+    Raises :class:`InvalidRequest`, which names the lines that are wrong, :class:`Forbidden` and
+    :class:`IdempotencyConflict`.
     """
     spec = await run_in_threadpool(_accepted, context, access, request)
     if request.dry_run:
@@ -43,13 +53,19 @@ async def submit(context: ServiceContext, access: Access, request: PipelineReque
             parameters=spec.parameters,
             created_at=now(),
             steps=steps,
-        )
-    pipeline_id = new_pipeline_id()
-    made = await run_in_threadpool(
-        pipelines.create, context.store, pipeline_id, spec, actor=access.actor, uses_cache=request.cache, now=now()
+        ), True
+    made, created = await run_in_threadpool(
+        pipelines.create,
+        context.store,
+        new_pipeline_id(),
+        spec,
+        actor=access.actor,
+        uses_cache=request.cache,
+        now=now(),
+        idempotency_key=None if key is None else IdempotencyKey(key, access.who.id, _digest(request)),
     )
-    await _look_again(context, pipeline_id)
-    return made
+    await _look_again(context, made.id)
+    return made, created
 
 
 async def cancel(context: ServiceContext, pipeline_id: str, actor: str, reason: str) -> Pipeline:
@@ -70,9 +86,17 @@ async def retry(context: ServiceContext, pipeline_id: str, from_step: str | None
 
 
 async def _look_again(context: ServiceContext, pipeline_id: str) -> None:
-    """Raises :class:`Unavailable` while Temporal is away. What was recorded stays: the leader sees to it."""
-    async with context.workflows.reaching() as client:
-        await start_pipeline(client, pipeline_id)
+    """Let the pipeline's workflow look at what was recorded. While Temporal is away that is left to the leader: the
+    request has succeeded already, and who repeats it would do it twice."""
+    try:
+        async with context.workflows.reaching() as client:
+            await start_pipeline(client, pipeline_id)
+    except Unavailable as error:
+        log.warning("pipeline.left_to_the_leader", pipeline=pipeline_id, error=error.message)
+
+
+def _digest(request: PipelineRequest) -> str:
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()
 
 
 def _accepted(context: ServiceContext, access: Access, request: PipelineRequest) -> PipelineSpec:

@@ -65,11 +65,15 @@ def who_am_i(access: AccessDep, context: ServiceContextDep) -> WhoAmI:
             if principal.has(Role.USER, namespace)
         },
         kinds={
-            kind.value: KindOfWork(strategy=of.strategy or Strategy.PACK, priority=settings.level(of.priority or 0))
+            kind.value: KindOfWork(
+                strategy=of.strategy or Strategy.PACK, priority=settings.level(defaults.priority_of(of) or 0)
+            )
             for kind in WorkKind
             for of in [defaults.kinds.of(kind)]
         },
         default_kind=defaults.kind,
+        default_priority=settings.level(defaults.priority or 0),
+        default_time_limit_s=defaults.time_limit_s,
     )
 
 

@@ -17,6 +17,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.lease import Heartbeat, HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.protocol import check_host
 from gpu_platform.domain.states import GpuState
 from gpu_platform.identity import names
 from gpu_platform.store import events
@@ -67,9 +68,10 @@ def list_hosts(context: ServiceContextDep, access: AccessDep, cursor: Cursor = N
 
 @router.get("/cluster", tags=["hosts"])
 def count_cluster(context: ServiceContextDep) -> ClusterCounts:
-    """How many hosts and GPUs are in each state: the cluster at a glance, whatever its size."""
+    """The cluster at a glance, whatever its size: its name, and how many hosts and GPUs are in each state."""
+    name = context.settings.cluster.name
     with context.store.read_consistently() as session:
-        return ClusterCounts(hosts=hosts.count_hosts(session), gpus=gpus.count_shown(session))
+        return ClusterCounts(name=name, hosts=hosts.count_hosts(session), gpus=gpus.count_shown(session))
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
@@ -141,9 +143,11 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
 
     def write() -> bytes:
         context.revoked.check(f"{names.NODE}/{name}", peer_of(request.scope))
+        check_host(name, report.protocol)
         incoming.check_agent_url(context.store, report, source, tls=tls)
         answer = reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
-        answer = answer.model_copy(update={"revoked": context.revoked.listed()})
+        cluster = context.settings.cluster.name
+        answer = answer.model_copy(update={"revoked": context.revoked.listed(), "cluster": cluster})
         return answer.model_dump_json(exclude_defaults=True).encode()  # here: a list of a thousand members takes 1 ms
 
     async with context.report_turns.turn(name):

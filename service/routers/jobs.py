@@ -43,7 +43,7 @@ IdempotencyHeader = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",
-        description="Any unique text; the same key and body return the same job or array, another body is a 409",
+        description="Any unique text; the same key and body return what was made first, another body is a 409",
     ),
 ]
 

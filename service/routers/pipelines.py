@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Query, Response
 
@@ -13,23 +13,29 @@ from gpu_platform.store.jobs.jobs import MAX_PAGE
 from service.context import AccessDep, ServiceContextDep
 from service.http.exact_types import exactly
 from service.operations import pipelines
-from service.routers.jobs import ReasonBodyDep
+from service.routers.jobs import IdempotencyHeader, ReasonBodyDep
 
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])
 
+_AGAIN: dict[int | str, dict[str, Any]] = {
+    200: {"model": Pipeline, "description": "Submitted before with this Idempotency-Key"}
+}
 PipelineId = Annotated[str, Path(description="Pipeline id", examples=["p-1jrp3k2h0x4t7za"])]
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=_AGAIN)
 async def submit_pipeline(
     request: Annotated[PipelineRequest, Body(), exactly(PipelineRequest)],
     context: ServiceContextDep,
     access: AccessDep,
     response: Response,
+    idempotency_key: IdempotencyHeader = None,
 ) -> Pipeline:
     """Submit a pipeline. What is wrong with its file is said with line numbers. Its jobs are submitted as they become
     ready, as jobs of the one who asks."""
-    made = await pipelines.submit(context, access, request)
+    made, created = await pipelines.submit(context, access, request, idempotency_key)
+    if not created:
+        response.status_code = 200
     if made.id:
         response.headers["Location"] = f"/v1/pipelines/{made.id}"
     return made

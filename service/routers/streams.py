@@ -54,8 +54,13 @@ async def read_events(
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
 ) -> Response | Page[Event]:
-    """All events, as server-sent events: from now on, or after the number `after`. `id` is the sequence number."""
+    """All events, as server-sent events: from now on, or after the number `after`. `id` is the sequence number.
+
+    410 `events_gone`: events after that number are so old that they were removed.
+    """
     start = resume_seq(last_event_id, after)
+    if start is not None:
+        await run_in_threadpool(events.check_kept, context.store, start)
     if not follow:
         return await _page(context, access, start or 0, limit, None)
     return stream(_follow(context, access, await context.feed.last_seq() if start is None else start, None))

@@ -1,19 +1,27 @@
-"""Usage of jobs, and sums by namespace and user."""
+"""Usage of jobs, sums by namespace and user, and the key figures of the cluster."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
+from gpu_platform.domain.cluster_report import ClusterReport
+from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
+from gpu_platform.store import cluster_report
 from gpu_platform.store.jobs import usage
-from service.context import AccessDep, ServiceContextDep
+from service.context import AccessDep, ServiceContextDep, now
+from service.http.rate_limits import caller_of, limited
 from service.http.times import Time
 from service.operations import measurements
 from service.routers.jobs import JobId
 
 router = APIRouter(tags=["usage"])
+
+REPORT_PERIOD = timedelta(days=7)
+LONGEST_REPORT = timedelta(days=366)
 
 
 @router.get("/v1/jobs/{job_id}/usage")
@@ -36,3 +44,23 @@ def usage_report(
     return usage.usage_report(
         context.store, namespace=namespace, user=user, since=since, until=until, visible=access.namespaces
     )
+
+
+@router.get("/v1/report", dependencies=[limited("planning")])
+async def report(
+    request: Request,
+    context: ServiceContextDep,
+    since: Annotated[Time | None, Query(description="Begin of the period; default: seven days before its end")] = None,
+    until: Annotated[Time | None, Query(description="End of the period; default: now")] = None,
+) -> ClusterReport:
+    """The key figures of the cluster over a period of at most 366 days: allocation, utilisation, waits, completions,
+    failures, by host, GPU model, namespace and user."""
+    end = now() if until is None else min(until, now())
+    begin = end - REPORT_PERIOD if since is None else since
+    if not begin < end:
+        raise InvalidRequest(f"the period is empty: it begins at {begin.isoformat()} and ends at {end.isoformat()}")
+    if end - begin > LONGEST_REPORT:
+        raise InvalidRequest(
+            f"the period has {(end - begin).days} days; at most {LONGEST_REPORT.days} are possible: give a later since"
+        )
+    return await context.planning.run(caller_of(request), cluster_report.cluster_report, context.store, begin, end)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.pages.plots import duration
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
@@ -24,7 +25,6 @@ from gpu_platform.scheduling.simulator.inputs.failures import random_outages
 from gpu_platform.scheduling.simulator.inputs.files import load_trace
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.records import SimulatedJob, SimulationRun
-from gpu_platform.scheduling.simulator.reports.plots import duration
 from gpu_platform.scheduling.simulator.reports.told import promises_of
 from tests.benchmarks.bench_simulation import HOST_GPUS, LOAD, limits
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.pages.plots import Bars, bars, image
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
@@ -34,7 +35,6 @@ from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
 from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.observers import Observers
-from gpu_platform.scheduling.simulator.reports.plots import Bars, bars, image
 from gpu_platform.scheduling.simulator.reports.report import SIZES
 from gpu_platform.scheduling.simulator.reports.told import estimates_of, promises_of
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.pages.plots import duration
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
@@ -32,7 +33,6 @@ from gpu_platform.scheduling.simulator.inputs.files import load_trace
 from gpu_platform.scheduling.simulator.inputs.time_limits import chosen_limit_s
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob, gang
 from gpu_platform.scheduling.simulator.observers import Observers
-from gpu_platform.scheduling.simulator.reports.plots import duration
 from gpu_platform.scheduling.simulator.reports.report import SLOWDOWN_BOUND_S, report_on
 from tests.benchmarks import reference_queues
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpu_platform.pages.plots import duration
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
@@ -25,7 +26,6 @@ from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.observers import Observers
 from gpu_platform.scheduling.simulator.records import SimulationRun
-from gpu_platform.scheduling.simulator.reports.plots import duration
 from gpu_platform.scheduling.simulator.reports.told import promises_of
 from tests.benchmarks.bench_simulation import HOST_GPUS, LOAD, limits
 

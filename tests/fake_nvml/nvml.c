@@ -274,6 +274,35 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, uint *gpu_memory
     gpu_memory[1] = gpu_memory[0] / 2;
     return OK;
 }
+struct gpm_sample { int number; double percent; };
+struct gpm_metric { uint id; nvmlReturn_t status; double value; char *names[3]; };
+struct gpm_request { uint version, count; struct gpm_sample *older, *newer; struct gpm_metric metrics[477]; };
+struct gpm_support { uint version, is_supported; };
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, struct gpm_support *to) {
+    CHECK(device);
+    if (to->version != 1) return ARGUMENT_VERSION_MISMATCH;
+    to->is_supported = (uint)gpu_number(device, "gpm", 0);
+    return OK;
+}
+nvmlReturn_t nvmlGpmSampleAlloc(struct gpm_sample **to) { *to = calloc(1, sizeof **to); return *to ? OK : UNKNOWN; }
+nvmlReturn_t nvmlGpmSampleFree(struct gpm_sample *sample) { free(sample); return OK; }
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, struct gpm_sample *to) {
+    static int taken;
+    CHECK(device);
+    if (gpu_number(device, "gpm_fails", 0)) return UNKNOWN;
+    to->number = ++taken;
+    to->percent = (double)gpu_number(device, "sm_activity", 0);
+    return OK;
+}
+nvmlReturn_t nvmlGpmMetricsGet(struct gpm_request *request) {
+    if (request->version != 1) return ARGUMENT_VERSION_MISMATCH;
+    if (!request->older->number || request->older->number >= request->newer->number) return INVALID_ARGUMENT;
+    for (uint i = 0; i < request->count; i++) {
+        request->metrics[i].status = request->metrics[i].id == 2 /* SM_UTIL */ ? OK : NOT_SUPPORTED;
+        request->metrics[i].value = (request->older->percent + request->newer->percent) / 2;
+    }
+    return OK;
+}
 static uint power_limits_mw[MAX_GPUS];
 enum { LOWEST_MW = 200000, HIGHEST_MW = 700000 };
 nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, uint *to) {

@@ -13,12 +13,13 @@ import pytest
 from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.domain.errors import Forbidden, IllegalTransition, InvalidRequest, NotFound
+from gpu_platform.domain.errors import Forbidden, IdempotencyConflict, IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.pipeline import PipelineRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs, pipelines
+from service import temporal as service_temporal
 from tests.command_line import run
 from tests.store_cluster import NOW, Cluster, set_job_state
 from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
@@ -124,3 +125,33 @@ async def test_nobody_but_a_pipeline_names_artifact_directories(service: Service
     text = f"steps: {{one: {{command: [echo], artifacts: {stolen}}}}}".replace("'", '"')
     with pytest.raises(InvalidRequest, match="cannot have artifacts"):
         await service.client.pipelines.submit(PipelineRequest(file=text))
+
+
+async def test_a_pipeline_that_is_sent_twice_is_submitted_once(service: Service) -> None:
+    wanted = PipelineRequest(file=EXAMPLE.read_text(), workdir="/srv")
+    first = await service.client.pipelines.submit(wanted, idempotency_key="k")
+    again = await service.client.pipelines.submit(wanted, idempotency_key="k")
+    assert (again.id, [one.id async for one in service.client.pipelines.list()]) == (first.id, [first.id])
+    other = wanted.model_copy(update={"workdir": "/elsewhere"})
+    with pytest.raises(IdempotencyConflict, match=f"another specification .pipeline {first.id}."):
+        await service.client.pipelines.submit(other, idempotency_key="k")
+    await service.client.submit(JobSpec(command=["true"]), idempotency_key="of-a-job")
+    with pytest.raises(IdempotencyConflict, match="job or array j-"):
+        await service.client.pipelines.submit(wanted, idempotency_key="of-a-job")
+    assert [one.id async for one in service.client.pipelines.list()] == [first.id]
+
+
+async def test_what_was_recorded_is_acknowledged_while_temporal_is_away(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 503 would be a lie: the leader starts what was recorded, and who sends it again would have two."""
+    monkeypatch.setattr(service_temporal, "PATIENCE_S", 0.5)
+    Cluster(sqlite_store).host("a")
+    app = application(sqlite_store, "127.0.0.1:1", access=AccessSettings(open_namespaces=True), state_dir=tmp_path)
+    sign_in(sqlite_store, USER, "ada", {"research": Role.USER})
+    async with served(app) as url:
+        keep_token(url)
+        async with AsyncClient(url, retry_for_s=0) as client:
+            made = await client.pipelines.submit(PipelineRequest(file=EXAMPLE.read_text(), workdir="/srv"))
+            assert pipelines.open_ones(sqlite_store) == [made.id]
+            assert (await client.pipelines.cancel(made.id)).id == made.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -14,12 +14,19 @@ from httpx_sse import aconnect_sse
 
 from gpu_platform.client import AsyncClient, Client, LogChunk
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.errors import (
+    EventsGone,
+    HostUnavailable,
+    IllegalTransition,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from gpu_platform.domain.hosts.lease import LeaseAnswer
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store
+from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
@@ -98,6 +105,30 @@ async def test_everything_is_followed_from_now_on_and_resumed_by_id(api: Served)
             second = await anext(aiter(source.aiter_sse()))
             assert int(second.id) == int(first.id) + 1
             assert '"job.queued"' in second.data
+
+
+async def test_who_resumes_after_events_that_were_removed_is_told_so(api: Served) -> None:
+    for number in range(3):
+        api.submitted(f"j-{number}")
+    kept = events.last_seq(api.store)
+    with api.store.write() as session:
+        events.append_event(session, "host.lost", "test", NOW + timedelta(days=900), host="a")
+    assert events.remove_old(api.store, NOW + timedelta(days=800), 100) == kept
+    async with httpx.AsyncClient(base_url=api.url, headers=bearer()) as http:
+        by_header = await http.get("/v1/events", headers={"Last-Event-ID": "2"})
+        for refused in (
+            by_header,
+            await http.get("/v1/events", params={"after": 2}),
+            await http.get("/v1/events", params={"after": 2, "follow": False}),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (410, "events_gone")
+            assert refused.json()["details"] == {"kept_after": kept}
+        page = (await http.get("/v1/events", params={"follow": False})).json()
+        assert [event["kind"] for event in page["items"]] == ["host.lost"]
+    async with AsyncClient(api.url) as client:
+        with pytest.raises(EventsGone, match=f"begin after {kept}"):
+            async for _ in client.events(after=2, follow=True):
+                pass
 
 
 async def test_many_followers_miss_nothing_while_much_happens(api: Served) -> None:

@@ -46,7 +46,9 @@ async def test_a_rank_runs_to_its_end_and_its_output_is_in_its_log(host: HostRig
 
 async def test_ranks_find_their_rendezvous_gpus_and_checkpoints_in_the_environment(host: HostRig) -> None:
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    plan = host.plan(PYTHON, "-c", script, env={"RANK": "0", "GPU_PLATFORM_HOST": "forged"})
+    plan = host.plan(
+        PYTHON, "-c", script, env={"RANK": "0", "GPU_PLATFORM_HOST": "forged", "GPU_PLATFORM_CLUSTER_NAME": "forged"}
+    )
     gang = Prepared(host="other", address="10.0.0.7", rendezvous_port=29500, resume_from="/ckpt/j/1")
     host.agent.launch(LaunchRequest(plan=plan, rendezvous=gang))
     await host.watch(plan)
@@ -58,6 +60,7 @@ async def test_ranks_find_their_rendezvous_gpus_and_checkpoints_in_the_environme
         "CUDA_VISIBLE_DEVICES": plan.gpu_uuids[0],
         "NVIDIA_VISIBLE_DEVICES": plan.gpu_uuids[0],
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "GPU_PLATFORM_CLUSTER_NAME": "gpu-platform",
         "GPU_PLATFORM_JOB_ID": plan.key.job_id,
         "GPU_PLATFORM_ATTEMPT": "1",
         "GPU_PLATFORM_ATTEMPT_ID": f"{plan.key.job_id}/1",

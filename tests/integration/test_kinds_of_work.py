@@ -23,8 +23,9 @@ from gpu_platform.service_settings import ServiceSettings
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from gpu_platform.store.leadership import leader
 from tests.command_line import run
-from tests.store_cluster import Cluster
+from tests.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 
 INFERENCE, BATCH = WorkKind.INFERENCE, WorkKind.BATCH
@@ -149,6 +150,61 @@ async def test_a_dry_run_decides_by_the_defaults_of_the_kind(service: Service) -
         assert answer.placement.hosts == [host]
 
 
+async def test_the_cluster_gives_a_priority_and_a_time_limit_to_jobs_that_name_none(service: Service) -> None:
+    mine = {"priority": "low", "time_limit_s": 7200, "kinds": {"training": {"priority": None}}}
+    client = await service.starts(mine)
+    plain = await client.submit(JobSpec(command=["true"]))
+    kept = (await service.workflows.get_workflow_handle(plain.id).query("spec"))["spec"]
+    assert (kept["priority"], kept["time_limit_s"]) == (-100, 7200)
+    assert (await client.submit(work(WorkKind.TRAINING))).spec.priority == -100, "its kind gives none"
+    assert (await client.submit(work(INFERENCE))).spec.priority == 100, "its kind gives one"
+    said = (await client.submit(work(priority=3, time_limit_s=60))).spec
+    assert (said.priority, said.time_limit_s) == (3, 60)
+    assert (await client.submit(work(time_limit_s=None))).spec.time_limit_s is None, "it asks for no limit"
+    shown = (await run("whoami", url=service.url)).out.splitlines()
+    assert "priority of jobs that name none: -100" in shown
+    assert "time limit of jobs that name none: 2h00m" in shown
+
+
+async def test_the_clusters_priority_is_cut_to_what_the_user_may_give(service: Service) -> None:
+    await service.starts({"priority": 500}, max_priority={"user": 40})
+    client = await service.of_a_user()
+    assert (await client.submit(JobSpec(command=["true"]))).spec.priority == 40
+    with pytest.raises(Forbidden, match="priority 500 was asked for"):
+        await client.submit(JobSpec(command=["true"], priority=500))
+
+
+async def test_the_clusters_time_limit_is_cut_to_what_the_namespace_allows(service: Service) -> None:
+    quotas = {"quotas": {"namespaces": [{"name": "students", "max_job_duration_s": 600}]}}
+    leader.begin_epoch(service.store, "one", NOW, quotas)
+    client = await service.starts({"time_limit_s": 7200})
+    students = await client.submit(JobSpec(command=["true"], namespace="students"))
+    assert students.spec.time_limit_s == 600
+    assert (await client.submit(JobSpec(command=["true"]))).spec.time_limit_s == 7200
+
+
+async def test_a_repeated_submission_is_the_same_job_though_priority_and_time_limit_of_the_cluster_changed(
+    service: Service,
+) -> None:
+    client = await service.starts({"priority": 5, "time_limit_s": 60})
+    first = await client.submit(JobSpec(command=["true"]), idempotency_key="k")
+    client = await service.starts({"priority": 7, "time_limit_s": 120})
+    again = await client.submit(JobSpec(command=["true"]), idempotency_key="k")
+    assert (again.id, again.spec.priority, again.spec.time_limit_s) == (first.id, 5, 60)
+    for said in ({"priority": 7}, {"time_limit_s": 120}):
+        with pytest.raises(IdempotencyConflict):
+            await client.submit(JobSpec(command=["true"], **said), idempotency_key="k")
+
+
+async def test_a_dry_run_counts_the_clusters_time_limit(service: Service) -> None:
+    quotas = {"quotas": {"namespaces": [{"name": "students", "max_job_duration_s": 600}]}}
+    leader.begin_epoch(service.store, "one", NOW, quotas)
+    job = JobSpec(command=["true"], namespace="students")
+    refused = await (await service.starts()).dry_run(job)
+    assert "no time limit was asked for" in refused.message
+    assert (await (await service.starts({"time_limit_s": 7200})).dry_run(job)).accepted
+
+
 async def test_jobs_are_listed_by_kind_and_say_whether_it_was_inferred(service: Service) -> None:
     client = await service.starts()
     said = await client.submit(work(BATCH, name="sweep-1"))
@@ -203,9 +259,15 @@ async def test_whoami_says_what_the_kinds_mean_here(service: Service) -> None:
         assert line in shown.splitlines()
 
 
-def test_a_level_that_nobody_knows_is_refused_at_the_start() -> None:
-    service = ServiceSettings.model_validate({"job_defaults": {"kinds": {"batch": {"priority": "lowest"}}}})
-    with pytest.raises(ValueError, match=r"kinds.batch.priority is 'lowest', which is not in access.priorities"):
+@pytest.mark.parametrize(
+    ("defaults", "setting"),
+    [({"kinds": {"batch": {"priority": "lowest"}}}, "kinds.batch.priority"), ({"priority": "lowest"}, "priority")],
+)
+def test_a_level_that_nobody_knows_is_refused_at_the_start(defaults: dict[str, Any], setting: str) -> None:
+    service = ServiceSettings.model_validate({"job_defaults": defaults})
+    with pytest.raises(
+        ValueError, match=rf"service.job_defaults.{setting} is 'lowest', which is not in access.priorities"
+    ):
         Settings(service=service)
 
 

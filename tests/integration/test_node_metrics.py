@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.disk_room import DiskRoom
+from tests import prometheus
 from tests.hosts_rig import HostRig
 from workers.node.metrics import NodeMetrics
 
@@ -27,7 +27,7 @@ class Scraped:
         self.monitor = self.host.monitor(lambda fault: None)
         self.monitor.observe_with(self.accountant)
         self.registry = CollectorRegistry()
-        self.registry.register(NodeMetrics(self.monitor, self.accountant))
+        self.registry.register(NodeMetrics(self.monitor, self.accountant, lambda: DiskRoom.of(tmp_path, 7)))
 
     def text(self) -> str:
         self.monitor.poll_once()
@@ -70,6 +70,8 @@ async def test_gpus_and_ranks_have_series_that_end_with_the_job(tmp_path: Path) 
     assert series["gpu_platform_gpu_job"] == {("1", "0", plan.key.job_id, first): 1}
     assert series["gpu_platform_rank_memory_bytes"][rank] > 0
     assert series["gpu_platform_rank_gpu_seconds_total"][rank] > 0
+    assert series["gpu_platform_host_disk_reserve_bytes"] == {(): 7 << 20}
+    assert series["gpu_platform_host_disk_free_bytes"][()] < series["gpu_platform_host_disk_size_bytes"][()]
     await host.stop(plan.key)
     assert not [name for name, values in scraped.series().items() if "rank" in name and values]
     host.agent.close()
@@ -82,9 +84,9 @@ async def test_every_metric_is_documented_and_nothing_else_and_promtool_finds_no
     scraped.monitor._faults.on_xid(scraped.monitor._gpus[2], 13, lambda: 0)
     text = scraped.text()
     names = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
-    documented = set(re.findall(r"^\| `(gpu_platform_(?:gpu|rank)_\w+)`", DOCUMENTED.read_text(), re.MULTILINE))
+    documented = set(re.findall(r"^\| `(gpu_platform_(?:gpu|rank|host)_\w+)`", DOCUMENTED.read_text(), re.MULTILINE))
     assert names == documented
-    if shutil.which("promtool"):
-        await asyncio.to_thread(subprocess.run, ["promtool", "check", "metrics"], input=text.encode(), check=True)
+    if prometheus.tool("promtool"):
+        await asyncio.to_thread(prometheus.run, "promtool", "check", "metrics", text=text)
     await scraped.host.stop(plan.key)
     scraped.host.agent.close()

@@ -13,10 +13,13 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import structlog
 from fastapi import FastAPI
 from sqlalchemy import text
 
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.cluster_settings import ClusterSettings
+from gpu_platform.domain.errors import InvalidRequest, Unavailable
+from gpu_platform.domain.hosts import protocol
 from gpu_platform.domain.hosts.lease import GpuTelemetry, HostReport, LeaseAnswer, facts_hash
 from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.settings import NodeSettings, Settings
@@ -25,6 +28,7 @@ from gpu_platform.store.hosts import gpus, hosts
 from tests.store_cluster import inventory, uuid_of
 from tests.unit.service.api_server import application, in_process, node_headers
 from tests.waiting import eventually
+from workers.node import lease_keeper
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper
 
@@ -63,7 +67,9 @@ class Identity(NodeIdentity):
 
 
 @asynccontextmanager
-async def node_worker(store: Store, tmp_path: Path) -> AsyncIterator[tuple[Wire, list[HostReport]]]:
+async def node_worker(
+    store: Store, tmp_path: Path, cluster: str = "gpu-platform"
+) -> AsyncIterator[tuple[Wire, list[HostReport]]]:
     """A lease keeper that reports to a service on this store. The list's only item is its report."""
 
     async def temporal(_: HostReport) -> LeaseAnswer:
@@ -78,7 +84,7 @@ async def node_worker(store: Store, tmp_path: Path) -> AsyncIterator[tuple[Wire,
         attempts=list,
         checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
     )
-    app = application(store, "127.0.0.1:1", state_dir=tmp_path)
+    app = application(store, "127.0.0.1:1", state_dir=tmp_path, cluster=ClusterSettings(name=cluster))
     wire, made = Wire(app), [report(1)]
     settings = Settings(api_url="http://localhost", node=NodeSettings(lease_interval_s=0.02))
     identity = Identity(wire, node_headers("a", tmp_path))
@@ -120,6 +126,17 @@ async def test_facts_travel_once_and_again_when_they_change(database: Path, tmp_
         made[0] = report(3)
         await eventually(lambda: hosts.get_host(store, "a", _now()).gpus_total == 3, "the other inventory")
         assert wire.count("report") == 2
+    store.close()
+
+
+@pytest.mark.parametrize("cluster", ["gpu-platform", "research"])
+async def test_a_host_that_gives_its_cluster_another_name_says_so(database: Path, tmp_path: Path, cluster: str) -> None:
+    store = Store(f"sqlite:///{database}")
+    with structlog.testing.capture_logs() as lines:
+        async with node_worker(store, tmp_path, cluster) as (wire, _):
+            await eventually(lambda: wire.count("heartbeat") > 5, "heartbeats")
+    found = [(line["ours"], line["of_service"]) for line in lines if line["event"] == "lease.other_cluster_name"]
+    assert found == ([] if cluster == "gpu-platform" else [("gpu-platform", "research")]), "once, not at each heartbeat"
     store.close()
 
 
@@ -173,3 +190,43 @@ async def test_a_heartbeat_of_another_host_is_refused(database: Path, tmp_path: 
         unknown = await http.post("/v1/hosts/a/heartbeat", json=beat | {"facts": "0" * 16, "seq": 2}, headers=ours)
         assert (unknown.status_code, unknown.json()["code"]) == (409, "full_report_needed")
     store.close()
+
+
+async def test_a_node_worker_two_releases_back_is_refused_with_what_to_do(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"sqlite:///{database}")
+    async with in_process(application(store, "127.0.0.1:1", state_dir=tmp_path)) as http:
+        ours = node_headers("a", tmp_path)
+        full = report(1).model_dump(mode="json") | {"protocol": 4}
+        beat = {"name": "a", "facts": full["facts"], "protocol": 4, "seq": 1}
+        for release, status in ((4, 200), (5, 200), (6, 422)):
+            monkeypatch.setattr(protocol, "PROTOCOL", release)
+            for what, body in (("report", full), ("heartbeat", beat)):
+                answer = await http.post(f"/v1/hosts/a/{what}", json=body, headers=ours)
+                assert answer.status_code == status, answer.text
+                assert status == 200 or "the node worker of a speaks version 4 of the protocol" in answer.text
+                assert status == 200 or "install the release between them on the host first" in answer.text
+                beat["seq"] += 1
+    store.close()
+
+
+async def test_a_control_plane_two_releases_back_gets_no_work_from_a_node_worker(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"sqlite:///{database}")
+    async with node_worker(store, tmp_path) as (wire, _):
+        await eventually(lambda: wire.count("heartbeat") > 1, "heartbeats")
+        lease = LeaseFile(str(tmp_path / "lease.json"))
+        monkeypatch.setattr(lease_keeper, "check_control_plane", too_old)
+        before = len(wire.sent)
+        await eventually(lambda: len(wire.sent) > before + 2, "reports whose answers are not taken")
+        known, before = lease.read(), len(wire.sent)
+        await eventually(lambda: len(wire.sent) > before + 2, "more reports")
+        assert known is not None
+        assert lease.read() == known, "its answers renew nothing"
+    store.close()
+
+
+def too_old(service: str, _: int) -> None:
+    raise InvalidRequest(f"the service at {service} is too old")

@@ -40,6 +40,9 @@ COMMON = some(
     retry_wait_s=st.integers(1, 3).map(float),
     checkpoint=some(every_s=st.integers(1, 5), keep=st.integers(1, 5)),
     fencing=st.sampled_from(["lease", "strict", "relaxed"]),
+    time_limit_s=st.integers(1, 3) | st.none(),
+    deadline_at=st.just("2031-01-01T00:00:00Z"),
+    warn_before_s=st.just(0),
 )
 SHAPES = st.one_of(
     REQUESTS.map(lambda request: {"gpus": request}),
@@ -69,6 +72,8 @@ DEFAULTS = st.builds(
     max_retries=st.integers(0, 3) | st.none(),
     retry_wait_s=st.integers(1, 3).map(float) | st.none(),
     checkpoint_every_s=st.integers(1, 5) | st.none(),
+    priority=PRIORITIES | st.sampled_from(["low", "normal", "high"]) | st.none(),
+    time_limit_s=st.integers(1, 9) | st.none(),
 )
 
 
@@ -107,10 +112,24 @@ def test_what_was_not_said_is_that_of_its_kind_but_never_above_what_its_user_may
     assert found.kind is kind
     of = KindDefaults() if kind is None else defaults.kinds.of(kind)
     if "priority" not in fields:
-        assert found.priority == (0 if of.priority is None else min(settings.access.level(of.priority), highest))
+        level = defaults.priority if of.priority is None else of.priority
+        assert found.priority == (0 if level is None else min(settings.access.level(level), highest))
     for request, before in zip(found.requests, spec.requests, strict=True):
         if "strategy" not in before.model_fields_set:
             assert request.strategy == (of.strategy or "pack")
+
+
+@given(fields=SPECS, defaults=DEFAULTS, longest_s=st.integers(1, 9) | st.none())
+def test_a_time_limit_that_was_not_said_is_the_clusters_but_never_above_what_the_namespace_allows(
+    fields: dict[str, Any], defaults: JobDefaults, longest_s: int | None
+) -> None:
+    found = with_defaults(JobSpec.model_validate(fields), settings_with(defaults), 0, longest_s)
+    if "time_limit_s" in fields:
+        assert found.time_limit_s == fields["time_limit_s"], "null is no limit"
+    elif "deadline_at" in fields or defaults.time_limit_s is None:
+        assert found.time_limit_s is None
+    else:
+        assert found.time_limit_s == min(defaults.time_limit_s, longest_s or 9)
 
 
 @given(fields=SPECS, defaults=DEFAULTS, highest=PRIORITIES)

@@ -51,24 +51,32 @@ class RealTemporal:
         return f"127.0.0.1:{self._ports['frontend'][0]}"
 
     async def __aenter__(self) -> RealTemporal:
-        await asyncio.gather(*[asyncio.to_thread(self._make_tables, database) for database in DATABASES])
+        await self.make_tables()
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "dynamic.yaml").write_text(yaml.safe_dump(dynamic_config()))
         for name in PROCESSES:
             self._config_file(name).write_text(yaml.safe_dump(self._config(name)))
         try:
-            first, *others = self.processes.values()
-            await first.start()
-            # It writes what all share about the cluster; of several that do so at once, some would end.
-            await eventually(lambda: _listens(self.address), f"{first.name} to listen", within_s=READY_S)
-            for process in others:
-                await process.start()
-            client = await client_of_new_namespace(self.address, "default")
-            await eventually(lambda: _answers(client), "Temporal to be ready", within_s=READY_S)
+            await self.start()
         except BaseException:
             await self.__aexit__()
             raise
         return self
+
+    async def make_tables(self) -> None:
+        """Make the databases, with empty tables."""
+        await asyncio.gather(*[asyncio.to_thread(self._make_tables, database) for database in DATABASES])
+
+    async def start(self) -> None:
+        """Start all processes, and wait until the namespace ``default`` is ready."""
+        first, *others = self.processes.values()
+        await first.start()
+        # It writes what all share about the cluster; of several that do so at once, some would end.
+        await eventually(lambda: _listens(self.address), f"{first.name} to listen", within_s=READY_S)
+        for process in others:
+            await process.start()
+        client = await client_of_new_namespace(self.address, "default")
+        await eventually(lambda: _answers(client), "Temporal to be ready", within_s=READY_S)
 
     async def __aexit__(self, *_: object) -> None:
         # They are asked for nothing any more, and what they have written goes, too.

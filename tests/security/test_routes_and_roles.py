@@ -115,6 +115,7 @@ MAY: dict[str, frozenset[str]] = {
     "GET /v1/usage": SIGNED_IN,
     "GET /v1/events": SIGNED_IN,
     "GET /v1/snapshot": CLUSTER_WIDE,
+    "GET /v1/report": CLUSTER_WIDE,
     "GET /v1/audit": OPERATORS,
     "POST /v1/temporal/decode": OPERATORS,
     "POST /v1/checkpoint-roots:check": OPERATORS,

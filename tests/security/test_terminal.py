@@ -39,6 +39,7 @@ _COMMANDS = [
     ["health", "--gpu-id", "g"],
     ["queue"],
     ["usage"],
+    ["report"],
     ["usage", "j-1"],
     ["jobs", "list"],
     ["jobs", "list", "--array", "a-1"],

@@ -21,7 +21,7 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.nvml import fault_injection
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
 from gpu_platform.identity.signing import PinnedKeys
-from gpu_platform.observability import configure_logging
+from gpu_platform.observability import configure_logging, measure_for
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.fleet.ballots import Ballots
@@ -142,7 +142,9 @@ async def main(argv: Sequence[str]) -> None:
     arguments = parser.parse_args(argv)
     spec = FleetSpec.parse(arguments.fleet)
     settings = Settings()
-    configure_logging(f"fleet/{spec.name}", level=settings.log_level, json=settings.log_json)
+    cluster = settings.cluster.name
+    configure_logging(f"fleet/{spec.name}", cluster=cluster, level=settings.log_level, json=settings.log_json)
+    measure_for(cluster)
     if settings.tls.enabled:
         raise CannotStart("a fleet has no certificates: start it in a cluster without TLS")
     keep_private(settings.state_dir, make=True)

@@ -8,7 +8,7 @@ from gpu_platform.domain.errors import CannotStart, PlatformError
 from gpu_platform.identity import names
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.revocation import Revoked
-from gpu_platform.observability import configure_logging, get_logger, serve_metrics
+from gpu_platform.observability import configure_logging, get_logger, measure_for, serve_metrics
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
@@ -74,12 +74,12 @@ class RevokedHosts:
 async def main() -> None:
     """Run the node gateway until it is told to stop."""
     settings = Settings()
-    configure_logging("gateway", level=settings.log_level, json=settings.log_json)
+    configure_logging("gateway", cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
     keep_private(settings.state_dir)
     if settings.key_ring is None:
         raise CannotStart("the node gateway needs a key ring: set key_ring (`gpu-platform keys create` makes one)")
-    if settings.gateway.metrics_port is not None:
-        serve_metrics(settings.gateway.metrics_port, settings.service.host)
+    measure_for(settings.cluster.name)
+    serve_metrics(settings.gateway.metrics_port, settings.metrics_host)
     store = Store(settings.store_url)
     rules = Rules(settings.temporal.namespace, KeyRing.load(settings.key_ring).scoped(TOKENS), StoreRights(store))
     upstream = Upstream(settings.temporal)

@@ -34,6 +34,7 @@ from workers.fleet.spec import FleetSpec
 from workers.local import fleets
 from workers.local.dev_server import dev_server_argv
 from workers.local.gateway import LocalGateway
+from workers.local.metrics_ports import MetricsPorts
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
 
@@ -87,6 +88,8 @@ class ClusterConfig:
     """Many simulated hosts in few processes."""
     gateway: bool = False
     """Hosts reach Temporal through a node gateway, with certificates. On one machine they need not."""
+    fixed_metrics_ports: bool = False
+    """Metrics at the ports of the settings, so that Prometheus finds them; False: at any free ones."""
     settings: dict[str, str] = field(default_factory=dict)
     """More ``GPU_PLATFORM_…`` variables for every process."""
 
@@ -113,15 +116,22 @@ class LocalCluster:
         }
         self._dev_servers = [] if config.temporal_address else [self._dev_server()]
         self.services = [self._service(number) for number in range(config.services)]
+        ports = MetricsPorts(fixed=config.fixed_metrics_ports)
         self.controls = [
-            self._module(f"control-{index + 1}", "workers.control") for index in range(config.control_workers)
+            self._module(f"control-{index + 1}", "workers.control", ports.control(index))
+            for index in range(config.control_workers)
         ]
         self.schedulers = [
-            self._module(f"scheduler-{index + 1}", "workers.scheduler") for index in range(config.schedulers)
+            self._module(f"scheduler-{index + 1}", "workers.scheduler", ports.scheduler(index))
+            for index in range(config.schedulers)
         ]
         self.gateway = LocalGateway(config.state_dir / "gateway") if config.gateway else None
-        self._gateways = [] if self.gateway is None else [self._module("gateway", "workers.gateway", self.gateway.env)]
-        self.nodes = {node.name: self._node(node) for node in config.nodes}
+        self._gateways = (
+            []
+            if self.gateway is None
+            else [self._module("gateway", "workers.gateway", {**self.gateway.env, **ports.gateway()})]
+        )
+        self.nodes = {node.name: self._node(node, ports.node(index)) for index, node in enumerate(config.nodes)}
         self.fleets = [self._fleet(fleet, *part) for fleet in config.fleets for part in fleet.parts()]
 
     @property
@@ -325,8 +335,9 @@ class LocalCluster:
         port = {"GPU_PLATFORM_SERVICE__PORT": str(self._service_ports[number])}
         return self._module(f"service-{number + 1}" if number else "service", "workers.service", port)
 
-    def _node(self, node: NodeSpec) -> ChildProcess:
+    def _node(self, node: NodeSpec, port: dict[str, str]) -> ChildProcess:
         env = {
+            **port,
             "GPU_PLATFORM_NODE__NAME": node.name,
             "GPU_PLATFORM_KEY_RING": str(self.node_keys(node.name)),
             "GPU_PLATFORM_NODE__ORDER_KEYS": str(self.signing_key.with_suffix(".pub")),

@@ -93,6 +93,7 @@ async def main(arguments: argparse.Namespace) -> int:
             temporal_port=temporal_port,
             temporal_ui_port=ui_port,
             database_url=arguments.database_url,
+            fixed_metrics_ports=not arguments.demo,
         )
     )
     try:
@@ -126,7 +127,8 @@ async def _unless_stopped(work, stopped: asyncio.Event) -> int:
 
 
 def _greet(cluster: LocalCluster) -> None:
-    console.print(f"[bold]gpu-platform is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
+    name = Settings().cluster.name
+    console.print(f"[bold]{name} is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
         real = "real GPUs" if Settings().node.gpus else "without GPU support"
@@ -156,7 +158,8 @@ def _gpus(there: int) -> str:
 def run() -> int:
     """Entry point of ``gpu-platform up``."""
     arguments = parse(sys.argv[1:])
-    configure_logging("up", level="ERROR" if arguments.demo else "WARNING", json=False)
+    level = "ERROR" if arguments.demo else "WARNING"
+    configure_logging("up", cluster=Settings().cluster.name, level=level, json=False)
     try:
         return asyncio.run(main(arguments))
     except PlatformError as error:

@@ -10,6 +10,7 @@ another job's output or run a command in its place.
 from __future__ import annotations
 
 import base64
+import errno
 import hmac
 import secrets
 import socket
@@ -25,13 +26,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import CannotStart, PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer, TlsContexts
 from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.observability import get_logger
 from gpu_platform.settings import NodeSettings
 from service.http.connections import connections_of
 from service.http.machines import peer_of
@@ -43,6 +45,8 @@ from workers.node.peer_votes import VOTES_PATH
 
 USER = "service"
 METRICS_PATH = "/metrics"
+
+log = get_logger(__name__)
 
 
 def node_app(
@@ -60,7 +64,7 @@ def node_app(
     ``revoked`` says whose certificates are not believed.
     """
 
-    async def metrics(request: Request) -> Response:
+    def metrics(request: Request) -> Response:  # in a thread: it asks the SDK, and must not hold up a heartbeat
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     routes = [*log_routes(agent), Route(METRICS_PATH, metrics), *more, *checkpoint_routes(agent)]
@@ -117,6 +121,20 @@ class CertificateCheck:
         return peer == names.SERVICE
 
 
+def _listen(node: NodeSettings) -> socket.socket:
+    """A socket at the configured port. If that is taken, at a free one, unless a proxy leads to it."""
+    try:
+        return socket.create_server((node.address, node.agent_port), backlog=128)
+    except OSError as error:
+        if node.agent_port == 0 or node.advertised_url is not None or error.errno != errno.EADDRINUSE:
+            raise CannotStart(
+                f"cannot listen on {node.address}:{node.agent_port} (node.address, node.agent_port): {error}"
+            ) from error
+        opened = socket.create_server((node.address, 0), backlog=128)
+        log.warning("node.port_taken", wanted=node.agent_port, port=opened.getsockname()[1])
+        return opened
+
+
 async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, PlatformError)
     body = Problem.of(error).model_dump_json(exclude_none=True)
@@ -143,7 +161,7 @@ class NodeHttp:
         """
         check_address(node.address, "node", tls=contexts is not None, insecure=node.insecure_http)
         tls = tls or TlsSettings()
-        self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
+        self._socket = _listen(node)
         # asyncio sets it only on sockets that it made itself. Without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         token = secrets.token_hex(24) if contexts is None else None

@@ -21,7 +21,7 @@ import structlog
 from pydantic import ValidationError
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import (
     REPORTS_PER_LEASE,
     Heartbeat,
@@ -30,6 +30,7 @@ from gpu_platform.domain.hosts.lease import (
     ReportedFacts,
 )
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes, answer_within_s
+from gpu_platform.domain.hosts.protocol import check_control_plane
 from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
@@ -77,6 +78,7 @@ class LeaseKeeper:
         TLS. ``peers``: asks the other hosts; None: over the network.
         """
         self._urls = [settings.api_url, *settings.api_urls]
+        self._cluster = settings.cluster.name
         self._restart_lease_s = settings.node.restart_lease_s
         self._agent = agent
         self._make_report = make_report
@@ -213,8 +215,21 @@ class LeaseKeeper:
             log.debug("lease.no_answer", error=repr(error))
             self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError) or _has_too_much(error)
             return None
+        if not self._understands(answer):
+            return None
         self._apply_answer(answer, sent_at, lease_s)
         return answer
+
+    def _understands(self, answer: LeaseAnswer) -> bool:
+        """False if the control plane is too old for this release. Says so in the log, once."""
+        try:
+            check_control_plane(self._urls[0], answer.protocol)
+        except InvalidRequest as error:
+            if error.message != self._refused:
+                self._refused = error.message
+                log.error("lease.control_plane_too_old", error=error.message)
+            return False
+        return True
 
     async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
         if not self._facts.must_be_full(report):
@@ -225,6 +240,8 @@ class LeaseKeeper:
             self._facts = self._facts.refused()
         answer = self._accept(url, await self._send(http, url, "report", report), report)
         self._facts = self._facts.answered(report)
+        if answer.cluster not in (None, self._cluster):
+            log.warning("lease.other_cluster_name", ours=self._cluster, of_service=answer.cluster, service=url)
         return answer
 
     def _heartbeat(self, report: HostReport) -> Heartbeat:

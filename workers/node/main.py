@@ -29,10 +29,12 @@ from activities.node.reset import ResetActivities
 from activities.node.watch import RankWatcher, WatchActivities
 from activities.payloads.converter import converter_of
 from activities.payloads.orders import CheckingOrders, OrderGuard
+from activities.temporal_runtime import ProcessRuntime
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFLOW, host_report_id, node_task_queue
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
+from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
@@ -54,10 +56,11 @@ from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
+from gpu_platform.hosts.system.disk_room import DiskRoom
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
-from gpu_platform.observability import configure_logging
+from gpu_platform.observability import measure_for
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
@@ -71,7 +74,7 @@ from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
 from workers.node.secrets import ServiceSecrets
-from workers.process import connect, run_worker
+from workers.process import connect, observe, run_worker
 
 log = structlog.get_logger()
 
@@ -154,6 +157,7 @@ def report_maker(
         root = agent.checkpointing.root_id
         report = HostReport(
             name=settings.node.name,
+            protocol=PROTOCOL,
             session=session,
             boot_id=boot,
             address=settings.node.address,
@@ -303,11 +307,13 @@ async def main() -> None:
     """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
     settings = Settings()
     node = settings.node
-    configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
+    observe(f"node/{node.name}", settings)
+    measure_for(settings.cluster.name)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
     identity = await NodeIdentity.begin(settings)
     nvml, inventory = open_gpus(node, home)
+    ProcessRuntime.measure()
     # Connect lazily, so that the lease is kept while Temporal does not answer.
     client = await connect(settings, lazy=True, converter=node_converter(settings))
     policy = FaultPolicy.load(node.fault_policy)
@@ -348,7 +354,7 @@ async def main() -> None:
         LeaseFile(str(lease_file)),
         identity,
     )
-    REGISTRY.register(NodeMetrics(health, accountant))
+    REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, node.disk_reserve_mib)))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(node, home, inventory, agent)

@@ -17,22 +17,39 @@ from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
 from gpu_platform.hosts.nvml.gpu_signals import THROTTLE_REASONS, ErrorCounts, HardwareStatus, Reading
+from gpu_platform.hosts.system.disk_room import DiskRoom
 
 _GPU = ("gpu", "uuid")
-_RANK = ("job", "attempt", "rank")
+_RANK = ("job_id", "attempt", "rank")
+"""Not ``job``: Prometheus itself has a label of this name, and renames others."""
 
 
 class NodeMetrics(Collector):
     """Metrics of a host's GPUs and ranks for Prometheus."""
 
-    def __init__(self, health: HealthMonitor, accountant: Accountant) -> None:
+    def __init__(self, health: HealthMonitor, accountant: Accountant, room: Callable[[], DiskRoom]) -> None:
+        """``room``: that of the disk of this host's records. May raise ``OSError``."""
         self._health = health
         self._accountant = accountant
+        self._room = room
 
     def collect(self) -> Iterable[Metric]:
         """Read all metrics now."""
         yield from _of_gpus(self._health.gpus(), self._health.degraded())
         yield from self._of_ranks()
+        yield from self._of_disk()
+
+    def _of_disk(self) -> Iterable[Metric]:
+        try:
+            room = self._room()
+        except OSError:
+            return
+        for name, value, about in (
+            ("free", room.free, "Free space on the disk of the records of this host"),
+            ("size", room.size, "Size of the disk of the records of this host"),
+            ("reserve", room.reserve, "With less free space than this the host starts nothing new"),
+        ):
+            yield GaugeMetricFamily(f"gpu_platform_host_disk_{name}_bytes", about, value=value)
 
     def _of_ranks(self) -> Iterable[Metric]:
         holders = GaugeMetricFamily(
@@ -103,6 +120,11 @@ _SERIES = (
         "utilization_ratio",
         "Part of the time in which a kernel ran",
         _of_reading(lambda reading: _scaled(reading.utilization_percent, 1 / 100)),
+    ),
+    _Series(
+        "sm_activity_ratio",
+        "Part of its SMs that were busy, mean of some seconds",
+        _of_reading(lambda reading: _scaled(reading.sm_activity_percent, 1 / 100)),
     ),
     _Series(
         "memory_used_bytes",

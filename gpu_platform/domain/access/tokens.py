@@ -125,6 +125,10 @@ class WhoAmI(BaseModel):
     """The kinds of work, and what they mean in this cluster."""
     default_kind: str | None = None
     """The kind of jobs that name none. None: they have none."""
+    default_priority: int = 0
+    """Priority of jobs that name neither one nor a kind with one. At most ``max_priority`` of the job's namespace."""
+    default_time_limit_s: int | None = None
+    """Time limit of jobs that name none, and no deadline. None: no limit."""
 
 
 def missing_rights(maker: Principal, request: TokenRequest) -> str | None:

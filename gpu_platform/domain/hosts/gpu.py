@@ -180,6 +180,8 @@ class HostCount(BaseModel):
 class ClusterCounts(BaseModel):
     """The cluster at a glance: counted by the database, whatever its size."""
 
+    name: str | None = None
+    """The cluster's name. None: a service of an earlier release does not say it."""
     hosts: list[HostCount]
     gpus: list[GpuCount]
 

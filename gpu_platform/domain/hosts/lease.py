@@ -72,6 +72,8 @@ class Heartbeat(BaseModel):
     """
 
     name: HostName
+    protocol: SmallCount = 0
+    """The version of the protocol that the node worker speaks: ``protocol.PROTOCOL`` of its release."""
     facts: FactsHash = ""
     """The hash of the host's facts: see :func:`facts_hash`. Empty: a node worker of an older release."""
     attempts: list[ReportedAttempt] = Field(default=[], max_length=MAX_ATTEMPTS)
@@ -193,6 +195,8 @@ class LeaseAnswer(BaseModel):
     """The leader's answer to a host's report. ``ttl_s`` is the length of the lease in seconds."""
 
     ttl_s: float
+    protocol: int = 0
+    """The version of the protocol that the control plane speaks."""
     draining: bool = False
     """The host is being drained: it asks what runs there for a checkpoint, once."""
     kill: list[AttemptKey] = []
@@ -216,6 +220,8 @@ class LeaseAnswer(BaseModel):
     """When the next heartbeat is due. A node worker with a rhythm of its own in its settings keeps to that."""
     telemetry_in_s: float | None = None
     """When the next telemetry is due."""
+    cluster: str | None = None
+    """The name of the service's cluster, in the answer to a full report. None: it was not said."""
     revoked: dict[str, float] | None = None
     """Machine -> when it was revoked, Unix seconds: certificates from before are not believed. None: nothing new."""
 

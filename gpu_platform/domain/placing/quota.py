@@ -77,6 +77,10 @@ class Quotas(BaseModel):
                 return tuple(reversed(path))
             name = node.parent
 
+    def longest_s(self, namespace: str) -> int | None:
+        """The longest time limit of a job there, in seconds: the shortest of those of its namespaces. None: any."""
+        return min((node.max_job_duration_s for node in self.path(namespace) if node.max_job_duration_s), default=None)
+
     def refusal(
         self, namespace: str, time_limit_s: float | None, waiting: int, gpus: int = 0, jobs: int = 1
     ) -> str | None:

@@ -8,6 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.nvml.sm_activity import SmActivity
 
 _ASK_AGAIN_S = 60.0
 """Seconds after which an unsupported question is asked again: e.g. row remapping is unknown only while MIG is in
@@ -36,6 +37,8 @@ class Reading(NamedTuple):
     """``nvmlClocksEventReason…`` bits."""
     energy_j: float | None = None
     """Joules since the driver was loaded."""
+    sm_activity_percent: float | None = None
+    """Percentage of SMs that were busy in the last seconds, see :class:`SmActivity`."""
 
     @property
     def is_throttled(self) -> bool:
@@ -91,7 +94,8 @@ class GpuReader:
         self._silent_until: dict[str, float] = {}
         self._tells_reserved = True
         """The driver knows version 2 of ``nvmlDeviceGetMemoryInfo``, which tells reserved memory apart (R510)."""
-        self._steady: tuple[float | None, int | None, int, float | None] = (None, None, 0, None)
+        self._sm_activity = SmActivity(nvml, handle)
+        self._steady: tuple[float | None, int | None, int, float | None, float | None] = (None, None, 0, None, None)
 
     def read(self, *, all_of_it: bool = True) -> Reading:
         """Read what changes fast. ``all_of_it`` False: only temperature and utilisation are new. Raises
@@ -189,7 +193,7 @@ class GpuReader:
             self._silent_until[function] = time.monotonic() + _ASK_AGAIN_S
             return None
 
-    def _read_steady(self) -> tuple[float | None, int | None, int, float | None]:
+    def _read_steady(self) -> tuple[float | None, int | None, int, float | None, float | None]:
         power = self.ask("nvmlDeviceGetPowerUsage")
         memory = self._memory_used()
         reasons = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
@@ -199,6 +203,7 @@ class GpuReader:
             None if memory is None else memory >> 20,
             reasons or 0,
             None if energy is None else energy / 1000,
+            self._sm_activity.percent(time.monotonic()),
         )
 
     def _memory_used(self) -> int | None:

@@ -193,6 +193,10 @@ class SimulatedNvml(SimulatedMig, SimulatedConnections, NvmlLibrary):
         return SimpleNamespace(gpu=percent, memory=percent * 6 // 10)
 
     @on_gpu
+    def nvmlGpmQueryDeviceSupport(self, handle: SimulatedGpu) -> Any:
+        return SimpleNamespace(isSupportedDevice=0)  # a simulated GPU has no SMs whose work could be measured
+
+    @on_gpu
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: SimulatedGpu) -> int:
         if handle.condition.clock_reasons is not None:
             return handle.condition.clock_reasons

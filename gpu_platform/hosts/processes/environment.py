@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, Program, RankSpec
 from gpu_platform.hosts.system.ports import PORTS_OF_AN_ATTEMPT
+from gpu_platform.tracing import trace_headers
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """A job gets only these of the node worker's environment, which may hold credentials."""
@@ -23,11 +24,12 @@ def base_environ(program: Program) -> dict[str, str]:
 
 
 def rank_environ(
-    plan: HostPlan, rank: RankSpec, prepared: Prepared, *, home: Path, checkpoint_dir: Path
+    plan: HostPlan, rank: RankSpec, prepared: Prepared, *, cluster: str, home: Path, checkpoint_dir: Path
 ) -> dict[str, str]:
     """The variables that torchrun, MPI launchers and NCCL read, and the platform's own.
 
-    ``prepared`` is the answer of rank 0's host. GPUs are named by uuid, because their indices can change.
+    ``prepared`` is the answer of rank 0's host, ``cluster`` the cluster's name. GPUs are named by uuid, because their
+    indices can change.
     """
     gpus = ",".join(rank.gpu_uuids)
     environ = base_environ(plan.program(rank)) | {
@@ -42,11 +44,15 @@ def rank_environ(
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": gpus,
         "NVIDIA_VISIBLE_DEVICES": gpus or "void",
+        # Not GPU_PLATFORM_CLUSTER: settings would read it as their section `cluster`.
+        "GPU_PLATFORM_CLUSTER_NAME": cluster,
         "GPU_PLATFORM_JOB_ID": plan.key.job_id,
         "GPU_PLATFORM_ATTEMPT": str(plan.key.attempt),
         "GPU_PLATFORM_HOST": plan.host,
         "GPU_PLATFORM_GPUS": gpus,
         "GPU_PLATFORM_CHECKPOINT_DIR": str(checkpoint_dir),
+        # The names that OpenTelemetry's libraries read: a program that traces goes on with the trace of its job.
+        **{name.upper(): value for name, value in trace_headers().items()},
     }
     environ |= marker(home, plan.key)
     environ.pop("GPU_PLATFORM_GROUP", None)

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer, rhythm
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
+from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import writing_unsynced
 from gpu_platform.store.hosts.reports import checkpoints_text, telemetry_text
@@ -118,6 +119,7 @@ class _Lists:
 
 def _answer(beat: Heartbeat, row: Any, current: int, lists: _Lists, ttl_s: float, *, renewed: bool) -> LeaseAnswer:
     return LeaseAnswer(
+        protocol=PROTOCOL,
         ttl_s=ttl_s,
         online_ms=None if row.online_at is None else int(row.online_at.timestamp() * 1000),
         draining=row.cordoned,

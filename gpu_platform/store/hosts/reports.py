@@ -18,6 +18,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import FullReportNeeded, StaleReport
 from gpu_platform.domain.hosts.lease import GpuTelemetry, Heartbeat, HostReport, LeaseAnswer, rhythm
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
+from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.states import HostState, check_transition
 from gpu_platform.store.database import insert_new, read_record, writing_unsynced
 from gpu_platform.store.events import append_event
@@ -215,6 +216,7 @@ def _answer(
     if version != row.members_sent:
         session.execute(UPDATE_HOST.values(members_sent=version), {"host_name": report.name})
     return LeaseAnswer(
+        protocol=PROTOCOL,
         ttl_s=ttl_s,
         kill=list(kill),
         online_ms=None if row.online_at is None else int(row.online_at.timestamp() * 1000),

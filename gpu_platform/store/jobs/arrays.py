@@ -22,9 +22,10 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_quotas
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
-from gpu_platform.store.jobs.owners import no_such_array
+from gpu_platform.store.jobs.owners import missing, no_such_array
 from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first
 from gpu_platform.store.models import idempotency, job, job_array
+from gpu_platform.tracing import event_data
 
 
 class WholeArray(NamedTuple):
@@ -74,7 +75,7 @@ def record_array(
     if not insert_new(session, job_array, row):
         return _same_submission(session, Taken(array_id, f"array id {array_id!r}"), spec, array)
     dependencies.add(session, array_id, spec, now, array)
-    data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats}
+    data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats, **event_data()}
     append_event(session, "array.submitted", actor, now, job_id=array_id, data=data)
     return _shown(session, [_read(session, array_id)])[0], True
 
@@ -106,7 +107,7 @@ def read_whole(session: Session, array_id: str) -> WholeArray:
     """What was submitted, with all parameters. Raises :class:`NotFound`."""
     row = session.execute(select(job_array.c.spec, job_array.c.array).where(job_array.c.id == array_id)).one_or_none()
     if row is None:
-        raise no_such_array(array_id)
+        raise missing(session, array_id, no_such_array(array_id))
     return WholeArray(JobSpec.model_validate_json(row.spec), ArraySpec.model_validate_json(row.array))
 
 
@@ -182,7 +183,7 @@ def _check(session: Session, spec: JobSpec, array: ArraySpec, now: datetime) -> 
 def _read(session: Session, array_id: str) -> Row[Any]:
     row = session.execute(select(*_COLUMNS).where(job_array.c.id == array_id)).one_or_none()
     if row is None:
-        raise no_such_array(array_id)
+        raise missing(session, array_id, no_such_array(array_id))
     return row
 
 

@@ -36,6 +36,7 @@ from gpu_platform.store.database import insert_all_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import counterparts
 from gpu_platform.store.jobs.awaited import array_named, missing_element, states_of
+from gpu_platform.store.jobs.owners import missing
 from gpu_platform.store.models import dependency, job, job_array
 
 RELEASED = "job.released"
@@ -72,7 +73,7 @@ def check(session: Session, spec: JobSpec, array: ArraySpec | None = None) -> Re
     for one in jobs:
         there = missing_element(session, one.job_id)
         if one.state is None or there is not None:
-            raise no_such_job(one.job_id, None if there is None else str(there))
+            raise missing(session, one.job_id, no_such_job(one.job_id, None if there is None else str(there)))
     each = counterparts.after_array(spec)
     if each is not None:
         counterparts.check(session, each, spec, array)
@@ -100,6 +101,11 @@ def add(session: Session, job_id: str, spec: JobSpec, now: datetime, array: Arra
     """Inside the transaction of a submission, of a job or of this array: record its dependencies. Raises as
     :func:`check` does."""
     if spec.after:
+        # They stay here until the commit: jobs that ended long ago leave the database.
+        names = {one.job_id for one in spec.after}
+        session.execute(_KEEP_AWAITED, {"awaited": sorted(names)}).all()
+        if awaited := {one for one in map(array_named, names) if one is not None}:
+            session.execute(_KEEP_ARRAYS, {"awaited": sorted(awaited)}).all()
         check(session, spec, array)
         _record(session, job_id, spec, now)
 
@@ -247,6 +253,18 @@ _LOCK_ARRAY = (
     select(job_array.c.state, job_array.c.spec, job_array.c.position)
     .where(job_array.c.id == bindparam("waiter"))
     .with_for_update(key_share=True)
+)
+_KEEP_AWAITED = (
+    select(job.c.id)
+    .where(job.c.id.in_(bindparam("awaited", expanding=True)))
+    .order_by(job.c.id)
+    .with_for_update(read=True, key_share=True)
+)
+_KEEP_ARRAYS = (
+    select(job_array.c.id)
+    .where(job_array.c.id.in_(bindparam("awaited", expanding=True)))
+    .order_by(job_array.c.id)
+    .with_for_update(read=True, key_share=True)
 )
 _ROWS = (
     select(dependency, job.c.state)

@@ -23,7 +23,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import counterparts, queue
 from gpu_platform.store.jobs.counterparts import ReadyElements
 from gpu_platform.store.jobs.dependencies import FORGOTTEN_AFTER
-from gpu_platform.store.jobs.work_kinds import inferred_kind
+from gpu_platform.store.jobs.work_kinds import inferred_kind, kind_data
 from gpu_platform.store.models import JobArrayRecord, job, job_array, queue_entry
 
 _KNOWN = "arrays"
@@ -149,8 +149,9 @@ def _announce(
     session: Session, known: KnownArray, array: JobArrayRecord, rows: Sequence[dict[str, Any]], now: datetime
 ) -> None:
     """The events of elements that are new."""
-    data = {"name": array.name, "gpus": known.spec.gpu_count}
+    about = {"name": array.name, "gpus": known.spec.gpu_count}
     for one in rows:
+        data = {**about, **kind_data(one["kind"] or one["inferred_kind"])}
         append_event(session, "job.submitted", array.user, now, job_id=one["id"], data=data)
         if one["state"] == JobState.CANCELLED:
             append_event(session, "job.cancelled", array.user, now, job_id=one["id"], data={"verb": "cancel"})

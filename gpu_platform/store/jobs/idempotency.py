@@ -1,4 +1,4 @@
-"""Idempotency keys: a submission that is sent twice makes one job, or one array."""
+"""Idempotency keys: a submission that is sent twice makes one job, one array or one pipeline."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IdempotencyConflict, Unavailable
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.pipelines.pipeline import PipelineSpec
 from gpu_platform.store.database import insert_new
 from gpu_platform.store.models import idempotency, job
 
@@ -43,14 +44,14 @@ class Taken(NamedTuple):
     """An id, or a key, that an earlier submission has."""
 
     id: str | None
-    """The job or array that it made. None: it is just being withdrawn."""
+    """The job, array or pipeline that it made. None: it is just being withdrawn."""
     what: str
     """The key or id in words."""
     says_the_same: bool = False
     """The digests of both submissions are equal."""
 
     def conflict(self, kind: str, first: str) -> IdempotencyConflict:
-        """The error for another specification. ``kind``: job or array, ``first``: what the key made."""
+        """The error for another specification. ``kind``: job, array or pipeline, ``first``: what the key made."""
         return IdempotencyConflict(
             f"{self.what} was used before for another specification ({kind} {first}); use a new one", job_id=first
         )
@@ -60,8 +61,10 @@ class Taken(NamedTuple):
         return Unavailable(f"the first submission with {self.what} is just being withdrawn; submit it again")
 
 
-def take_key(session: Session, given: IdempotencyKey | str, spec: JobSpec, made: str, now: datetime) -> Taken | None:
-    """Take the key for the job or array ``made``. None: it was free; else who has it."""
+def take_key(
+    session: Session, given: IdempotencyKey | str, spec: JobSpec | PipelineSpec, made: str, now: datetime
+) -> Taken | None:
+    """Take the key for the job, array or pipeline ``made``. None: it was free; else who has it."""
     key, stored, said = (given, given, None) if isinstance(given, str) else (given.key, given.stored, given.said)
     what = f"idempotency key {key!r}"
     # Before keys belonged to principals they were stored as they were. The user's own still count.

@@ -25,13 +25,14 @@ from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
 from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
-from gpu_platform.store.jobs.owners import no_such_job
+from gpu_platform.store.jobs.owners import missing, no_such_job
 from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, read_index
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
-from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, start_data
+from gpu_platform.store.jobs.work_kinds import end_data, inferred_kind, kind_data, start_data
 from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
+from gpu_platform.tracing import event_data
 
 _WITHDRAWN = "job.withdrawn"
 _TERMINAL = sorted(TERMINAL_JOB_STATES)
@@ -77,7 +78,8 @@ def record_submission(
     if (refusal := deadline_refusal(spec, now)) is not None:
         raise InvalidRequest(refusal)
     dependencies.add(session, job_id, spec, now)
-    append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
+    data = {"name": spec.name, "gpus": spec.gpu_count, **kind_data(spec.kind or inferred), **event_data()}
+    append_event(session, "job.submitted", actor, now, job_id=job_id, data=data)
     return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
 
 
@@ -140,7 +142,7 @@ def get_job(session: Session, job_id: str) -> Job:
     """
     row = session.execute(_ONE_WITH_REASON, {"job_id": job_id}).one_or_none()
     if row is None:
-        raise no_such_job(job_id)
+        raise missing(session, job_id, no_such_job(job_id))
     [found] = _jobs_with_reasons(session, [row])
     if found.state.holds_gpus and found.placement is not None:
         at = saved_at(session, found.placement.hosts).get(AttemptKey(job_id=job_id, attempt=found.attempt))
@@ -270,7 +272,7 @@ def lock_job(session: Session, job_id: str) -> JobRecord:
     """The job's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
     row = read_record(session, JobRecord, _LOCK_JOB, {"job_id": job_id})
     if row is None:
-        raise no_such_job(job_id)
+        raise missing(session, job_id, no_such_job(job_id))
     return row
 
 
@@ -279,7 +281,7 @@ def lock_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord
     rows = {row.id: row for row in read_records(session, JobRecord, _LOCK_JOBS, {"job_ids": list(job_ids)})}
     for job_id in job_ids:
         if job_id not in rows:
-            raise no_such_job(job_id)
+            raise missing(session, job_id, no_such_job(job_id))
     return rows
 
 
@@ -317,7 +319,8 @@ def note_change(
         data = {**(data or {}), **start_data(row.kind or row.inferred_kind, row.queued_at, row.started_at, now)}
     elif state.is_terminal:
         ran = row.started_at if current is JobState.RUNNING else None
-        data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now)}
+        took = row.created_at if state is JobState.COMPLETED else None
+        data = {**(data or {}), **end_data(row.kind or row.inferred_kind, ran, now, took)}
     if state is not current:
         values |= {"state": state.value, "state_at": now}
         if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):

@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.contracts import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.store.database import reading
-from gpu_platform.store.models import job, job_array, pipeline, schedule
+from gpu_platform.store.models import archived_job, job, job_array, pipeline, schedule
 
 _AT_ONCE = 500
 _OWNERS = select(job.c.id, job.c.namespace, job.c.user).where(job.c.id.in_(bindparam("job_ids", expanding=True)))
 _OF_ARRAYS = select(job_array.c.id, job_array.c.namespace, job_array.c.user).where(
     job_array.c.id.in_(bindparam("array_ids", expanding=True))
 )
+_OF_ARCHIVED = select(archived_job).where(archived_job.c.job_id.in_(bindparam("job_ids", expanding=True)))
 
 
 class Owner(NamedTuple):
@@ -29,7 +30,7 @@ class Owner(NamedTuple):
 
 @reading
 def owners_of(session: Session, ids: Collection[str]) -> dict[str, Owner]:
-    """Job or array -> whose it is. What does not exist is left out.
+    """Job or array -> whose it is, also of those in the archive. What does not exist is left out.
 
     An element that has not entered the queue has no row yet: it is its array's owner's.
     """
@@ -43,6 +44,9 @@ def owners_of(session: Session, ids: Collection[str]) -> dict[str, Owner]:
         rows = session.execute(_OF_ARRAYS, {"array_ids": sorted(set(arrays.values()))}).all() if arrays else []
         of_arrays = {row.id: Owner(row.namespace, row.user) for row in rows}
         found |= {one: of_arrays[array] for one, array in arrays.items() if array in of_arrays}
+        if rest := [one for one in part if one not in found]:
+            archived = session.execute(_OF_ARCHIVED, {"job_ids": rest})
+            found |= {row.job_id: Owner(row.namespace, row.user) for row in archived}
     return found
 
 
@@ -61,6 +65,24 @@ def no_such_array(array_id: str) -> NotFound:
     return NotFound(f"there is no array {array_id!r}", array_id=array_id)
 
 
+def archive_name(number: int) -> str:
+    """The name of the archive's file with this number."""
+    return f"jobs-{number:08}.jsonl.gz"
+
+
+def missing(session: Session, wanted: str, error: NotFound) -> NotFound:
+    """The error for a job, an array or a pipeline without a row: ``error``, unless it is in the archive."""
+    row = session.execute(_OF_ARCHIVED, {"job_ids": [wanted]}).one_or_none()
+    if row is None:
+        return error
+    file = archive_name(row.number)
+    return NotFound(
+        f"{wanted} ended long ago and was moved to the archive on {row.archived_at:%Y-%m-%d}: it is in the file {file} "
+        "of the schedulers' directory scheduler.job_archive; ask an operator for it",
+        archived=file,
+    )
+
+
 @reading
 def owner_of_schedule(session: Session, schedule_id: str) -> Owner | None:
     """Whose schedule it is. None: there is none."""
@@ -69,8 +91,9 @@ def owner_of_schedule(session: Session, schedule_id: str) -> Owner | None:
 
 @reading
 def owner_of_pipeline(session: Session, pipeline_id: str) -> Owner | None:
-    """Whose pipeline it is. None: there is none."""
-    return _owner(session, pipeline, pipeline_id)
+    """Whose pipeline it is, or was before it was archived. None: there is none."""
+    found = _owner(session, pipeline, pipeline_id)
+    return found if found is not None else owners_of(session, [pipeline_id]).get(pipeline_id)
 
 
 def _owner(session: Session, table: Table, wanted: str) -> Owner | None:

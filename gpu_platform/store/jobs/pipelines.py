@@ -31,7 +31,9 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.arrays import pending_arrays
 from gpu_platform.store.jobs.awaited import states_of
+from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.jobs import get_job
+from gpu_platform.store.jobs.owners import missing
 from gpu_platform.store.jobs.pipeline_steps import submit_step
 from gpu_platform.store.models import job, pipeline, pipeline_job
 
@@ -58,9 +60,24 @@ class Advance:
 
 @writing
 def create(
-    session: Session, pipeline_id: str, spec: PipelineSpec, *, actor: str, uses_cache: bool, now: datetime
-) -> Pipeline:
-    """Record a pipeline."""
+    session: Session,
+    pipeline_id: str,
+    spec: PipelineSpec,
+    *,
+    actor: str,
+    uses_cache: bool,
+    now: datetime,
+    idempotency_key: IdempotencyKey | None = None,
+) -> tuple[Pipeline, bool]:
+    """Record a pipeline. Returns it and whether it is new.
+
+    A key that was seen with a request that says the same returns the pipeline that it made; with another one it raises
+    :class:`IdempotencyConflict`.
+    """
+    if idempotency_key is not None:
+        taken = take_key(session, idempotency_key, spec, pipeline_id, now)
+        if taken is not None:
+            return _same_submission(session, taken), False
     row = {
         "id": pipeline_id,
         "namespace": spec.namespace,
@@ -75,7 +92,15 @@ def create(
     }
     session.execute(insert(pipeline), row)
     append_event(session, "pipeline.submitted", actor, now, data={"pipeline": pipeline_id, "name": spec.name})
-    return _pipeline(_one(session, pipeline_id), [])
+    return _pipeline(_one(session, pipeline_id), []), True
+
+
+def _same_submission(session: Session, taken: Taken) -> Pipeline:
+    if taken.id is None:
+        raise taken.withdrawn()
+    if not taken.says_the_same:
+        raise taken.conflict("pipeline" if taken.id.startswith("p-") else "job or array", taken.id)
+    return _pipeline(_one(session, taken.id), _records(session, taken.id))
 
 
 @reading
@@ -232,7 +257,7 @@ def _one(session: Session, pipeline_id: str, *, lock: bool = False) -> Row[Any]:
     query = _ONE.with_for_update() if lock else _ONE
     row = session.execute(query, {"id": pipeline_id}).one_or_none()
     if row is None:
-        raise no_such_pipeline(pipeline_id)
+        raise missing(session, pipeline_id, no_such_pipeline(pipeline_id))
     return row
 
 

@@ -166,6 +166,12 @@ def queue_length(session: Session) -> int:
 
 
 @reading
+def oldest_entry(session: Session) -> datetime | None:
+    """Since when the job waits that waits longest for a placement; None: none waits."""
+    return session.scalar(select(func.min(queue_entry.c.enqueued_at)))
+
+
+@reading
 def waiting_by_reason(session: Session) -> dict[str, int]:
     """How many jobs wait for each ``Reason.code``; grouped by the database, since there are few classes of jobs."""
     query = (

@@ -37,6 +37,11 @@ def count_unfinished(session: Session) -> dict[tuple[str, JobState], int]:
     return {(row.kind, JobState(row.state)): row.jobs for row in session.execute(_UNFINISHED)}
 
 
+def kind_data(kind: str | None) -> dict[str, object]:
+    """What the event of a submission says of the kind."""
+    return {} if kind is None else {"kind": kind}
+
+
 def start_data(
     kind: str | None, queued_at: datetime | None, ran_at: datetime | None, now: datetime
 ) -> dict[str, object]:
@@ -44,17 +49,22 @@ def start_data(
 
     The wait counts from the time when the job came into the queue. A retry keeps its place there, so it has none.
     """
-    data: dict[str, object] = {} if kind is None else {"kind": kind}
+    data = kind_data(kind)
     if queued_at is not None and (ran_at is None or queued_at >= ran_at):
         data["waited_s"] = _seconds(queued_at, now)
     return data
 
 
-def end_data(kind: str | None, started_at: datetime | None, now: datetime) -> dict[str, object]:
-    """What the event of a job's end says. ``started_at``: None if it did not run until now."""
-    data: dict[str, object] = {} if kind is None else {"kind": kind}
+def end_data(
+    kind: str | None, started_at: datetime | None, now: datetime, submitted_at: datetime | None = None
+) -> dict[str, object]:
+    """What the event of a job's end says. ``started_at``: None if it did not run until now. ``submitted_at``: None if
+    it did not complete."""
+    data = kind_data(kind)
     if started_at is not None:
         data["ran_s"] = _seconds(started_at, now)
+    if submitted_at is not None:
+        data["took_s"] = _seconds(submitted_at, now)
     return data
 
 

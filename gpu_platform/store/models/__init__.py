@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy.orm import configure_mappers
 
 from gpu_platform.store.models.access import ApiTokenRecord, ExecSessionRecord
+from gpu_platform.store.models.archives import ArchivedJobRecord, ArchiveRecord, EventCutRecord
 from gpu_platform.store.models.audit import AuditCutRecord, AuditRecord
 from gpu_platform.store.models.columns import Record as Record
 from gpu_platform.store.models.columns import table_of
@@ -47,6 +48,9 @@ allocation = table_of(AllocationRecord)
 checkpoint = table_of(CheckpointRecord)
 usage = table_of(UsageRecord)
 event = table_of(EventRecord)
+event_cut = table_of(EventCutRecord)
+archive = table_of(ArchiveRecord)
+archived_job = table_of(ArchivedJobRecord)
 audit = table_of(AuditRecord)
 audit_cut = table_of(AuditCutRecord)
 fault = table_of(FaultRecord)

@@ -11,7 +11,7 @@ from gpu_platform.store.models.columns import BIG_SERIAL, Record, optional_text_
 
 
 class EventRecord(Record, table=True):
-    """Audit log and change feed. Triggers forbid UPDATE and DELETE."""
+    """Audit log and change feed. Triggers forbid UPDATE, and DELETE of what ``event_cut`` does not name."""
 
     __table_args__ = (
         Index(

@@ -16,6 +16,15 @@ from gpu_platform.store.models.columns import (
 )
 
 
+def _of_single_jobs(*columns: str) -> list[Index]:
+    """For lists of what a namespace, user or name has: without them, a list of few jobs is a look at all jobs."""
+    single = text("array_id IS NULL")
+    return [
+        Index(f"ix_job_{name}_created_at", name, "created_at", "id", sqlite_where=single, postgresql_where=single)
+        for name in columns
+    ]
+
+
 class JobRecord(Record, table=True):
     """A job: its specification, where it is in its life, and how it ended."""
 
@@ -27,7 +36,15 @@ class JobRecord(Record, table=True):
             sqlite_where=text("array_id IS NULL"),
             postgresql_where=text("array_id IS NULL"),
         ),
+        *_of_single_jobs("namespace", "user", "name"),
         Index("ix_job_state_created_at", "state", "created_at"),
+        Index(
+            "ix_job_finished_at",
+            "finished_at",
+            "id",
+            sqlite_where=text("finished_at IS NOT NULL"),
+            postgresql_where=text("finished_at IS NOT NULL"),
+        ),
         Index(
             "ix_job_said_kind",
             "namespace",

@@ -47,7 +47,7 @@ class PipelineJobRecord(Record, table=True):
     """How often the pipeline had been retried when it was submitted."""
     superseded: bool
     """A retry runs it again: it counts no more."""
-    job_id: str | None = optional_text_column()
+    job_id: str | None = Field(default=None, sa_type=Text, index=True)
     state: str | None = optional_text_column()
     """How the job ended. NULL: the pipeline has not seen its end."""
     refusal: str | None = optional_text_column()

@@ -43,7 +43,7 @@ class ScheduleRunRecord(Record, table=True):
     schedule_id: str = Field(primary_key=True, sa_type=Text)
     workflow_id: str = Field(primary_key=True, sa_type=Text)
     due_at: datetime = time_column()
-    job_id: str | None = optional_text_column()
+    job_id: str | None = Field(default=None, sa_type=Text, index=True)
     refusal: str | None = optional_text_column()
 
 

@@ -170,7 +170,9 @@ _LOCK_HOSTS = (
 )
 _OURS_WITH_STATES_LOCKED = _OURS_WITH_STATES.with_for_update(key_share=True, of=gpu)
 _END_KEPT = update(allocation).where(_KEPT, allocation.c.released_at.is_(None)).values(released_at=bindparam("now"))
-_CHANGED = {"attempt": bindparam("following"), "reserved_at": bindparam("now"), "released_at": literal(None)}
+# A parameter of a SELECT gets no type from the column that its value goes to.
+_NOW = bindparam("now", type_=allocation.c.reserved_at.type)
+_CHANGED = {"attempt": bindparam("following"), "reserved_at": _NOW, "released_at": literal(None)}
 _CHANGED["running_at"] = literal(None)
 _COLUMNS = [column.name for column in allocation.c]
 _COPY_KEPT = insert(allocation).from_select(

@@ -143,6 +143,7 @@ def _warnings(client: Client) -> list[str]:
 
 def _as_json(client: Client) -> dict[str, Any]:
     return {
+        "cluster": client.counts().name,
         "hosts": [host.model_dump(mode="json") for host in client.hosts()],
         "gpus": [gpu.model_dump(mode="json") for gpu in client.gpus()],
         "jobs": [job.model_dump(mode="json") for job in _living(client)[:MAX_JOBS]],

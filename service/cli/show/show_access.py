@@ -12,6 +12,7 @@ from rich.text import Text
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.access.secrets import SecretInfo
 from gpu_platform.domain.access.tokens import TokenInfo, WhoAmI
+from gpu_platform.domain.texts import duration
 
 
 def tokens_table(tokens: Sequence[TokenInfo]) -> Table:
@@ -53,6 +54,10 @@ def who(found: WhoAmI) -> RenderableType:
     for kind, of in found.kinds.items():
         unnamed = ", also if a job names no kind" if kind == found.default_kind else ""
         lines.append(f"kind {kind}: {of.strategy}, priority {of.priority}{unnamed}")
+    if found.default_priority:
+        lines.append(f"priority of jobs that name none: {found.default_priority}")
+    if found.default_time_limit_s is not None:
+        lines.append(f"time limit of jobs that name none: {duration(found.default_time_limit_s)}")
     return Text("\n".join(lines))
 
 

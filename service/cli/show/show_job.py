@@ -32,6 +32,8 @@ def job_details(
         facts.add_row(label, value)
     if used is not None:
         facts.add_row("used", used)
+    if (trace_id := next((event.data["trace_id"] for event in events if "trace_id" in event.data), None)) is not None:
+        facts.add_row("trace", str(trace_id))
     parts: list[RenderableType] = [facts]
     if job.reason is not None:
         parts += show_waiting.reason_parts(job.reason)

@@ -40,7 +40,7 @@ def progress_line(name: str) -> Iterator[Report | None]:
 
 def as_text(name: str, progress: Progress, passed_s: float) -> str:
     """Return the line: jobs done of all, virtual time, jobs per second."""
-    from gpu_platform.scheduling.simulator.reports.plots import duration
+    from gpu_platform.pages.plots import duration
 
     rate = progress.done / passed_s if passed_s > 0 else 0.0
     return (

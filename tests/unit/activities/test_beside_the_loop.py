@@ -102,6 +102,17 @@ def test_use_is_remembered_by_the_hour(store: Store) -> None:
     assert state.read_use(store, NOW + timedelta(seconds=101)) == []
 
 
+def test_older_use_is_remembered_by_the_day(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    for number, hours in enumerate((1, 4)):
+        held = cluster.running(f"job-{number}", {"a": [number]})
+        end = NOW + timedelta(hours=hours)
+        attempts.end_attempt(store, held, [JobState.COMPLETED], now=end, actor="test", result=AttemptResult())
+    assert len(state.read_use(store, NOW)) == 2
+    [use] = state.read_use(store, NOW, by_hour_since=NOW + timedelta(days=1))
+    assert (use.gpus * (use.end - use.begin), use.end - use.begin) == (pytest.approx(5 * 3600), pytest.approx(4 * 3600))
+
+
 def test_speed_is_that_of_earlier_runs_over_this_one() -> None:
     speeds = JobSpeeds()
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -436,6 +436,20 @@ async def test_usage_is_shown_for_a_job_and_summed_for_users(platform: Platform)
     assert "all" in (await run("usage", "--namespace", "none", url=platform.url)).out
     assert json.loads((await run("usage", "--since", "1h", "--json", url=platform.url)).out)["users"] == []
     assert (await run("usage", "j-none", url=platform.url)).code == 3
+
+
+async def test_the_report_is_shown_and_written_to_files(platform: Platform, tmp_path: Path) -> None:
+    jobs.submit_job(platform.store, "j-1", spec(), actor="ada", now=datetime.now(UTC), idempotency_key=None)
+    ran = await run("report", "--csv", "r.csv", "--html", "r.html", url=platform.url, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert re.search(r"jobs submitted +1\b", ran.out)
+    assert re.search(r"cluster,.*,submitted,1\n", (tmp_path / "r.csv").read_text())
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    found = json.loads((await run("report", "--json", url=platform.url)).out)
+    assert sum(part["submitted"] for part in found["parts"]) == found["jobs"]["submitted"] == 1
+    refused = await run("report", "--since", "400d", url=platform.url)
+    assert refused.code == 2
+    assert "the period has 400 days; at most 366 are possible: give a later since" in refused.err
 
 
 async def test_health_of_a_gpu_tells_what_happened_to_it(platform: Platform) -> None:

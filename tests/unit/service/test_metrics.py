@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
 
 from activities.leader.metrics import RECOVERY_SECONDS
 from activities.leader.recovery_times import RecoveryTimes
@@ -19,11 +20,13 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.identity import renewal
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
-from gpu_platform.store.leadership import leader
+from gpu_platform.store.leadership import leader, leases
+from gpu_platform.store.models import queue_entry
 from service.metrics import exposition
 from tests.store_cluster import NOW, Cluster, key, set_job_state
 from workers.gateway import server as gateway
 
+OF_NODE_WORKERS = ("gpu_platform_gpu_", "gpu_platform_rank_", "gpu_platform_host_")
 METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
@@ -39,7 +42,7 @@ def test_the_reference_lists_what_service_scheduler_and_gateway_measure(store: S
     text = exposition(store).decode()  # all are in the same registry: this process imports their modules
     served = set(re.findall(r"^# TYPE ((?:gpu_platform|topology)_\w+(?<!_created)) ", text, re.MULTILINE))
     rows = re.findall(r"^\| `((?:gpu_platform|topology)_\w+)`", METRICS.read_text(), re.MULTILINE)
-    assert served == {name for name in rows if not name.startswith(("gpu_platform_gpu_", "gpu_platform_rank_"))}
+    assert served == {name for name in rows if not name.startswith(OF_NODE_WORKERS)}
 
 
 def test_domains_say_how_busy_they_are(store: Store) -> None:
@@ -77,6 +80,23 @@ def test_jobs_that_have_not_ended_are_counted_by_kind(store: Store) -> None:
         ("QUEUED", "training"): 2,
         ("RUNNING", "unknown"): 1,
     }
+
+
+def test_a_job_that_waits_and_a_leader_that_is_silent_show_since_when(store: Store) -> None:
+    assert samples(store, "gpu_platform_queue_oldest_seconds") == {(): 0}
+    assert samples(store, "gpu_platform_leader_silent_seconds")[()] > 1e9, "there never was a leader"
+    now = datetime.now(UTC)
+    leader.begin_epoch(store, "one", now)
+    leases.begin_round(store, now - timedelta(seconds=40))
+    cluster = Cluster(store).host("a")
+    cluster.queued("j")
+    cluster.queued("k")
+    with store.write() as session:
+        for job_id, seconds in (("j", 10), ("k", 30)):
+            since = {"enqueued_at": now - timedelta(seconds=seconds)}
+            session.execute(update(queue_entry).values(since).where(queue_entry.c.job_id == job_id))
+    assert samples(store, "gpu_platform_queue_oldest_seconds")[()] == pytest.approx(30, abs=5)
+    assert samples(store, "gpu_platform_leader_silent_seconds")[()] == pytest.approx(40, abs=5)
 
 
 def test_a_recovery_lasts_from_the_fault_until_the_job_runs_again() -> None:

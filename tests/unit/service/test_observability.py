@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,7 +15,7 @@ from gpu_platform.observability import serve_metrics
 PROGRAM = """
 import logging
 from gpu_platform.observability import bound, configure_logging, get_logger
-configure_logging("node/dgx-a", level="info", json=True)
+configure_logging("node/dgx-a", cluster="research-2", level="info", json=True)
 log = get_logger("test")
 with bound(job_id="j-1", attempt=2):
     log.info("rank started", rank=0)
@@ -36,7 +37,7 @@ def test_every_line_is_json_with_its_context() -> None:
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["rank started", "careful with this", "failed", "after"]
     assert [line.get("job_id") for line in lines] == ["j-1", "j-1", "j-1", None]
-    assert {line["process"] for line in lines} == {"node/dgx-a"}
+    assert {(line["cluster"], line["process"]) for line in lines} == {("research-2", "node/dgx-a")}
     assert [line["level"] for line in lines] == ["info", "warning", "error", "info"]
     assert "ValueError: boom" in lines[2]["exception"]
     assert "hunter2" not in ran.stderr.replace('secret = "hunter2"', "")
@@ -57,5 +58,21 @@ def test_no_traceback_shows_local_variables() -> None:
 def test_metrics_are_served_on_a_free_port() -> None:
     Counter("tested_here", "A metric of this process.").inc()
     port = serve_metrics(0)
+    assert b"tested_here_total 1.0" in scraped(port)
+
+
+def test_a_port_that_is_taken_does_not_keep_metrics_from_being_served() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        port = serve_metrics(taken)
+        assert port not in (None, taken)
+        assert b"python_info" in scraped(port)
+
+
+def test_an_address_that_this_machine_does_not_have_keeps_no_process_from_its_work() -> None:
+    assert serve_metrics(0, "192.0.2.1") is None
+
+
+def scraped(port: int | None) -> bytes:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        assert b"tested_here_total 1.0" in answer.read()
+        return answer.read()

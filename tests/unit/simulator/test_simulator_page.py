@@ -9,9 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.reports.page import best_of, html_page, metrics_of
-from gpu_platform.scheduling.simulator.reports.plots import (
+from gpu_platform.pages.plots import (
     HEIGHT,
     AxisUnit,
     Bars,
@@ -22,6 +20,8 @@ from gpu_platform.scheduling.simulator.reports.plots import (
     image,
     over_time,
 )
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.simulator.reports.page import best_of, html_page, metrics_of
 from gpu_platform.scheduling.simulator.reports.report import SimulationReport, report_on
 from gpu_platform.scheduling.simulator.timeline import Timeline
 from tests.simulations import came, hosts, trace

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from activities.leader import job_metrics
+from activities.leader.feed_metrics import FeedMetrics
 from activities.leader.metrics import GPU_SECONDS, JOBS_ENDED, JOBS_STARTED, RUN_SECONDS, WAIT_SECONDS
 from gpu_platform.domain.errors import IdempotencyConflict
 from gpu_platform.domain.jobs.job import Job, JobProgress
@@ -124,7 +124,7 @@ def test_events_tell_how_long_a_job_waited_ran_and_held(store: Store) -> None:
     runs(store, "j", 5)
     ends(store, "j", [JobState.COMPLETED], 65.5)
     assert told(store, "job.running") == [{"kind": "training", "waited_s": 5.0}]
-    assert told(store, "job.completed") == [{"kind": "training", "ran_s": 60.5}]
+    assert told(store, "job.completed") == [{"kind": "training", "ran_s": 60.5, "took_s": 65.5}]
     [released] = told(store, "gang.released")
     assert (released["kind"], released["gpu_s"], released["hosts"]) == ("training", 131.0, ["a"])
 
@@ -135,7 +135,7 @@ def test_a_job_that_ended_before_its_start_was_written_tells_both(store: Store) 
     cluster.reserve("j", {"a": [0]})
     ends(store, "j", [JobState.RUNNING, JobState.COMPLETED], 3)
     assert told(store, "job.running") == [{"kind": "training", "waited_s": 3.0}]
-    assert told(store, "job.completed") == [{"kind": "training", "ran_s": 0.0}]
+    assert told(store, "job.completed") == [{"kind": "training", "ran_s": 0.0, "took_s": 3.0}]
 
 
 def test_a_retry_keeps_its_place_and_has_no_wait_but_a_preempted_job_waits_again(store: Store) -> None:
@@ -217,8 +217,9 @@ def test_metrics_count_by_kind(store: Store) -> None:
         runs(store, job_id, 4)
         ends(store, job_id, [JobState.COMPLETED if job_id == "inferred" else JobState.FAILED], 10)
     measured = Measured()
+    counting = FeedMetrics()
     for event in events.read_events(store, 0):
-        job_metrics.count(event)
+        counting.record(event)
     assert measured.grown() == {
         ("jobs_started_total", "inference"): 1,
         ("job_wait_seconds_sum", "inference"): 4,
@@ -242,6 +243,7 @@ def test_events_of_older_releases_are_counted_as_unknown(store: Store) -> None:
         for kind in ("job.running", "job.failed", "gang.released"):
             events.append_event(session, kind, "control", NOW, job_id="j", attempt=1, data={"hosts": []})
     measured = Measured()
+    counting = FeedMetrics()
     for event in events.read_events(store, 0):
-        job_metrics.count(event)
+        counting.record(event)
     assert measured.grown() == {("jobs_started_total", "unknown"): 1, ("jobs_ended_total", "unknown", "FAILED"): 1}

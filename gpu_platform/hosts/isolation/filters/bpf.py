@@ -29,7 +29,7 @@ def load(code: bytes, kind: int, attach_to: int = 0) -> int:
     ``attach_to``: where it will be attached (``BPF_CGROUP_…``), for the types that the kernel checks by it.
     """
     instructions = ctypes.create_string_buffer(code, len(code))
-    licence = ctypes.create_string_buffer(b"Apache-2.0")
+    licence = ctypes.create_string_buffer(b"MIT")
     attributes = struct.pack(
         "<IIQQIIQII16sII",
         kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from gpu_platform.scheduling.simulator.reports.plots import duration
+from gpu_platform.pages.plots import duration
 from gpu_platform.scheduling.simulator.reports.report import SimulationReport
 from gpu_platform.scheduling.simulator.reports.told import EstimateFigures, PromiseFigures
 

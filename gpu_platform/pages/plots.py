@@ -54,7 +54,9 @@ class AxisUnit:
     """There are no fractions of it, so marks are whole numbers."""
 
 
-def over_time(title: str, lines: Sequence[LineSeries], unit: AxisUnit, top: float = 0.0) -> str:
+def over_time(
+    title: str, lines: Sequence[LineSeries], unit: AxisUnit, top: float = 0.0, x_title: str = "virtual time"
+) -> str:
     """Draw lines over seconds, from zero up. ``top``: the axis reaches at least this value."""
     begin, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
     marks = _marks(max(top, *(max(line.y) for line in lines)), unit.whole)
@@ -62,7 +64,7 @@ def over_time(title: str, lines: Sequence[LineSeries], unit: AxisUnit, top: floa
     first = math.ceil(begin / step)
     ticks = [(n * step, duration(n * step)) for n in range(first, math.floor(end / step) + 1)]
     frame = _Frame((begin, max(end, begin + 1e-9)), (0.0, marks[-1]))
-    axes = _Axes(ticks, [(mark, unit.number(mark)) for mark in marks], "virtual time", unit.name)
+    axes = _Axes(ticks, [(mark, unit.number(mark)) for mark in marks], x_title, unit.name)
     return frame.draw(title, axes, "".join(map(frame.line, lines)))
 
 

@@ -1,0 +1,402 @@
+"""The key figures of the cluster over a period, read from events, allocations, usage and hosts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.cluster_report import (
+    ClusterReport,
+    FailureFigures,
+    GpuTime,
+    HostFigures,
+    JobFigures,
+    ModelFigures,
+    PeriodPart,
+    Spread,
+    UserFigures,
+)
+from gpu_platform.domain.hosts.faults import FaultAction
+from gpu_platform.store.database import reading
+from gpu_platform.store.models import allocation, event, gpu, host, job, usage
+
+_HOUR_S = 3600.0
+_KWH_J = 3.6e6
+_HOURLY_UP_TO = timedelta(days=3)
+_KINDS = (
+    "job.submitted",
+    "job.running",
+    "job.retrying",
+    "job.completed",
+    "job.failed",
+    "job.cancelled",
+    "job.preempted",
+    "gpu.fault",
+    "host.lost",
+)
+
+_NOT_OF_HARDWARE = (FaultAction.NONE, FaultAction.WATCH, FaultAction.FAIL_JOB)
+
+
+@reading
+def cluster_report(session: Session, since: datetime, until: datetime) -> ClusterReport:
+    """The figures of ``since`` to before ``until``. Of a host or GPU that was removed only its jobs are known."""
+    happened = _happened(session, since, until)
+    hosts = _hosts(session, since, until)
+    held = _held(session, since, until)
+    used = _used(session, since, until)
+    gpu_hours = sum(one.gpu_hours for one in hosts)
+    allocated = sum(held.by_host.values())
+    return ClusterReport(
+        since=since,
+        until=until,
+        gpu_time=GpuTime(
+            gpus=sum(len(one.models) for one in hosts),
+            gpu_hours=gpu_hours,
+            allocated_gpu_hours=allocated,
+            allocation_ratio=_over(allocated, gpu_hours),
+            busy_gpu_hours=used.all.busy_gpu_hours,
+            utilization_of_allocated_percent=used.all.utilization_percent,
+            utilization_of_all_percent=_over(100 * used.all.busy_gpu_hours, gpu_hours),
+            energy_kwh=used.all.energy_kwh,
+        ),
+        jobs=_job_figures(happened, since, until),
+        failures=FailureFigures(
+            gpu_faults=sum(happened.faults.values()),
+            hosts_lost=sum(happened.losses.values()),
+        ),
+        hosts=[_host_figures(one, held, happened) for one in hosts],
+        gpu_models=_model_figures(hosts, happened),
+        users=_user_figures(happened, used),
+        parts=_parts(since, until, hosts, held, happened),
+    )
+
+
+# -- what happened: events ---------------------------------------------------------------------
+
+
+@dataclass
+class _Happened:
+    """The events of the period, counted."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    waits: list[float] = field(default_factory=list)
+    completions: list[float] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    """By GPU."""
+    faults_of_host: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    """By host."""
+    users: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    waits_of_user: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
+    """When jobs were submitted, completed and failed, by the kind of the event."""
+
+
+def _happened(session: Session, since: datetime, until: datetime) -> _Happened:
+    found = _Happened()
+    query = (
+        select(
+            event.c.kind,
+            event.c.at,
+            event.c.host,
+            event.c.gpu_uuid,
+            event.c.data,
+            job.c.namespace,
+            job.c.user,
+            job.c.created_at,
+            job.c.failure,
+        )
+        .select_from(event.outerjoin(job, job.c.id == event.c.job_id))
+        .where(event.c.seq >= _first_seq(session, since), event.c.kind.in_(_KINDS), event.c.at >= since)
+        .where(event.c.at < until)
+    )
+    for row in session.execute(query.execution_options(yield_per=2000)):
+        _count(found, row)
+    return found
+
+
+def _count(found: _Happened, row: Any) -> None:
+    kind = row.kind
+    found.counts[kind] += 1
+    if kind == "gpu.fault":
+        if _is_of_hardware(json.loads(row.data)):
+            found.faults[row.gpu_uuid] += 1
+            found.faults_of_host[row.host] += 1
+        return
+    if kind == "host.lost":
+        found.losses[row.host] += 1
+        return
+    owner = (row.namespace, row.user)
+    if row.namespace is not None:
+        found.users[owner][kind] += 1
+    if kind in ("job.submitted", "job.completed", "job.failed"):
+        found.times[kind].append(row.at)
+    if kind == "job.running" and (waited := json.loads(row.data).get("waited_s")) is not None:
+        found.waits.append(waited)
+        found.waits_of_user[owner].append(waited)
+    elif kind == "job.completed" and row.created_at is not None:
+        found.completions.append((row.at - row.created_at).total_seconds())
+    elif kind == "job.failed":
+        found.failures[json.loads(row.failure)["kind"] if row.failure else "unknown"] += 1
+
+
+def _is_of_hardware(fault: dict[str, Any]) -> bool:
+    """False for a fault that a program caused, and for what is only watched."""
+    return not fault.get("blameless") and fault["action"] not in _NOT_OF_HARDWARE
+
+
+def _first_seq(session: Session, since: datetime) -> int:
+    """The number of the first event that may have happened at ``since`` or later.
+
+    There is no index of the times: they grow with the numbers, so a binary search finds the place. Times of events
+    come from several machines, so the search aims a minute earlier.
+    """
+    low, high = session.execute(select(func.min(event.c.seq), func.max(event.c.seq))).one()
+    if low is None:
+        return 0
+    aim = since - timedelta(minutes=1)
+    while low < high:
+        middle = (low + high) // 2
+        at = session.scalar(select(event.c.at).where(event.c.seq >= middle).order_by(event.c.seq).limit(1))
+        if at is None or at >= aim:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _job_figures(found: _Happened, since: datetime, until: datetime) -> JobFigures:
+    counts = found.counts
+    completed, failed = counts["job.completed"], counts["job.failed"]
+    return JobFigures(
+        submitted=counts["job.submitted"],
+        completed=completed,
+        failed=failed,
+        cancelled=counts["job.cancelled"],
+        completed_per_hour=completed / _hours(since, until),
+        success_ratio=_over(completed, completed + failed),
+        retries=counts["job.retrying"],
+        preemptions=counts["job.preempted"],
+        wait_s=Spread.of(found.waits),
+        completion_s=Spread.of(found.completions),
+        failures=dict(sorted(found.failures.items())),
+    )
+
+
+# -- what there was: hosts ---------------------------------------------------------------------
+
+
+@dataclass
+class _HostInPeriod:
+    name: str
+    begin: datetime
+    """When its time in the period begins."""
+    hours: float
+    models: dict[str, str] = field(default_factory=dict)
+    """The model of each of its GPUs, by uuid."""
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.hours * len(self.models)
+
+
+def _hosts(session: Session, since: datetime, until: datetime) -> list[_HostInPeriod]:
+    found: dict[str, _HostInPeriod] = {}
+    rows = session.execute(select(host.c.name, host.c.registered_at).order_by(host.c.name))
+    for name, registered_at in rows:
+        begin = max(since, registered_at)
+        found[name] = _HostInPeriod(name, begin, max(0.0, (until - begin).total_seconds() / _HOUR_S))
+    for uuid, name, facts in session.execute(select(gpu.c.uuid, gpu.c.host, gpu.c.facts).where(gpu.c.present)):
+        found[name].models[uuid] = json.loads(facts)["model"]
+    return list(found.values())
+
+
+def _host_figures(one: _HostInPeriod, held: _Held, happened: _Happened) -> HostFigures:
+    faults, losses = happened.faults_of_host[one.name], happened.losses[one.name]
+    allocated = held.by_host.get(one.name, 0.0)
+    return HostFigures(
+        host=one.name,
+        gpus=len(one.models),
+        host_hours=one.hours,
+        allocated_gpu_hours=allocated,
+        allocation_ratio=_over(allocated, one.gpu_hours),
+        gpu_faults=faults,
+        losses=losses,
+        mtbf_h=_over(one.hours, faults + losses),
+    )
+
+
+def _model_figures(hosts: Iterable[_HostInPeriod], happened: _Happened) -> list[ModelFigures]:
+    gpus: Counter[str] = Counter()
+    hours: dict[str, float] = defaultdict(float)
+    faults: Counter[str] = Counter()
+    for one in hosts:
+        for uuid, model in one.models.items():
+            gpus[model] += 1
+            hours[model] += one.hours
+            faults[model] += happened.faults[uuid]
+    return [
+        ModelFigures(
+            model=model,
+            gpus=gpus[model],
+            gpu_hours=hours[model],
+            gpu_faults=faults[model],
+            mtbf_h=_over(hours[model], faults[model]),
+        )
+        for model in sorted(gpus)
+    ]
+
+
+# -- what was held: allocations ----------------------------------------------------------------
+
+
+@dataclass
+class _Held:
+    by_host: dict[str, float]
+    """GPU hours."""
+    spans: list[tuple[datetime, datetime, float]]
+    """From, to, and how much of a GPU."""
+
+
+def _held(session: Session, since: datetime, until: datetime) -> _Held:
+    columns = (allocation.c.host, allocation.c.reserved_at, allocation.c.released_at, allocation.c.sm_percent)
+    ended_later = (allocation.c.released_at.is_(None)) | (allocation.c.released_at > since)
+    query = select(*columns).where(allocation.c.gpu_uuid.is_not(None), allocation.c.reserved_at < until, ended_later)
+    found = _Held(defaultdict(float), [])
+    for row in session.execute(query.execution_options(yield_per=2000)):
+        begin, end = max(row.reserved_at, since), min(row.released_at or until, until)
+        found.by_host[row.host] += row.sm_percent / 100 * (end - begin).total_seconds() / _HOUR_S
+        found.spans.append((begin, end, row.sm_percent / 100))
+    return found
+
+
+# -- what was used: the usage of attempts that ended -------------------------------------------
+
+
+@dataclass
+class _UsedTime:
+    gpu_seconds: float = 0.0
+    measured_s: float = 0.0
+    busy_s: float = 0.0
+    energy_j: float = 0.0
+
+    @property
+    def busy_gpu_hours(self) -> float:
+        return self.busy_s / _HOUR_S
+
+    @property
+    def utilization_percent(self) -> float | None:
+        return _over(100 * self.busy_s, self.measured_s)
+
+    @property
+    def energy_kwh(self) -> float:
+        return self.energy_j / _KWH_J
+
+
+@dataclass
+class _Used:
+    all: _UsedTime = field(default_factory=_UsedTime)
+    users: dict[tuple[str, str], _UsedTime] = field(default_factory=lambda: defaultdict(_UsedTime))
+
+
+def _used(session: Session, since: datetime, until: datetime) -> _Used:
+    measured = usage.c.mean_utilization_percent.is_not(None)
+    query = (
+        select(
+            usage.c.namespace,
+            usage.c.user,
+            measured.label("measured"),
+            func.sum(usage.c.gpu_seconds).label("gpu_seconds"),
+            func.sum(usage.c.gpu_seconds * usage.c.mean_utilization_percent).label("busy_percent_s"),
+            func.sum(usage.c.energy_j).label("energy_j"),
+        )
+        .where(usage.c.ended_at >= since, usage.c.ended_at < until)
+        .group_by(usage.c.namespace, usage.c.user, measured)
+    )
+    found = _Used()
+    for row in session.execute(query):
+        for one in (found.all, found.users[(row.namespace, row.user)]):
+            one.gpu_seconds += row.gpu_seconds
+            one.energy_j += row.energy_j
+            if row.measured:
+                one.measured_s += row.gpu_seconds
+                one.busy_s += row.busy_percent_s / 100
+    return found
+
+
+def _user_figures(happened: _Happened, used: _Used) -> list[UserFigures]:
+    found = []
+    for owner in sorted({*happened.users, *used.users}):
+        counts, time = happened.users.get(owner, Counter()), used.users.get(owner, _UsedTime())
+        found.append(
+            UserFigures(
+                namespace=owner[0],
+                user=owner[1],
+                gpu_hours=time.gpu_seconds / _HOUR_S,
+                energy_kwh=time.energy_kwh,
+                utilization_percent=time.utilization_percent,
+                completed=counts["job.completed"],
+                failed=counts["job.failed"],
+                cancelled=counts["job.cancelled"],
+                wait_p50_s=Spread.of(happened.waits_of_user.get(owner, [])).p50,
+            )
+        )
+    return found
+
+
+# -- hour by hour, or day by day ---------------------------------------------------------------
+
+
+def _parts(
+    since: datetime, until: datetime, hosts: Sequence[_HostInPeriod], held: _Held, happened: _Happened
+) -> list[PeriodPart]:
+    step = timedelta(hours=1) if until - since <= _HOURLY_UP_TO else timedelta(days=1)
+    edges = [*_every(since, until, step), until]
+    allocated = [0.0] * (len(edges) - 1)
+    for begin, end, share in held.spans:
+        place = (begin - since) // step
+        while place < len(allocated) and edges[place] < end:
+            inside = min(end, edges[place + 1]) - max(begin, edges[place])
+            allocated[place] += share * inside.total_seconds() / _HOUR_S
+            place += 1
+    counted = {kind: Counter((at - since) // step for at in times) for kind, times in happened.times.items()}
+
+    def count(kind: str, place: int) -> int:
+        return counted.get(kind, Counter())[place]
+
+    return [
+        PeriodPart(
+            begin=begin,
+            hours=_hours(begin, end),
+            gpu_hours=sum(len(one.models) * max(0.0, _hours(max(begin, one.begin), end)) for one in hosts),
+            allocated_gpu_hours=allocated[place],
+            submitted=count("job.submitted", place),
+            completed=count("job.completed", place),
+            failed=count("job.failed", place),
+        )
+        for place, (begin, end) in enumerate(itertools.pairwise(edges))
+    ]
+
+
+def _every(since: datetime, until: datetime, step: timedelta) -> Iterator[datetime]:
+    while since < until:
+        yield since
+        since += step
+
+
+def _hours(begin: datetime, end: datetime) -> float:
+    return (end - begin).total_seconds() / _HOUR_S
+
+
+def _over(value: float, by: float) -> float | None:
+    return value / by if by else None

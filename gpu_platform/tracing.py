@@ -1,0 +1,120 @@
+"""Traces of a job's way for OpenTelemetry: command line, service, workflow, activities, hosts. Off without a collector.
+
+While it is off, nothing of OpenTelemetry is imported. A process that traces sends its spans with OTLP over HTTP, in
+batches, from a thread of its own: a collector that is away costs spans, and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_platform.domain.errors import CannotStart
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+FLUSH_MS = 2000
+"""How long a process that ends waits for its last spans to be sent."""
+
+
+class TracingSettings(BaseModel):
+    """Where traces go. All processes of a cluster need the same."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    endpoint: str | None = None
+    """Base address of an OpenTelemetry collector that takes OTLP over HTTP, e.g. ``http://127.0.0.1:4318``. None: no
+    traces."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The part of all traces that is kept. Whether a trace is kept is decided where it begins."""
+
+
+_provider: TracerProvider | None = None
+
+
+def start_tracing(process: str, settings: TracingSettings) -> None:
+    """Trace this process from now on, if there is an endpoint. ``process`` names it, e.g. ``service``.
+
+    Raises :class:`CannotStart` if the packages are missing.
+    """
+    global _provider
+    if settings.endpoint is None or _provider is not None:
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+    except ImportError as error:
+        raise CannotStart(
+            f"tracing.endpoint is set, but {error.name} is not installed: pip install 'gpu-platform[tracing]'"
+        ) from None
+    name, _, instance = process.partition("/")
+    resource = Resource.create(
+        {"service.name": f"gpu-platform-{name}", **({"service.instance.id": instance} if instance else {})}
+    )
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(settings.sample_ratio), resource=resource)
+    exporter = OTLPSpanExporter(endpoint=f"{settings.endpoint.rstrip('/')}/v1/traces", timeout=FLUSH_MS / 1000)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    _provider = provider
+
+
+def is_on() -> bool:
+    """Whether this process traces."""
+    return _provider is not None
+
+
+def stop_tracing() -> None:
+    """Send the last spans, for at most :data:`FLUSH_MS`."""
+    if _provider is not None:
+        _provider.force_flush(FLUSH_MS)
+
+
+def current_trace_id() -> str | None:
+    """32 hexadecimal digits. None: nothing is traced here."""
+    if _provider is None:
+        return None
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else None
+
+
+def trace_headers() -> dict[str, str]:
+    """The headers by which another process goes on with the current trace: ``traceparent``. Empty: there is no trace.
+
+    A program that traces with OpenTelemetry by itself and uses the Python client has one, too.
+    """
+    if "opentelemetry.trace" not in sys.modules:
+        return {}
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+@contextmanager
+def span(name: str, **attributes: Any) -> Iterator[None]:
+    """Trace the block as one span."""
+    if _provider is None:
+        yield
+        return
+    from opentelemetry import trace
+
+    with trace.get_tracer("gpu_platform").start_as_current_span(name, attributes=attributes):
+        yield
+
+
+def event_data() -> dict[str, str]:
+    """What an event says of the trace in which it was written."""
+    trace_id = current_trace_id()
+    return {} if trace_id is None else {"trace_id": trace_id}
