@@ -6,17 +6,29 @@ once to be started again at once, and those that have a twin once more for longe
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from gpu_platform.client import AsyncClient
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
+from tests.proc import environs_of_processes
 from tests.real_cluster.binaries import program, why_not
 from tests.real_cluster.cluster import real_cluster
 from tests.real_cluster.load import endure
 from tests.real_cluster.temporal import dynamic_config
 from tests.real_cluster.victims import KINDS, TWINS
+from tests.waiting import eventually
 from workers.local.cluster import NodeSpec
 
 AT_ONCE_S = 0.2
@@ -37,6 +49,42 @@ async def test_no_process_of_a_cluster_is_missed(tmp_path: Path) -> None:
     print(f"\n{outcome}")
     assert (outcome.failed, outcome.lost, outcome.doubled, outcome.violations) == ([], [], [], []), outcome
     assert len(outcome.gaps) == 1 + len(deaths)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Not pytest's own, which only its user may enter: where root runs this, PostgreSQL is somebody else."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(180)
+async def test_the_cluster_of_the_makefile_starts_and_leaves_nothing(open_directory: Path) -> None:
+    """``make cluster``: a job that still runs at Ctrl-C is ended, too."""
+    environment = {**os.environ, "TMPDIR": str(open_directory)}
+    cluster = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.real_cluster", stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    assert cluster.stdout is not None
+    said = (await asyncio.wait_for(cluster.stdout.readuntil(b"Ctrl-C ends all.\n"), 120)).decode()
+    urls = said.split("services:")[1].splitlines()[0].split()
+    async with AsyncClient(urls) as client:
+        job = await client.submit(
+            JobSpec(command=["sleep", "600"], env={"MARK": str(open_directory)}, gpus=ResourceRequest(gpus_per_host=1))
+        )
+
+        async def runs() -> bool:
+            return (await client.get(job.id)).state is JobState.RUNNING
+
+        await eventually(runs, "the job to run")
+    cluster.send_signal(signal.SIGINT)
+    await asyncio.wait_for(cluster.wait(), 60)
+    assert cluster.returncode == 0
+    assert list(open_directory.iterdir()) == []
+    assert [pid for pid, env in environs_of_processes().items() if env.get("MARK") == str(open_directory)] == []
 
 
 def test_temporal_knows_every_dynamic_setting(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, PlatformError
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.observability import configure_logging
+from gpu_platform.settings import Settings
 from tests.postgres import find_binaries
 from tests.real_cluster.binaries import why_not
 from tests.real_cluster.cluster import RealCluster, real_cluster
@@ -69,7 +70,7 @@ if __name__ == "__main__":
         sys.exit(f"cluster: {reason}")
     if find_binaries() is None:
         sys.exit("cluster: PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    configure_logging("cluster", level="WARNING", json=False)
+    configure_logging("cluster", cluster=Settings().cluster.name, level="WARNING", json=False)
     try:
         asyncio.run(main())
     except PlatformError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,11 @@ class RealTemporal:
 
     async def start(self) -> None:
         """Start all processes, and wait until the namespace ``default`` is ready."""
-        for process in self.processes.values():
+        first, *others = self.processes.values()
+        await first.start()
+        # It writes what all share about the cluster; of several that do so at once, some would end.
+        await eventually(lambda: _listens(self.address), f"{first.name} to listen", within_s=READY_S)
+        for process in others:
             await process.start()
         client = await client_of_new_namespace(self.address, "default")
         await eventually(lambda: _answers(client), "Temporal to be ready", within_s=READY_S)
@@ -142,6 +147,12 @@ class RealTemporal:
             "maxIdleConns": 20,
             "maxConnLifetime": "1h",
         }
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def dynamic_config() -> dict[str, Any]:
