@@ -213,6 +213,6 @@ async def test_gateway_and_node_worker_are_healthy_while_they_take_connections(m
 async def test_a_node_worker_on_any_free_port_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await says("node", Settings(), monkeypatch) == 1
+    assert await says("node", Settings.model_validate({"node": {"agent_port": 0}}), monkeypatch) == 1
     assert "set it" in capsys.readouterr().err
     assert healthcheck.main(["scheduler"]) == 2
