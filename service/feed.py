@@ -86,7 +86,8 @@ class EventFeed:
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
-            loop.call_soon_threadsafe(self._news.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: a service that ends does not wait for this
+                loop.call_soon_threadsafe(self._news.set)
 
         watch = ChangeWatch(self._store, changed)
         try:

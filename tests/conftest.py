@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -51,6 +52,18 @@ def pytest_configure_node(node: Any) -> None:
         if (binaries := find_binaries()) is not None:
             config.stash[SERVERS]["postgres_url"] = stack.enter_context(running_postgres(binaries))
     node.workerinput.update(config.stash[SERVERS])
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Some tests run the start of a process, which sends all log lines to its stderr."""
+    structured, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if structlog.get_config() != structured:
+        structlog.configure(**structured)
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -62,5 +62,5 @@ async def test_a_service_that_refuses_at_first_is_waited_for(tmp_path: Path, mon
         assert list(refusals) == []
         refusals = itertools.repeat(503)
         monkeypatch.setattr("workers.local.cluster.READY_TIMEOUT_S", 2.0)
-        with pytest.raises(CannotStart, match=r'a, service \(the service says: 503 {"title":"away"}\)'):
+        with pytest.raises(CannotStart, match=r'a, services \(the service says: 503 {"title":"away"}\)'):
             await cluster.wait_until_ready()
