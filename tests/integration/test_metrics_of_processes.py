@@ -67,8 +67,6 @@ async def test_every_process_serves_metrics_and_a_port_that_is_taken_ends_none(
     nodes = (NodeSpec("one", "dgx-h100"), NodeSpec("two", "dgx-h100"))
     config = ClusterConfig(state_dir=tmp_path / "state", nodes=nodes, ui=False, fixed_metrics_ports=True)
     async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url) as client:
-        job = await client.submit(JobSpec(name="j", command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
-        await client.wait(job.id)
         ports = {
             "scheduler-1": first_ports["SCHEDULER__METRICS_PORT"],
             "scheduler-2": int(str(logged(cluster.schedulers[1].log_file, "metrics.served")[0]["port"])),
@@ -79,6 +77,14 @@ async def test_every_process_serves_metrics_and_a_port_that_is_taken_ends_none(
         assert ports["scheduler-2"] != ports["scheduler-1"] + APART
         assert logged(cluster.schedulers[1].log_file, "metrics.port_taken")
         assert not any(child.restarts for child in cluster.children)
+
+        def both() -> list[str]:
+            return [scrape(f"127.0.0.1:{ports[name]}") for name in ("scheduler-1", "scheduler-2")]
+
+        # What happened before it led, a leader does not count.
+        await eventually(lambda: "\ngpu_platform_scheduler_leads 1.0\n" in "".join(both()), "a leader")
+        job = await client.submit(JobSpec(name="j", command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
+        await client.wait(job.id)
         pages = {name: scrape(f"127.0.0.1:{port}") for name, port in ports.items()}
         pages["service"] = scrape(cluster.api_url.removeprefix("http://"), cluster.headers["Authorization"])
 
@@ -92,15 +98,15 @@ async def test_every_process_serves_metrics_and_a_port_that_is_taken_ends_none(
 
         # One scheduler leads, and only it counts.
         def counted() -> bool:
-            both = [scrape(f"127.0.0.1:{ports[name]}") for name in ("scheduler-1", "scheduler-2")]
-            leads = [page for page in both if "\ngpu_platform_scheduler_leads 1.0\n" in page]
+            pages = both()
+            leads = [page for page in pages if "\ngpu_platform_scheduler_leads 1.0\n" in page]
             return (
                 len(leads) == 1
                 and 'gpu_platform_jobs_submitted_total{kind="unknown"} 1.0' in leads[0]
                 and "gpu_platform_job_completion_seconds_count{" in leads[0]
                 and "\ngpu_platform_launch_seconds_count 1.0\n" in leads[0]
                 and "\ngpu_platform_feed_lag_seconds 0.0\n" in leads[0]
-                and "".join(both).count("\ngpu_platform_jobs_submitted_total{") == 1
+                and "".join(pages).count("\ngpu_platform_jobs_submitted_total{") == 1
             )
 
         await eventually(counted, "the leader, and nobody else, has counted the job")
