@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -103,14 +103,14 @@ def trace_headers() -> dict[str, str]:
 
 
 @contextmanager
-def span(name: str, **attributes: Any) -> Iterator[None]:
+def span(name: str) -> Iterator[None]:
     """Trace the block as one span."""
     if _provider is None:
         yield
         return
     from opentelemetry import trace
 
-    with trace.get_tracer("gpu_platform").start_as_current_span(name, attributes=attributes):
+    with trace.get_tracer("gpu_platform").start_as_current_span(name):
         yield
 
 

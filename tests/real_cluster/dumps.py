@@ -47,8 +47,8 @@ def destroy(dump: Dump) -> None:
 
 def put_back(dump: Dump) -> None:
     """Make the databases again, as they were at the moment of each dump."""
+    make_empty(dump)
     for database, file in dump.files.items():
-        _run(dump.server, "psql", "template1", "--command", f'CREATE DATABASE "{database}"')
         _run(dump.server, "pg_restore", database, "--exit-on-error", str(file))
 
 
