@@ -3,9 +3,10 @@
 VENV_PYTHON := .venv/bin/python
 # Tests start hundreds of Python processes: without compiled modules each would compile them all anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
-WORKERS := 3
+WORKERS := 4
+SHORT := not chaos and not scale and not cluster
 
-.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-storm test-chaos test-scale test-fuzz model check format bench bench-fleet bench-scheduler bench-host lock dist docs client clean
+.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist docs site proto proto-check client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,7 +25,10 @@ dev:
 
 # Most tests wait rather than work. A file's tests stay together, since they share clusters; tests/conftest.py orders them.
 test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
-	@$(PYTEST) -m "not chaos and not scale and not cluster" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -m "not long and not browser and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-long: dev  ## Run the tests that each keep a core busy for seconds, and those in a real Chromium
+	@$(PYTEST) -m "(long or browser) and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-storm: dev  ## Run the short storms of make test alone, and print what they did
 	@$(PYTEST) -m storm -s
@@ -47,6 +51,12 @@ cluster-test: dev  ## Kill each process of a real cluster under a stream of subm
 
 test-scale: dev  ## Run the long tests with many jobs and hosts
 	@$(PYTEST) -m scale
+
+test-browser: dev  ## Look at the dashboard with a real Chromium, and print how long it took
+	@$(PYTEST) -m browser --durations=5
+
+test-docs: dev  ## Follow every page of the docs, the long ones too (minutes; as root all), and build the site
+	@$(PYTEST) -n0 tests/unit/docs tests/integration/test_docs.py tests/integration/test_docs_on_machines.py --durations=5
 
 test-fuzz: dev  ## Ask the service what its description allows and forbids, as each role (FOR=600: seconds for each, and a minute or two)
 	@GPU_PLATFORM_FUZZ_SECONDS=$(or $(FOR),120) $(PYTEST) -n0 -m scale tests/fuzz
@@ -84,16 +94,35 @@ COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in
 	--no-emit-index-url --no-header --custom-compile-command "make lock"
 lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade renews all)
 	@$(COMPILE) $(UPGRADE) -o requirements/runtime.lock
-	@$(COMPILE) $(UPGRADE) --extra dev --constraint requirements/runtime.lock -o requirements/dev.lock
+	@$(COMPILE) $(UPGRADE) --extra dev --extra docs --constraint requirements/runtime.lock -o requirements/dev.lock
 
 dist: dev  ## Build sdist and wheel into dist/
 	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON)
 
-docs: dev  ## Write docs/reference from the code
+docs: dev  ## Write docs/reference, and docs/man (man pages of all commands), from the code
 	@$(VENV_PYTHON) scripts/gen_reference.py
+	@$(VENV_PYTHON) scripts/gen_man.py
+
+site: dev  ## Build the docs as a site into build/site; open index.html there (no server needed)
+	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet
+	@echo build/site/index.html
+
+proto: dev  ## Write proto/, and Python stubs for gRPC, from the REST description
+	@$(VENV_PYTHON) -m scripts.gen_proto
+
+proto-check: dev  ## Compare proto/ with the last release: does anything break its clients?
+	@$(VENV_PYTHON) -m scripts.check_proto
 
 client: dev  ## Write the client without asyncio from the one with it
 	@$(VENV_PYTHON) scripts/gen_client.py
+
+dashboard-vendor: dev  ## Fetch the dashboard's libraries again (needs npm)
+	@$(VENV_PYTHON) scripts/vendor_dashboard.py
+
+# Not a part of `make check`, which needs nothing but Python.
+dashboard-types:  ## Check the types of the dashboard's JavaScript (needs npm; without it nothing is checked)
+	@if command -v npm >/dev/null; then cd scripts/dashboard_types && npm ci --silent --no-audit --no-fund && npm run --silent check; \
+		else echo "skipped: there is no npm here (Debian: apt-get install npm)"; fi
 
 clean:  ## Remove what was built and what `make up` left (not .venv)
 	rm -rf .gpu-platform build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ from activities.first_places import FirstPlaces
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.store import Store
@@ -29,6 +30,8 @@ class ReservedPlacement(BaseModel):
     """Host -> its term; see ``HostPlan.term``."""
     repeated: bool = False
     """The attempt held it before this step began, so its ranks may run there."""
+    limit: LimitChange | None = None
+    """The time limit that the job got while it waited. None: that of its submission."""
 
 
 class AdmissionResult(BaseModel):
@@ -81,4 +84,4 @@ def admit(store: Store, job_id: str) -> tuple[AdmissionResult, bool]:
 def _reserved(place: ReservedPlace | None, *, repeated: bool) -> ReservedPlacement | None:
     if place is None:
         return None
-    return ReservedPlacement(placement=place.placement, terms=place.terms, repeated=repeated)
+    return ReservedPlacement(placement=place.placement, terms=place.terms, repeated=repeated, limit=place.limit)

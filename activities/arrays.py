@@ -11,9 +11,11 @@ from temporalio import activity
 from activities.clock import utc_now
 from activities.lost_arrays import LostArrays
 from activities.reservation import EndAttempt, StartedFrom, attempt_end
-from gpu_platform.domain.contracts import AttemptKey, index_of
+from gpu_platform.domain.array_ids import index_of
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array_steps import ElementPlaced, OwnWorkflow
 from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import JobProgress, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement
@@ -21,7 +23,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import elements
+from gpu_platform.store.jobs import element_values, elements
 from gpu_platform.store.jobs.checkpoints import Start
 from gpu_platform.store.jobs.elements import KnownArray
 from gpu_platform.store.jobs.jobs import get_job
@@ -118,6 +120,14 @@ class TakenOverArray(BaseModel):
     """Its elements that are under way."""
 
 
+class LateElements(BaseModel):
+    """Which elements have become too late to start; see :class:`element_values.LateElements`."""
+
+    late: dict[str, LimitChange | None] = {}
+    no_more: bool = False
+    look_at: datetime | None = None
+
+
 class StopArray(BaseModel):
     """The array makes no more elements."""
 
@@ -168,6 +178,7 @@ class ArrayActivities:
                     chosen=None
                     if step.chosen is None
                     else ChosenElements(_index_set(step.chosen.queued), _index_set(step.chosen.cancelled)),
+                    decided_limits={one.key: one.limit_s for one in step.placed if one.limit_s is not None},
                 ),
                 now,
             )
@@ -191,6 +202,14 @@ class ArrayActivities:
         )
 
     @activity.defn
+    def late_elements(self, array_id: str) -> LateElements:
+        """Which elements of an array with a deadline have become too late to start."""
+        with self._lost.ending(array_id):
+            spec = elements.known_array(self._store, array_id).spec
+            found = element_values.late_elements(self._store, array_id, spec, utc_now())
+        return LateElements(late=found.late, no_more=found.no_more, look_at=found.look_at)
+
+    @activity.defn
     def stop_array(self, request: StopArray) -> None:
         """Write down that no more elements are made."""
         with self._lost.ending(request.array_id):
@@ -206,26 +225,25 @@ class ArrayActivities:
         refused, stays = set(done.refused), set(step.stays)
         placements = {one.key: one.placement for one in step.placed}
         own = [self._own(known, key.job_id) for key in done.refused]
+        ended = [end for end in step.ended if not end.state.is_terminal and end.key not in refused | stays]
+        waiting, gangs = (done.made, []) if not known.spec.spans_hosts else ([], done.made)
+        specs = self._specs(known, [end.key.job_id for end in ended] + [key.job_id for key in gangs])
         own += [
             OwnWorkflow(
                 job_id=end.key.job_id,
-                spec=_spec(known, end.key.job_id),
+                spec=specs[end.key.job_id],
                 progress=end.progress,
                 waits_until=None if end.retry_in_s is None else now + timedelta(seconds=end.retry_in_s),
             )
-            for end in step.ended
-            if not end.state.is_terminal and end.key not in refused | stays
+            for end in ended
         ]
-        waiting = done.made
-        if known.spec.spans_hosts:
-            own += [
-                OwnWorkflow(job_id=key.job_id, spec=_spec(known, key.job_id), progress=JobProgress())
-                for key in done.made
-            ]
-            waiting = []
+        own += [OwnWorkflow(job_id=key.job_id, spec=specs[key.job_id], progress=JobProgress()) for key in gangs]
         states = elements.states_of(self._store, step.own) if step.own else {}
         return ArrayStepDone(
-            reserved=[_reserved(known, key, placements[key], taken) for key, taken in done.taken.items()],
+            reserved=[
+                _reserved(known, key, placements[key], taken, done.limits.get(key.job_id))
+                for key, taken in done.taken.items()
+            ],
             conflicts=list(done.conflicts),
             waiting=waiting,
             position=done.position,
@@ -243,7 +261,14 @@ class ArrayActivities:
             hardware_retries=job.hardware_retries,
             preemptions=job.preemptions,
         )
-        return OwnWorkflow(job_id=job_id, spec=_spec(known, job_id), progress=progress, takes_over=True)
+        spec = self._specs(known, [job_id])[job_id]
+        return OwnWorkflow(job_id=job_id, spec=spec, progress=progress, takes_over=True)
+
+    def _specs(self, known: KnownArray, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """What these elements run, with the time limits that they have now."""
+        has_changes = bool(job_ids) and element_values.were_changed(self._store, known.array_id)
+        limits = element_values.limits_of(self._store, job_ids) if has_changes else {}
+        return {job_id: _spec(known, job_id, limits.get(job_id)) for job_id in job_ids}
 
 
 def _index_set(text: str) -> IndexSet:
@@ -254,10 +279,13 @@ def _written(indices: Sequence[int]) -> str:
     return str(IndexSet.of(indices))
 
 
-def _spec(known: KnownArray, job_id: str) -> JobSpec:
-    return known.spec_of(index_of(job_id))
+def _spec(known: KnownArray, job_id: str, limit: LimitChange | None) -> JobSpec:
+    spec = known.spec_of(index_of(job_id))
+    return spec if limit is None else limit.applied_to(spec)
 
 
-def _reserved(known: KnownArray, key: AttemptKey, placement: Placement, taken: Taken) -> ReservedElement:
-    [plan] = plan_hosts(_spec(known, key.job_id), key, placement, taken.terms)
+def _reserved(
+    known: KnownArray, key: AttemptKey, placement: Placement, taken: Taken, limit: LimitChange | None
+) -> ReservedElement:
+    [plan] = plan_hosts(_spec(known, key.job_id, limit), key, placement, taken.terms)
     return ReservedElement(key=key, plan=plan, terms=taken.terms)

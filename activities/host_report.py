@@ -37,6 +37,7 @@ class HostReportActivities:
             # With another address these are not the facts that the hash names: a service will ask for them.
             facts = report.facts if url == report.agent_url else ""
             report = report.model_copy(update={"agent_url": url, "facts": facts})
-            return reports.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
+            ttl_s, now = self._lease_ttl_s, utc_now()
+            return reports.report_host(self._store, report, ttl_s=ttl_s, now=now, by_temporal=True)
         except (Forbidden, InvalidRequest, NotFound, StaleReport) as error:
             raise ApplicationError(error.message, type=error.code, non_retryable=True) from error

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import array_of
+from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.jobs.array_steps import ElementAgain, ElementFault, ElementHostLost, ElementInterrupt
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt

@@ -111,5 +111,5 @@ class JobStarter:
         except RPCError as error:
             if error.status is not RPCStatusCode.PERMISSION_DENIED:
                 raise
-            log.warning("search attributes not registered: an administrator must add them", error=str(error))
+            log.warning("temporal.search_attributes_missing", error=str(error), hint="an administrator must add them")
         self._registered = True

@@ -16,13 +16,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.job_signals import signal_job
 from activities.job_start import JobStarter
+from gpu_platform.domain.array_ids import array_of, is_array_id
 from gpu_platform.domain.contracts import (
     CLEANUP_WORKFLOW,
     CONTROL_TASK_QUEUE,
     AttemptKey,
-    array_of,
     cleanup_id,
-    is_array_id,
 )
 from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, JobInput

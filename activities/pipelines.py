@@ -11,7 +11,8 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from activities.clock import utc_now
 from activities.submissions import Submissions
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW, is_array_id
+from gpu_platform.domain.array_ids import is_array_id
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput

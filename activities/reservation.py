@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from temporalio import activity
 
@@ -18,17 +19,20 @@ from gpu_platform.domain.errors import (
     Unavailable,
     WorkflowIsOlder,
 )
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import checkpoints
+from gpu_platform.store.jobs import changes, checkpoints
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, handover, releasing, reserving
 from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
+
+log = structlog.get_logger()
 
 
 class ReserveRequest(BaseModel):
@@ -47,6 +51,8 @@ class Reserved(BaseModel):
     """Host -> its term; see ``HostPlan.term``."""
     repeated: bool = False
     """The attempt held the GPUs already, so its ranks may run there."""
+    limit: LimitChange | None = None
+    """The time limit that the job got while it waited. None: that of its submission."""
 
 
 class EndAttempt(BaseModel):
@@ -131,7 +137,8 @@ class ReservationActivities:
             taken = reserving.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
             return Reserved(conflict=conflict.message)
-        return Reserved(terms=taken.terms, repeated=taken.repeated)
+        limit = changes.changed_limit(self._store, request.key.job_id)
+        return Reserved(terms=taken.terms, repeated=taken.repeated, limit=limit)
 
     @activity.defn
     def hand_over(self, request: HandoverRequest) -> Reserved:
@@ -150,7 +157,13 @@ class ReservationActivities:
             )
         except (ReservationConflict, IllegalTransition, NotFound) as error:
             return Reserved(conflict=error.message)
-        return Reserved(terms=taken.terms, repeated=taken.repeated)
+        limit = changes.changed_limit(self._store, request.key.job_id)
+        return Reserved(terms=taken.terms, repeated=taken.repeated, limit=limit)
+
+    @activity.defn
+    def changed_limit(self, job_id: str) -> LimitChange | None:
+        """The time limit that the job got since its submission. None: it has its first one."""
+        return changes.changed_limit(self._store, job_id)
 
     @activity.defn
     def parked_state(self, key: AttemptKey) -> Parked:
@@ -211,7 +224,8 @@ class ReservationActivities:
                 return
             # The job ended without this workflow (an operator terminated and reset it). It may only release what it
             # holds.
-            activity.logger.warning("%s", error.message)
+            key = request.key
+            log.warning("attempt.ended_elsewhere", job=key.job_id, attempt=key.attempt, error=error.message)
             releasing.release_gang(self._store, request.key, now=utc_now(), faulty_gpus=request.faulty_gpus)
 
     def _end(self, request: EndAttempt) -> None:

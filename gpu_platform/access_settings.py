@@ -30,6 +30,9 @@ class OidcSettings(BaseModel):
     ``client_id``."""
     user_claim: str = "sub"
     """The claim that names the user. It must be unique for ever, and users must not be able to choose it."""
+    mail_claim: str = "email"
+    """The claim with a user's mail address, for notifications of jobs. It counts only if the provider does not say that
+    it is unverified (``email_verified: false``)."""
     roles_claim: str = "groups"
     """The claim with the groups of a user, a list or one text; with dots for claims inside others:
     ``realm_access.roles``."""

@@ -1,12 +1,13 @@
 """Logs and metrics, the same in every process.
 
 Logs are one JSON object per line on stderr (structlog). Each line names the cluster and the process. Values that are
-bound with :func:`bound` (job, attempt, host, GPU) are in every line of the block, also in lines of libraries that use
+bound with :func:`bound` are in every line of the block, also in lines of libraries that use
 :mod:`logging`. Metrics are for Prometheus; each process serves its own.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from collections.abc import Iterator
@@ -31,9 +32,11 @@ REQUEST_SECONDS = Histogram(
 _CLUSTER = Info("gpu_platform_cluster", "The cluster that this process belongs to, and the release that it runs")
 
 
-def configure_logging(process: str, *, cluster: str, level: str = "INFO", json: bool = True) -> None:
+def configure_logging(
+    process: str, *, cluster: str, level: str = "INFO", json: bool = True, host: str | None = None
+) -> None:
     """Send every log line of this process to stderr. ``process`` names it, e.g. ``service`` or ``node/dgx-a``;
-    ``cluster`` is the cluster's name."""
+    ``cluster`` is the cluster's name. ``host``: the GPU host that all lines are about, unless they name another."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -67,7 +70,7 @@ def configure_logging(process: str, *, cluster: str, level: str = "INFO", json: 
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[
-            _named(process, cluster),
+            _named(process, cluster, host),
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             *render,
         ],
@@ -88,7 +91,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 @contextmanager
 def bound(**context: Any) -> Iterator[None]:
-    """Add ``context`` to every log line in the block: ``with bound(job_id=…, attempt=…, host=…, gpu=…):``."""
+    """Add ``context`` to every log line in the block: ``with bound(job=…, attempt=…, host=…, gpu=…):``."""
     with structlog.contextvars.bound_contextvars(**context):
         yield
 
@@ -98,11 +101,12 @@ def measure_for(cluster: str) -> None:
     _CLUSTER.info({"name": cluster, "version": version("gpu-platform")})
 
 
-def serve_metrics(port: int | None, host: str = "127.0.0.1") -> int | None:
+def serve_metrics(port: int | None, host: str = "127.0.0.1", setting: str = "metrics_port") -> int | None:
     """Serve ``/metrics`` of this process from a daemon thread. Returns the port.
 
     ``port``: 0 means any free one, and so does a port that is taken: metrics never keep a process from its work. None:
-    they are not served. Returns None if they are not served, or if this machine has no address ``host``.
+    they are not served. ``setting``: where the port comes from. Returns None if they are not served, or if this machine
+    has no address ``host``.
     """
     if port is None:
         return None
@@ -111,9 +115,12 @@ def serve_metrics(port: int | None, host: str = "127.0.0.1") -> int | None:
         try:
             server, _ = start_http_server(wanted, addr=host)
         except OSError as error:
-            log.warning("metrics.port_taken", host=host, port=wanted, error=str(error))
+            advice = f"{setting}: Prometheus looks for them at {host}:{wanted}; end what uses the port, or set another"
+            if error.errno != errno.EADDRINUSE:
+                advice = "metrics_host: set it to an address of this machine"
+            log.warning("metrics.port_taken", address=host, port=wanted, error=str(error), message=advice)
         else:
-            log.info("metrics.served", host=host, port=server.server_address[1])
+            log.info("metrics.served", address=host, port=server.server_address[1])
             return server.server_address[1]
     return None
 
@@ -125,10 +132,12 @@ def _traced(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typ
     return event
 
 
-def _named(process: str, cluster: str) -> structlog.typing.Processor:
+def _named(process: str, cluster: str, host: str | None) -> structlog.typing.Processor:
     def add(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         event.setdefault("process", process)
         event.setdefault("cluster", cluster)
+        if host is not None:
+            event.setdefault("host", host)
         return event
 
     return add

@@ -21,8 +21,8 @@ from gpu_platform.settings import Settings, settings_file
 PREFIX = "GPU_PLATFORM_"
 _CONFIG = f"{PREFIX}CONFIG"
 _LONGEST_VALUE = 80
-_SECRETS = ("database_url", "token", "join_token", "power_command")
-"""Settings whose values are secrets, or may hold one. They are never shown."""
+_SECRETS = ("database_url", "token", "join_token", "power_command", "notifications")
+"""Settings and sections whose values are secrets, or may hold one. They are never shown."""
 _JSON = 'write a list as ["a"], a mapping as {"a": "b"}'
 _NEAR = 0.8
 """How similar the name of a variable must be to that of a setting to count as a misspelt one (difflib's ratio)."""

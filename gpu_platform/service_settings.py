@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.jobs.spec import MAX_RETRY_WAIT_S, MAX_TIME_LIMIT_S
+from gpu_platform.domain.jobs.upload_limits import MAX_UPLOAD_MIB
 from gpu_platform.domain.jobs.work_kind import WorkKind
 
 
@@ -135,6 +136,16 @@ class RateLimitSettings(_Section):
     """Requests without a valid token, of one address. Valid tokens are not held up, also from the same address."""
 
 
+class UploadSettings(_Section):
+    """Code that people upload with their jobs (``submit --upload``). It is in the database."""
+
+    max_mib: Annotated[int, Field(ge=1, le=MAX_UPLOAD_MIB)] = 100
+    """The largest archive. Code is small: data belongs on a file system of the hosts."""
+    namespace_mib: Annotated[int, Field(ge=1)] = 10_240
+    """All archives of one namespace together. They are removed some time after the jobs that use them
+    (``scheduler.upload_keep_days``)."""
+
+
 class ServiceSettings(_Section):
     """The REST service."""
 
@@ -155,8 +166,12 @@ class ServiceSettings(_Section):
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies whose header ``X-Forwarded-For`` says where a request comes from, for
     the audit log and the limit of bad tokens. The header of anybody else is ignored."""
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of gRPC, with the same address, certificate and rules as REST, e.g. 8701. None: no gRPC."""
     rate_limits: RateLimitSettings = RateLimitSettings()
     """How often one caller may ask."""
+    uploads: UploadSettings = UploadSettings()
+    """Code that people upload with their jobs."""
     prometheus_url: str | None = None
     """Base address of a Prometheus that scrapes the node workers, for links in the answers about metrics, e.g.
     ``http://prometheus:9090``."""

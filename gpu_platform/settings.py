@@ -25,9 +25,11 @@ from gpu_platform.alerting.settings import AlertSettings
 from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
+from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.jail_settings import JailSettings
 from gpu_platform.network_settings import NetworkSettings
+from gpu_platform.notifications.settings import NotificationSettings
 from gpu_platform.service_settings import JobDefaults as JobDefaults
 from gpu_platform.service_settings import RateLimit as RateLimit
 from gpu_platform.service_settings import RateLimitSettings as RateLimitSettings
@@ -35,7 +37,7 @@ from gpu_platform.service_settings import ServiceSettings
 from gpu_platform.setting_types import ApiUrl, LogLevel, MetricsPort
 from gpu_platform.temporal_settings import GatewaySettings as GatewaySettings
 from gpu_platform.temporal_settings import TemporalSettings as TemporalSettings
-from gpu_platform.tracing import TracingSettings
+from gpu_platform.tracing_settings import TracingSettings
 
 
 class _Section(BaseModel):
@@ -77,6 +79,9 @@ class SchedulerSettings(_Section):
     audit_archive: Path | None = None
     """Directory for old records of the audit log, best one that all schedulers share. Needed with
     ``audit_keep_days``."""
+    upload_keep_days: Annotated[float, Field(ge=0.01)] | None = 1.0
+    """Uploaded code that was not used for so long is removed, if no job, array, schedule or pipeline names it that may
+    still run; None: never."""
     metrics_port: MetricsPort = 8702
     """Port of its ``/metrics``, see ``metrics_host``."""
 
@@ -135,7 +140,7 @@ class RemediationSettings(_Section):
         )
 
 
-class NodeSettings(JailSettings, _Section):
+class NodeSettings(EnvironmentSettings, JailSettings, _Section):
     """One host and its node worker."""
 
     name: str = Field(default_factory=lambda: socket.gethostname().split(".")[0])
@@ -216,9 +221,6 @@ class NodeSettings(JailSettings, _Section):
     """Power limit of each GPU of this host; None: its board's default. A job may ask for less."""
     checkpoint_root: Path | None = None
     """The checkpoint root, best on a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
-    artifact_root: Path | None = None
-    """Directories that steps of pipelines hand to each other, on a file system that all hosts share; None:
-    ``<state_dir>/artifacts``. The platform removes nothing there."""
     checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
     """Interval at which programs are asked for a checkpoint, for jobs that give none; None: not at an interval."""
     checkpoint_signal: Literal["USR1", "USR2", "HUP", "none"] = "USR2"
@@ -356,6 +358,7 @@ class Settings(BaseSettings):
     control: ControlSettings = ControlSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     alerts: AlertSettings = AlertSettings()
+    notifications: NotificationSettings = NotificationSettings()
     remediation: RemediationSettings = RemediationSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)
 

@@ -34,6 +34,11 @@ class TemporalSettings(_Section):
     plain_payloads: Literal["refuse", "accept"] = "refuse"
     """With a key ring: whether data in Temporal that is not sealed is taken. Accept it until the jobs that an older
     release started have ended."""
+    worker_versioning: bool = False
+    """true: control workers use Temporal's worker versioning, and an operator switches from one release to the next.
+    All control workers need the same; see ``docs/how-to/switch-releases.md``."""
+    worker_build_id: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")] = None
+    """The version that this control worker has in ``worker_versioning``, e.g. a commit. None: the release."""
     ui_url: str | None = None
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
 

@@ -9,29 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING
 
 from gpu_platform.domain.errors import CannotStart
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from gpu_platform.tracing_settings import TracingSettings
+
 FLUSH_MS = 2000
 """How long a process that ends waits for its last spans to be sent."""
-
-
-class TracingSettings(BaseModel):
-    """Where traces go. All processes of a cluster need the same."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    endpoint: str | None = None
-    """Base address of an OpenTelemetry collector that takes OTLP over HTTP, e.g. ``http://127.0.0.1:4318``. None: no
-    traces."""
-    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The part of all traces that is kept. Whether a trace is kept is decided where it begins."""
 
 
 _provider: TracerProvider | None = None

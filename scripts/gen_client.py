@@ -1,4 +1,4 @@
-"""Writes ``gpu_platform/client/sync*.py`` from ``aio*.py`` there: run ``make client`` after a change.
+"""Writes the package ``gpu_platform/client/sync`` from ``aio`` there: run ``make client`` after a change.
 
 The asyncio client is the only source. Its words ``async`` and ``await`` are dropped, and a few names are replaced by
 their counterparts without asyncio. A test fails when a written file is out of date.
@@ -12,33 +12,39 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parents[1] / "gpu_platform" / "client"
-TARGETS = {source: CLIENT / source.name.replace("aio", "sync") for source in sorted(CLIENT.glob("aio*.py"))}
+TARGETS = {source: CLIENT / "sync" / source.name for source in sorted((CLIENT / "aio").glob("*.py"))}
 """Source -> the file that is written from it."""
 
-HEADER = '''"""The client for code without asyncio: every method returns when the service has answered.
+HEADER = '''"""{subject}
 
-This file is generated from ``{source}`` by ``make client``: change that one.
+This file is generated from ``aio/{source}`` by ``make client``: change that one.
 """
 '''
 
 REPLACED = [
     (r"\basync (def|for|with)\b", r"\1"),
+    (r"\bawait asyncio\.to_thread\(([\w.]+)\)", r"\1()"),
     (r"\bawait ", ""),
-    (r"^import asyncio\n", ""),
+    (r"^import (asyncio|grpc\.aio)\n", ""),
     (r"\basyncio\.sleep\b", "time.sleep"),
-    (r"\bAsyncIterator\b", "Iterator"),
-    (r"\bAsync(Client|Schedules|Pipelines|Metrics)\b", r"\1"),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r"\bAsync([A-Z]\w*)", r"\1"),
     (r"\bclient\.aio", "client.sync"),
-    (r"\baconnect_sse\b", "connect_sse"),
+    (r"\b(\w+)_async\b", r"\1_sync"),
+    (r"\bgrpc\.aio\b", "grpc"),
+    (r"\baclos(e|ing)\b", r"clos\1"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
-    (r"\.a(close|read|iter_sse)\b", r".\1"),
 ]
 
 
 def sync_source(source: Path) -> str:
     """The text that the file made from ``source`` must have."""
-    header = HEADER.format(source=source.name)
-    text = re.sub(r'\A""".*?"""\n', lambda _: header, source.read_text(), flags=re.DOTALL)
+    text = source.read_text()
+    described = re.match(r'"""(.*?[.])\s.*?"""\n', text, flags=re.DOTALL)
+    if described is None:
+        raise ValueError(f"{source} begins with no sentence in a docstring that says what it is")
+    subject = described[1].replace("for asyncio", "for code without asyncio")
+    text = HEADER.format(subject=subject, source=source.name) + text[described.end() :]
     for pattern, replacement in REPLACED:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     target = TARGETS[source]
@@ -52,6 +58,7 @@ def _ruff(target: Path, arguments: list[str], text: str) -> str:
 
 
 if __name__ == "__main__":
+    (CLIENT / "sync").mkdir(exist_ok=True)
     for one, target in TARGETS.items():
         target.write_text(sync_source(one))
         print(f"wrote {target.relative_to(CLIENT.parents[1])}")

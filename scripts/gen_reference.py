@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: settings, command line, REST. ``--check`` only compares."""
+"""Writes docs/reference from the code: settings, command line, REST, gRPC, logs. ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
 
+import log_events
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -20,17 +21,43 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperCommand, TyperGroup
 
 from gpu_platform import settings
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.placing.quota import Namespace, Quotas
+from gpu_platform.rpc.methods import rpcs, services
+from gpu_platform.rpc.only_rest import ONLY_REST
 from gpu_platform.scheduling.policy import NOT_WRITTEN, WEIGHTS, Policy
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.topology.fabric import FabricConfig, FabricRule
 from service.app import create_app
-from service.cli.main import app as cli_app
+from service.cli.app import app as cli_app
+from service.cli.option_groups import headed_options
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 GENERATED = "<!-- Written by scripts/gen_reference.py (make docs) from the code: do not edit. -->\n"
 
+LINES = """\
+Each process writes one JSON object a line to stderr (`log_json: false`: text for people). Every line has `timestamp`
+(UTC), `level`, `event`, `process` (`service`, `control`, `scheduler`, `node/NAME`, `gateway`, `fleet/NAME`), `cluster`
+and `logger`, which is empty for many. `trace_id` is there if the line belongs to a trace, and `exception` if there is a
+traceback. An event has one meaning, one level and one name, `thing.what_happened`: alerts on logs may rely on it. This
+table is read from the code, and tests compare names and keys.
+
+What a line is about has the same key everywhere:
+
+| key | what it is |
+|---|---|
+| `job`, `attempt` | id of the job, and number of its attempt |
+| `array`, `pipeline`, `schedule` | id of the array, pipeline or schedule |
+| `host` | name of the GPU host; every line of a node worker has it |
+| `gpu` | uuid of the GPU or of its MIG instance |
+| `workflow` | id of the workflow in Temporal: that of a job, an array or a pipeline is its id |
+| `error`, `reason` | why, as a sentence |
+| `hint` | what to do |
+
+Libraries (Temporal's SDK, uvicorn, SQLAlchemy) log in the same form: `event` is a sentence, and `logger` names the
+library. Lines of Temporal's SDK have `temporal_workflow` or `temporal_activity`, with the ids of the workflow.
+"""
 COMPUTED = {
     "state_dir": "`.gpu-platform` in the working directory",
     "node.name": "the host's short name",
@@ -52,7 +79,13 @@ def main() -> int:
 
 def pages() -> dict[str, str]:
     """File name -> text."""
-    return {"configuration.md": configuration(), "cli.md": command_line(), "rest.md": rest()}
+    return {
+        "configuration.md": configuration(),
+        "cli.md": command_line(),
+        "rest.md": rest(),
+        "grpc.md": rpc(),
+        "logs.md": logs(),
+    }
 
 
 # -- configuration -----------------------------------------------------------------------------
@@ -188,12 +221,12 @@ def _commands(command: TyperGroup | TyperCommand, context: typer.Context) -> Ite
 
 
 def _options(command: TyperGroup | TyperCommand, context: typer.Context) -> str:
-    records = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
-    records = [record for record in records if not record[0].startswith(("--help", "--install-", "--show-"))]
-    if not records:
-        return ""
-    rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in records]
-    return "| option | meaning |\n|---|---|\n" + "\n".join([*rows, ""])
+    tables = []
+    for heading, records in headed_options(command, context).items():
+        rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in records]
+        title = f"**{heading}**\n\n" if heading else ""
+        tables.append(title + "| option | meaning |\n|---|---|\n" + "\n".join([*rows, ""]))
+    return "\n".join(tables)
 
 
 def _plain(text: str | None) -> str:
@@ -210,12 +243,20 @@ def _cell(text: str) -> str:
 def rest() -> str:
     api = create_app(Settings(), Store("sqlite:///unused.db")).openapi()  # a store opens nothing by itself
     parts = [f"# REST\n\n{GENERATED}\n{api['info'].get('description', '').strip()}\n"]
-    for path, operations in api["paths"].items():
-        for method, operation in operations.items():
-            parts.append(_operation(f"{method.upper()} {path}", operation))
+    for group in api["tags"]:
+        parts.append(f"\n# {group['name'][0].upper()}{group['name'][1:]}\n\n{group['description']}\n")
+        parts += _routes_of(api, group["name"])
     parts.append("\n# Types\n")
     parts += [_schema(name, schema) for name, schema in sorted(api["components"]["schemas"].items())]
     return "".join(parts)
+
+
+def _routes_of(api: dict[str, Any], tag: str) -> Iterator[str]:
+    for path, operations in api["paths"].items():
+        for method, operation in operations.items():
+            assert len(operation.get("tags", [])) == 1, f"{method.upper()} {path} is in one group"
+            if operation["tags"] == [tag]:
+                yield _operation(f"{method.upper()} {path}", operation)
 
 
 def _operation(title: str, operation: dict[str, Any]) -> str:
@@ -278,6 +319,54 @@ def _schema_type(schema: dict[str, Any]) -> str:
         case {"type": kind}:
             return kind
     return "any"
+
+
+# -- logs --------------------------------------------------------------------------------------
+
+
+def logs() -> str:
+    rows: list[str] = []
+    for call in log_events.log_calls():
+        keys = ", ".join(f"`{key}`" for key in call.keys) or "–"
+        at = f"`{call.module}`, `{call.where}`"
+        row = f"| `{call.event}` | {call.level} | {keys} | {at} | {_cell(_without_roles(call.meaning))} |"
+        if row not in rows:
+            rows.append(row)
+    head = "| event | level | keys | written in | what this code does |\n|---|---|---|---|---|\n"
+    return f"# Log lines\n\n{GENERATED}\n{LINES}\n{head}" + "\n".join([*rows, ""])
+
+
+def _without_roles(text: str) -> str:
+    """``:class:`X` `` and double backquotes, as Markdown."""
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
+
+
+# -- gRPC --------------------------------------------------------------------------------------
+
+
+def rpc() -> str:
+    """Each RPC and the request of REST that it stands for, and the statuses of errors."""
+    parts = [f"# gRPC\n\n{GENERATED}\nHow to use it, and what is different from REST: [gRPC](../how-to/grpc.md).\n"]
+    for service in sorted(services().values(), key=lambda one: one.name):
+        parts.append(f"\n## {service.name}\n\n| RPC | REST | answer |\n|---|---|---|\n")
+        for one in (rpcs()[f"/{service.full_name}/{method.name}"] for method in service.methods):
+            answer = f"{'stream of ' if one.descriptor.server_streaming else ''}`{one.descriptor.output_type.name}`"
+            query = f"?{one.fixed_query}" if one.fixed_query else ""
+            parts.append(f"| `{one.descriptor.name}` | `{one.route}{query}` | {answer} |\n")
+    parts.append("\n## Only over REST\n\n| operation | why |\n|---|---|\n")
+    parts += [f"| `{route}` | {why} |\n" for route, why in ONLY_REST.items()]
+    parts.append("\n## Errors\n\n| code | gRPC | HTTP |\n|---|---|---|\n")
+    kinds = {kind.code: kind for kind in _errors(PlatformError)}
+    parts += [f"| `{code}` | {kind.grpc_status} | {kind.http_status} |\n" for code, kind in sorted(kinds.items())]
+    return "".join(parts)
+
+
+def _errors(kind: type[PlatformError]) -> Iterator[type[PlatformError]]:
+    """The class and those below it, of the platform's own tree."""
+    for below in kind.__subclasses__():
+        if below.__module__ == PlatformError.__module__:
+            yield from _errors(below)
+    yield kind
 
 
 def _read(path: Path) -> str | None:

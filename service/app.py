@@ -43,27 +43,34 @@ from service.operations.secrets import keep_resealed
 from service.planning_queue import PlanningQueue
 from service.routers import (
     access,
+    alerts,
     arrays,
     audit,
     checkpoints,
+    dashboard,
     docs,
     health,
     hosts_and_gpus,
     identity,
     jobs,
     metrics_history,
+    notifications,
+    page_sign_in,
     pipelines,
     queue,
     remediation,
+    reservations,
     schedules,
     secrets,
     streams,
+    uploads,
     usage,
 )
 from service.routers import exec as exec_router
 from service.routers import (
     temporal as temporal_router,
 )
+from service.routers.groups import TAGS
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
 REQUEST_THREADS = 20
@@ -114,6 +121,7 @@ def create_app(
             yield
             context.feed.close()
             context.planning.close()
+            context.reports.close()
             await to_thread.run_sync(audit_log.close)
             for task in tasks:
                 task.cancel()
@@ -125,6 +133,7 @@ def create_app(
         description=DESCRIPTION,
         lifespan=lifespan,
         routes=_routes(),
+        openapi_tags=TAGS,
         separate_input_output_schemas=False,
         redirect_slashes=False,
         docs_url=None,
@@ -150,10 +159,10 @@ def create_app(
 
 
 def _comes_often(scope: Scope) -> bool:
-    """True for what hosts and probes send every few seconds: their traces would hide those of people."""
+    """True for what hosts, probes and Prometheus send all the time: their traces would hide those of people."""
     path = scope["path"]
     of_a_host = path.startswith("/v1/hosts/") and path.endswith(("/heartbeat", "/report"))
-    return of_a_host or path in ("/healthz", "/readyz", "/metrics")
+    return of_a_host or path in ("/healthz", "/readyz", "/metrics", alerts.PROMETHEUS)
 
 
 @cache
@@ -161,13 +170,14 @@ def _routes() -> list[BaseRoute]:
     """All routes. They are made once: it takes most of the time in which an application is made."""
     every = APIRouter(responses=problems.RESPONSES)
     of_machines = (hosts_and_gpus, identity, remediation)
-    of_people = (usage, metrics_history, access, audit, secrets, temporal_router)
+    of_people = (usage, metrics_history, alerts, notifications, access, audit, secrets, uploads, temporal_router)
     # Routes are tried in their order, and most requests of a large cluster are heartbeats.
     every.include_router(hosts_and_gpus.node_reports)
-    of_jobs = (checkpoints, jobs, arrays, schedules, pipelines, streams, exec_router)
+    of_jobs = (checkpoints, jobs, arrays, schedules, reservations, pipelines, streams, exec_router)
     for module in (queue, *of_jobs, *of_machines, *of_people):
         every.include_router(module.router, dependencies=[limited("requests")])
-    for router in (health.router, docs.router):
+    every.include_router(page_sign_in.router, dependencies=[limited("requests")])
+    for router in (health.router, docs.router, dashboard.router):
         every.include_router(router)
     return every.routes
 

@@ -105,7 +105,7 @@ class AuditLog:
             head = audit.append(self._store, [one.entry for one in batch])
         except Exception as error:
             # Whoever waits is told. Entries that nobody waits for are in the process's log at least.
-            log.error("audit entries are not written", error=str(error), lost=[one.entry.canonical() for one in batch])
+            log.error("audit.not_written", error=str(error), lost=[one.entry.canonical() for one in batch])
             for one in batch:
                 if one.written is not None:
                     one.written.set_exception(_told(error))
@@ -115,7 +115,7 @@ class AuditLog:
                 one.written.set_result(head)
         if head.seq - self._head_logged >= HEAD_EVERY or not self._head_logged:
             self._head_logged = head.seq
-            log.info("audit head", seq=head.seq, hash=head.hash)
+            log.info("audit.head", seq=head.seq, hash=head.hash)
 
 
 def _told(error: Exception) -> Unavailable:

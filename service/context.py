@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Header, Request
 
 from activities.payloads.converter import ring_of
-from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.client.calls import USER_HEADER
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
 from gpu_platform.domain.jobs.array import Array
@@ -20,14 +20,17 @@ from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import RateLimitSettings, Settings
 from gpu_platform.store import Store
+from service.access.code_flow import CodeFlow
 from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
 from service.node_agents import NodeAgents
+from service.operations.alerts import AlertInbox
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Issuer, Revocations
 from service.operations.readiness import Readiness
 from service.operations.report_turns import ReportTurns
+from service.operations.what_ifs import WhatIfs
 from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
 
@@ -36,11 +39,14 @@ W = TypeVar("W", Job, Array)
 REPORT_THREADS = 16
 """Threads for reports only: leases must be renewed even if other requests use all other threads."""
 
+SIGN_IN_THREADS = 4
+"""Threads that ask the identity provider, for pages that sign people in."""
+
 
 @dataclass(frozen=True)
 class ServiceContext:
     """What every request of the service needs. ``node_workers``: asks node workers; ``planning``: where dry runs are
-    computed."""
+    computed, ``reports``: and reports."""
 
     settings: Settings
     store: Store
@@ -49,7 +55,9 @@ class ServiceContext:
     node_workers: NodeAgents
     rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
     planning: PlanningQueue = field(default_factory=PlanningQueue)
+    reports: PlanningQueue = field(default_factory=PlanningQueue.for_reports)
     report_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(REPORT_THREADS))
+    sign_in_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(SIGN_IN_THREADS))
     tls: TlsContexts | None = None
     """The service's certificate. None: it speaks plain HTTP, on the loopback."""
 
@@ -74,9 +82,24 @@ class ServiceContext:
         return ReportTurns(REPORT_THREADS - 1, answer_within_s(self.settings.lease_ttl_s))
 
     @cached_property
+    def alerts(self) -> AlertInbox:
+        """Takes alerts from Prometheus."""
+        return AlertInbox(self.workflows)
+
+    @cached_property
     def issuer(self) -> Issuer:
         """Signs certificates of machines."""
         return Issuer(self.settings, self.store, tls=self.tls is not None)
+
+    @cached_property
+    def what_ifs(self) -> WhatIfs:
+        """Runs the scheduler on the live state with changes."""
+        return WhatIfs()
+
+    @cached_property
+    def code_flow(self) -> CodeFlow:
+        """Signs people in on the dashboard."""
+        return CodeFlow(self.settings.access.oidc)
 
     @cached_property
     def payload_keys(self) -> KeyRing | None:

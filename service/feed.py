@@ -121,7 +121,7 @@ class EventFeed:
                     token = now
                 await self._pause(watch)
             except PlatformError as error:
-                log.warning("the change feed cannot be read", error=error.message)
+                log.warning("feed.not_read", error=error.message)
                 await asyncio.sleep(RETRY_S)
 
     async def _pause(self, watch: ChangeWatch) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.registry import REGISTRY, Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_platform.observability import REQUEST_SECONDS
-from gpu_platform.store import Store
+from gpu_platform.store import Store, windows
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue, work_kinds
 from gpu_platform.store.leadership import leader
@@ -86,6 +86,14 @@ class _PlatformCollector(Collector):
         for (kind, state), count in sorted(work_kinds.count_unfinished(self._store).items()):
             unfinished.add_metric([kind, state.value], count)
         yield unfinished
+        kept = GaugeMetricFamily(
+            "gpu_platform_windows",
+            "Advance reservations and maintenance windows, by kind and state (coming, open)",
+            labels=["kind", "state"],
+        )
+        for (kind, state), count in sorted(windows.count_windows(self._store).items()):
+            kept.add_metric([kind, state], count)
+        yield kept
         waiting = GaugeMetricFamily("gpu_platform_jobs_waiting", "Waiting jobs by reason", labels=["reason"])
         for reason, count in sorted(queue.waiting_by_reason(self._store).items()):
             waiting.add_metric([reason], count)
@@ -101,8 +109,7 @@ class _PlatformCollector(Collector):
         held: Counter[tuple[str, str]] = Counter()
         there: Counter[tuple[str, str]] = Counter()
         for row in hosts.read_hosts(self._store):
-            reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
-            names = {**fabric.domains_of(row.name, reported), "nvlink": row.inventory.nvlink_domain}
+            names = fabric.labels_of(row)
             for level in fabric.levels:
                 if (name := names.get(level)) is not None:
                     held[level, name] += taken.get(row.name, (0.0, 0))[0]  # type: ignore[assignment]  # of floats, too

@@ -68,6 +68,12 @@ class NodeAgents:
             options["extensions"] = {"sni_hostname": name}
         with pool.in_use():
             async with pool.http.stream(method, url.rstrip("/") + path, **options) as answer:
+                if answer.status_code in (401, 403):
+                    # Of the connection: a node worker decides nothing about users. It started with another token, or
+                    # another process has its port now.
+                    raise HostUnavailable(
+                        f"host {host} does not know this service yet: its node worker has just been started", host=host
+                    )
                 if "content-encoding" in answer.headers:
                     raise HostUnavailable(f"host {host} sent a compressed answer, which nobody asked for", host=host)
                 yield answer
@@ -114,6 +120,8 @@ class _Pool:
         self._unused.set()
         self.http = httpx.AsyncClient(
             timeout=_TIMEOUT,
+            # Streams last for hours. Each host limits its own; a limit here would let one user's stop all others.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             trust_env=False,
             verify=self.context,
             follow_redirects=False,

@@ -1,10 +1,12 @@
-"""The main loop of the service: uvicorn, with an end that does not wait for streams."""
+"""The main loop of the service: uvicorn, with an end that does not wait for streams, and gRPC beside it."""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,6 +15,9 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.names import DEFAULT_DOMAIN
 from service.http.connections import connections_of
+
+if TYPE_CHECKING:  # gRPC is imported only where it is served
+    from service.grpc.server import GrpcServer
 
 
 class Server(uvicorn.Server):
@@ -28,8 +33,11 @@ class Server(uvicorn.Server):
         port: int,
         tls: TlsContexts | None = None,
         trust_domain: str = DEFAULT_DOMAIN,
+        grpc: GrpcServer | None = None,
     ) -> None:
         self._application = app
+        self._address = host, port
+        self._grpc = grpc
         super().__init__(
             uvicorn.Config(
                 app,
@@ -45,10 +53,29 @@ class Server(uvicorn.Server):
             )
         )
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to stop. Raises :class:`CannotStart` if the address is not of this machine, or in use."""
+        host, port = self._address
+        bound = sockets or bind(host, port)
+        try:
+            super().run(bound)
+        except OSError as error:  # another process has bound it too, and was the first to listen
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise cannot_listen("service", "port", host, port, error) from error
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as uvicorn does, then gRPC: its calls need the application. Raises :class:`CannotStart`."""
+        await super().startup(sockets)
+        if self._grpc is not None and not self.should_exit:
+            await self._grpc.begin()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all streams, then stop as uvicorn does."""
         if (context := getattr(self._application.state, "context", None)) is not None:
             context.feed.close()
+        if self._grpc is not None:
+            await self._grpc.end()
         await super().shutdown(sockets)
 
 
@@ -69,6 +96,40 @@ def check_address(host: str, setting: str, *, tls: bool, insecure: bool) -> None
         "and anybody there could pass for it. Set tls.enabled: true (docs/how-to/certificates.md), or listen on "
         f"127.0.0.1. If the network itself is private and encrypted: {setting}.insecure_http: true"
     )
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """The service's sockets, one for each address of ``host``. They do not listen yet: until the service is ready,
+    connections are refused, and clients go on to another one. Raises :class:`CannotStart`."""
+    bound: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            bound.append(made := socket.socket(family, socket.SOCK_STREAM))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # asyncio sets it only on sockets that it made itself. Without it every answer waits 40 ms for an ACK.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(address)
+    except OSError as error:
+        for made in bound:
+            made.close()
+        raise cannot_listen("service", "port", host, port, error) from error
+    return bound
+
+
+def cannot_listen(section: str, port_setting: str, host: str, port: int, error: OSError) -> CannotStart:
+    """The error for an address that is in use, or not of this machine. ``section``: of the settings."""
+    advice = (
+        f"end what uses the port (`ss -ltnp 'sport = :{port}'` names it), or set another {section}.{port_setting}"
+        if error.errno == errno.EADDRINUSE
+        else f"set {section}.{'address' if section == 'node' else 'host'} to an address of this machine"
+    )
+    number = error.errno or 0
+    why = os.strerror(number) if number > 0 else error.strerror  # a name that is unknown has -2
+    return CannotStart(f"{section}.{port_setting}: cannot listen on {host}:{port} ({why}); {advice}")
 
 
 def _is_loopback(host: str) -> bool:

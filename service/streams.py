@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.types import Send
 
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.errors import InvalidRequest, PlatformError
@@ -44,11 +45,48 @@ def problem(error: PlatformError) -> bytes:
     return format_sse_event(data_str=Problem.of(error).model_dump_json(exclude_none=True), event="problem")
 
 
+class ClosedStream(EventSourceResponse):
+    """A stream whose source is closed as soon as its client is gone.
+
+    Starlette cancels the task that sends, again and again until that has ended. So nothing can be awaited there: what
+    closes the source is a task of its own. Otherwise the source stays open until its memory is collected, and a
+    command beside a rank seems to have a reader.
+    """
+
+    async def stream_response(self, send: Send) -> None:
+        """Called by Starlette for the body."""
+        try:
+            await super().stream_response(send)
+        finally:
+            if isinstance(self.body_iterator, AsyncGenerator):
+                _later(self.body_iterator.aclose())
+
+
 def stream(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
     """The HTTP answer for server-sent events. It sends a line now and then to keep the connection alive."""
-    return EventSourceResponse(
+    return ClosedStream(
         _with_keep_alive(_with_problems(events)), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
+
+
+def close_later(following: asyncio.Future[Any], events: AsyncGenerator[Any, None]) -> None:
+    """Cancel ``following``, which waits for the next of ``events``, and then close ``events``."""
+
+    async def close() -> None:
+        await asyncio.gather(following, return_exceptions=True)
+        await events.aclose()
+
+    following.cancel()
+    _later(close())
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _later(closing: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(closing)
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
 
 
 def resume_seq(last_event_id: str | None, after: int | None) -> int | None:
@@ -61,20 +99,20 @@ def resume_seq(last_event_id: str | None, after: int | None) -> int | None:
     return int(last_event_id)
 
 
-async def _with_problems(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+async def _with_problems(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """Turn an error after the head was sent into an event. If trying again can help, end without ``end`` instead."""
     try:
         async for event in events:
             yield event
     except PlatformError as error:
-        log.warning("a stream broke", error=error.message)
+        log.warning("stream.broke", error=error.message)
         if not error.retryable:
             yield problem(error)
     finally:
         await events.aclose()
 
 
-async def _with_keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _with_keep_alive(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     following = asyncio.ensure_future(anext(events, None))
     try:
         while True:
@@ -88,5 +126,4 @@ async def _with_keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]
             yield event
             following = asyncio.ensure_future(anext(events, None))
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        close_later(following, events)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -19,12 +21,22 @@ from activities.temporal_namespace import describe_namespace, how_to_make, is_mi
 from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of, versions_of
 from activities.temporal_tracing import tracing_interceptors
-from gpu_platform.domain.contracts import array_of
+from gpu_platform.alerting.group import AlertGroup
+from gpu_platform.alerting.reports import AlertReports
+from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.contracts import (
+    ALERT_WORKFLOW,
+    CONTROL_TASK_QUEUE,
+    NOTIFICATION_TEST_WORKFLOW,
+    alert_workflow_id,
+)
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
-from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt
+from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsAgain
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.notifications import Delivery, NotificationTest
 from gpu_platform.domain.states import JobState
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
@@ -33,6 +45,10 @@ from gpu_platform.store.restoring.orphans import HeldAttempt
 RPC_TIMEOUT = timedelta(seconds=5)
 PATIENCE_S = 6.0
 """Seconds for all tries of one call together: the SDK tries again by itself, and a user waits for the answer."""
+TEST_PATIENCE_S = 90.0
+"""Seconds for a test of all targets, each of which may need a minute."""
+SUMMARY_BYTES = 100
+"""Temporal refuses a summary of more than 400 bytes, and a character has up to four."""
 
 ClientProvider = Callable[[], Awaitable[Client]]
 
@@ -92,6 +108,32 @@ class JobWorkflows:
             with _telling_gone():
                 await signal_job(client, job_id, signal, interrupt, rpc_timeout=RPC_TIMEOUT)
 
+    async def ask_again(self, job_id: str) -> None:
+        """Tell the workflow of a job or an array to look again for what it waits. It is no error if there is none."""
+        async with self.reaching() as client:
+            await TemporalJobWorkflows(client).ask_again(job_id)
+
+    async def elements_ask_again(self, array_id: str, job_ids: Sequence[str]) -> None:
+        """Tell who drives these elements to ask for placements again. It is no error if the array has just ended."""
+        async with self.reaching() as client:
+            try:
+                await client.get_workflow_handle(array_id).signal(
+                    "elements_place_again", ElementsAgain(job_ids=list(job_ids)), rpc_timeout=RPC_TIMEOUT
+                )
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+
+    async def change_limit(self, job_id: str, change: LimitChange) -> None:
+        """Tell the workflow of a job that runs that it has another time limit. Raises :class:`Unavailable`. It is no
+        error if the workflow has just ended."""
+        async with self.reaching() as client:
+            try:
+                await client.get_workflow_handle(job_id).signal("change_limit", change)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+
     async def interrupt_orphan(
         self,
         job: Job,
@@ -145,6 +187,36 @@ class JobWorkflows:
                     raise WorkflowGone
                 return await handle.query("status", result_type=RemediationStatus, rpc_timeout=RPC_TIMEOUT)
 
+    async def report_alerts(self, name: str, reports: AlertReports) -> None:
+        """Tell the workflow of alerts with this name, which is started if there is none."""
+        async with self.reaching() as client:
+            await client.start_workflow(
+                ALERT_WORKFLOW,
+                AlertGroup(name=name),
+                id=alert_workflow_id(name),
+                task_queue=CONTROL_TASK_QUEUE,
+                start_signal="report",
+                start_signal_args=[reports],
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=f"alert {name}"[:SUMMARY_BYTES],
+                rpc_timeout=RPC_TIMEOUT,
+            )
+
+    async def test_notifications(self, test: NotificationTest) -> list[Delivery]:
+        """Try one target, or all, and say what came of it."""
+        async with self.reaching(TEST_PATIENCE_S) as client:
+            try:
+                return await client.execute_workflow(
+                    NOTIFICATION_TEST_WORKFLOW,
+                    test,
+                    id=f"notification-test-{uuid.uuid4()}",
+                    task_queue=CONTROL_TASK_QUEUE,
+                    execution_timeout=timedelta(seconds=TEST_PATIENCE_S - PATIENCE_S),
+                    result_type=list[Delivery],
+                )
+            except WorkflowFailureError as error:
+                raise Unavailable("the test did not end: no control worker runs, or its log says why") from error
+
     async def ping(self) -> None:
         """Raise :class:`Unavailable` unless Temporal answers within two seconds and has the namespace."""
         async with self.reaching() as client:
@@ -162,17 +234,17 @@ class JobWorkflows:
                     raise WorkflowGone from error
 
     @asynccontextmanager
-    async def reaching(self) -> AsyncIterator[Client]:
+    async def reaching(self, patience_s: float | None = None) -> AsyncIterator[Client]:
         """A client of Temporal. Inside the block its errors become :class:`Unavailable`."""
         client: Client | None = None
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s or PATIENCE_S):
                 client = await self._provide()
                 yield client
         except RPCError as error:
             # The request itself is valid, so trying again later can help, whatever Temporal answers.
             self._starter.forget_registration()
-            log.warning("Temporal refused", status=error.status.name, error=error.message)
+            log.warning("temporal.refused", status=error.status.name, error=error.message)
             if client is not None and is_missing(error):
                 address = client.service_client.config.target_host
                 raise Unavailable(how_to_make(address, client.namespace)) from error
@@ -183,7 +255,7 @@ class JobWorkflows:
             OSError,
         ) as error:  # the SDK raises these if it cannot connect or gets no answer
             self._starter.forget_registration()
-            log.warning("Temporal does not answer", error=str(error))
+            log.warning("temporal.no_answer", error=str(error))
             raise Unavailable(
                 "Temporal does not answer; nothing was started, try again in a moment", cause=str(error)[:200]
             ) from error

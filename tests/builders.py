@@ -183,6 +183,16 @@ class job:
         """It needs CPUs and memory of each host."""
         return self._ask(cpus_per_host=cpus, ram_mib_per_host=ram_mib)
 
+    def per_gpu(self, cpus: int = 0, ram_mib: int = 0) -> job:
+        """It needs CPUs and memory of the host for each of its GPUs."""
+        given = {**self.request.model_dump(), "cpus_per_gpu": cpus, "ram_mib_per_gpu": ram_mib}
+        self._row = replace(self._row, resources=ResourceRequest.model_validate(given))
+        return self
+
+    def where(self, *constraints: str, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> job:
+        """It takes only hosts with these labels and names."""
+        return self._ask(constraints=constraints, hosts_include=tuple(include), hosts_exclude=tuple(exclude))
+
     def across_sockets(self) -> job:
         """Its GPUs may be on several sockets without NVLink."""
         return self._ask(allow_cross_numa=True)

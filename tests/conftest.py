@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import structlog
 from temporalio.client import Client
@@ -28,8 +29,26 @@ from tests.state_guard import GuardedStore
 from tests.temporal_server import client_of_new_namespace, running_temporal
 from workers.local import cluster, supervision
 
-WAITING, WORKING = ("chaos", "integration", "workflows", "security"), ("property", "unit")
+WAITING, WORKING = ("browser", "chaos", "integration", "workflows", "security"), ("property", "unit")
 """Folders whose tests mostly wait, and those whose tests mostly compute, each with the longest tests first."""
+# How long an example takes says how busy the machine is. Benchmarks measure; tests do not.
+hypothesis.settings.register_profile(
+    "untimed", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
+
+WITH_GRPC = (
+    "test_node_gateway.py",
+    "test_grpc_platform.py",
+    "test_grpc.py",
+    "test_grpc_contract.py",
+    "test_grpc_server.py",
+    "test_asking.py",
+    "test_grpc_client.py",
+    "test_grpc_attacks.py",
+)
+"""They come first. gRPC starts its threads anew after each fork, also after one in another network namespace, which
+other tests enter: what a worker process then sends by gRPC would never arrive."""
 SERVERS = pytest.StashKey[dict[str, str]]()
 
 # Drawing a traceback with local variables takes 200 ms of CPU, in tests that raise many.
@@ -54,6 +73,18 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput.update(config.stash[SERVERS])
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Tests of the dashboard share one browser and one platform, so one worker takes all of their files."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/browser" if nodeid.startswith("tests/browser/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """Some tests run the start of a process, which sends all log lines to its stderr."""
@@ -71,10 +102,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is left alone with long tests at the end."""
     if not hasattr(config, "workerinput"):
         return
-    places: dict[Path, float] = {}
+    places: dict[Path, float] = {item.path: -1.0 for item in items if item.path.name in WITH_GRPC}
     for kind in (WAITING, WORKING):
         files = [
-            path for folder in kind for path in dict.fromkeys(item.path for item in items) if folder_of(path) == folder
+            path
+            for folder in kind
+            for path in dict.fromkeys(item.path for item in items)
+            if folder_of(path) == folder and path.name not in WITH_GRPC
         ]
         places |= {path: number / len(files) for number, path in enumerate(files)}
     items.sort(key=lambda item: places.get(item.path, 0.0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from service.cli.commands import COMMANDS
 from workers.local.forked.client import MODULES, ForkServer
 
-SERVER = ForkServer((*MODULES, "workers.gateway.server", "service.cli.main", "pynvml", "rich.markdown"))
+COMMAND_LINE = ("service.cli.main", "service.cli.app", *dict.fromkeys(COMMANDS.values()), "gpu_platform.client.sync")
+SERVER = ForkServer((*MODULES, "workers.gateway.server", *COMMAND_LINE, "pynvml", "rich.markdown"))
 """It starts when it is first used, and ends with the session (``conftest.py``)."""

@@ -14,12 +14,13 @@ from temporalio.service import TLSConfig
 from gpu_platform.identity import key_ring, names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
+from gpu_platform.identity.grpc_credentials import server_credentials
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.store import Store
 from workers.gateway.__main__ import TOKENS, RevokedHosts, StoreRights
 from workers.gateway.rules import Rules
-from workers.gateway.server import Gateway, credentials, make_server
+from workers.gateway.server import Gateway, make_server
 from workers.gateway.upstream import Upstream
 
 
@@ -76,7 +77,8 @@ async def running_gateway(
     rules = Rules(temporal.namespace, KeyRing.load(ring).scoped(TOKENS), StoreRights(store))
     revoked = RevokedHosts(store)
     gateway = wrap(Gateway(rules, upstream, names.DEFAULT_DOMAIN, revoked))
-    server, port = make_server(gateway, "127.0.0.1:0", credentials(certificates.files(names.GATEWAY)))
+    secured = server_credentials(certificates.files(names.GATEWAY), clients_need_certificates=True)
+    server, port = make_server(gateway, "127.0.0.1:0", secured)
     await server.start()
     try:
         yield RunningGateway(f"127.0.0.1:{port}", certificates, revoked)

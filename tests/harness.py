@@ -21,13 +21,14 @@ from pydantic import BaseModel
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
-from temporalio.worker import Interceptor, Worker
+from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 
 from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.leader import LeaderActivities
+from activities.notifications import NotificationActivities
 from activities.search_attributes import of_submission
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.lease import HostReport
@@ -196,16 +197,19 @@ class Platform:
         cached: int = 2000,
         policy: Mapping[str, Any] | None = None,
         remediation: RemediationSettings | None = None,
+        notifications: NotificationActivities | None = None,
         node_fields: Callable[[str], Mapping[str, Any]] | None = None,
         node_client: Callable[[str], Client] | None = None,
         node_guards: Callable[[], Sequence[Interceptor]] = list,
         signs_orders: bool = False,
+        deployment: WorkerDeploymentConfig | None = None,
     ) -> AsyncIterator[Platform]:
         """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
 
         A host in ``silent`` has registered but takes no activities until ``listening``. ``policy``: its fields.
         ``node_fields``: more settings of a host, by its name. ``node_client``: the host's own client of Temporal.
-        ``node_guards``: what its worker asks before it runs an activity. ``signs_orders``: see ``control_worker``.
+        ``node_guards``: what its worker asks before it runs an activity. ``signs_orders``, ``deployment``: see
+        ``control_worker``.
         """
         platform = cls(client, store, state_dir)
         platform.node_client = node_client or platform.node_client
@@ -235,10 +239,12 @@ class Platform:
                 store,
                 executor,
                 settings=remediation,
+                notifications=notifications,
                 lease_ttl_s=LEASE_TTL_S,
                 signs_orders=signs_orders,
                 checked=True,
-                cached=cached,
+                max_cached_workflows=cached,
+                deployment_config=deployment,
             )
             await stack.enter_async_context(control)
             if schedule:

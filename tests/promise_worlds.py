@@ -238,6 +238,7 @@ class World:
     """Moved jobs, and when, by all leaders."""
     written: dict[str, PromisedStart] = field(default_factory=dict)
     """The promises in the database."""
+    windows_changed_at: float = -math.inf
     taken_back: Counter[str] = field(default_factory=Counter)
     """Promises that were withdrawn, by the code of the reason."""
 
@@ -327,6 +328,7 @@ class World:
             running=list(before.running_jobs),
             queue=list(before.queue),
             promises=list(self.written.values()),
+            windows=list(snapshot.windows.rows.values()),
             moved={name: [at for other, at in self.moves if other == name] for name, _ in self.moves},
             used=self.used if self.policy.uses_shares else [],
         )
@@ -372,6 +374,7 @@ class World:
             self.check_promises(decision)
             for row, placement in decision.placements:
                 self.starts(row, placement)
+            self.clear(decision)
             for preemption in decision.preemptions:
                 self.check_moves(preemption)
                 for key in preemption.victims:
@@ -383,6 +386,9 @@ class World:
             if not (self.scheduler.unfinished or self.scheduler.unexplained):
                 break
         self.check_dates()
+
+    def clear(self, decision: Decision) -> None:
+        """Stop jobs because a window begins."""
 
     def starts(self, row: PlacementRequest, placement: Placement) -> None:
         self.machines.take(row.job_id, row.namespace, placement)
@@ -456,6 +462,7 @@ class World:
             WithdrawalCode.RUNS_LONGER: any(name in self.running for name in named),
             WithdrawalCode.JOB_CHANGED: row is not None and row.attempt != change.attempt,
             WithdrawalCode.JOB_LEFT: row is None,
+            WithdrawalCode.WINDOW: self.windows_changed_at >= change.given_at,
         }
         if change.code is None or not true.get(change.code, False):
             raise Violation(f"the reason is not true at {self.now}: {change}")
@@ -490,6 +497,7 @@ class World:
             self.machines._scheduler = alone
             self.machines._report(list(self.machines._gpus))
             self.machines._scheduler = self.scheduler
+            alone.replace_windows(self.scheduler.snapshot.windows.rows.values())
             alone.add(row)
             if alone.decide(self.now).placements:
                 reason = self.scheduler.why(row.job_id, self.now)

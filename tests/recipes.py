@@ -14,7 +14,7 @@ FOLDER = ROOT / "docs" / "contributing"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.md"))
 PATCHES = sorted(path.stem for path in FOLDER.glob("patches/*.patch"))
 _COPIED = (
-    *("activities", "docs", "examples", "gpu_platform", "scripts", "service", "tests", "workers", "workflows"),
+    *("activities", "docs", "examples", "gpu_platform", "proto", "scripts", "service", "tests", "workers", "workflows"),
     *("Makefile", "pyproject.toml"),
 )
 _WRITTEN_BY_TOOLS = re.compile(r"\.pyc$|\.egg-info$|^build$|^site-packages$|^\.ruff_cache$")

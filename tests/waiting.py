@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 SHORTEST_PAUSE_S, LATER_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.03, 0.1
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -15,6 +17,8 @@ from activities.dependencies import DependencyActivities
 from activities.host_report import HostReportActivities
 from activities.interrupts import InterruptActivities
 from activities.job_workflows import TemporalJobWorkflows
+from activities.notices import NoticeActivities, NoticeFeed
+from activities.notifications import NotificationActivities
 from activities.payloads.converter import converter_of
 from activities.payloads.orders import SigningOrders
 from activities.pipelines import PipelineActivities
@@ -25,19 +29,27 @@ from activities.reservation import ReservationActivities
 from activities.schedules import ScheduleActivities
 from activities.submissions import Submissions
 from activities.takeover import TakeoverActivities
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
+from activities.worker_deployment import deployment_of, keep_served
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTIFICATION_TASK_QUEUE
 from gpu_platform.identity.signing import OrderSigner
+from gpu_platform.notifications.sending import Targets
+from gpu_platform.notifications.settings import NotificationSettings
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.store.jobs import notices
 from workers.database import open_store
+from workers.notices import ensure_notice_feed, notice_feed_worker
 from workers.order_checks import OrderChecks
 from workers.process import connect, measure, observe, run_process, run_worker
 from workers.starting import settings_of
+from workflows.alert import AlertWorkflow
 from workflows.array import ArrayWorkflow
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
 from workflows.job import JobWorkflow
+from workflows.notices import NoticeFeedWorkflow, NoticesWorkflow
+from workflows.notification_test import NotificationTestWorkflow
 from workflows.pipeline import PipelineWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
@@ -47,6 +59,8 @@ from workflows.scheduler import SchedulerWorkflow
 DATABASE_THREADS = 8
 LOCAL_STEPS = 50
 """How many steps in the database may be under way. Most wait for a thread, or for the leader."""
+CACHED_WORKFLOWS = 2000
+"""How many are kept in memory between their tasks."""
 
 
 def control_worker(
@@ -55,25 +69,28 @@ def control_worker(
     executor: ThreadPoolExecutor,
     *,
     settings: RemediationSettings | None = None,
+    notifications: NotificationActivities | None = None,
     lease_ttl_s: float,
     signs_orders: bool = False,
     checked: bool = False,
-    cached: int = 2000,
+    **more: Any,
 ) -> Worker:
     """The Temporal worker that runs workflows and their database steps.
 
-    ``signs_orders``: hosts obey signed orders only. ``checked``: run workflows in the sandbox, as tests do. ``cached``:
-    how many workflows are kept between their tasks.
+    ``notifications``: None means that there are no targets. ``signs_orders``: hosts obey signed orders only.
+    ``checked``: run workflows in the sandbox, as tests do. ``more``: other options of ``temporalio.worker.Worker``.
     """
     admission = AdmissionActivities(store, executor)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
     arrays = ArrayActivities(store)
     settings = settings or RemediationSettings()
+    notifications = notifications or NotificationActivities(NotificationSettings(), "")
     remediation = RemediationActivities(store, settings)
     repair = RepairActivities(store, settings)
     cleanup = CleanupActivities(store, TemporalJobWorkflows(client))
     reporting = HostReportActivities(store, lease_ttl_s)
+    told = NoticeActivities(store)
     submissions = Submissions(store, client)
     scheduled, pipelines = ScheduleActivities(store, submissions), PipelineActivities(store, submissions)
     return Worker(
@@ -88,6 +105,10 @@ def control_worker(
             HostReportWorkflow,
             ScheduledSubmissionWorkflow,
             PipelineWorkflow,
+            AlertWorkflow,
+            NotificationTestWorkflow,
+            NoticeFeedWorkflow,
+            NoticesWorkflow,
         ],
         activities=[
             admission.admit_job,
@@ -98,6 +119,7 @@ def control_worker(
             reservation.reserve_gang,
             reservation.hand_over,
             reservation.parked_state,
+            reservation.changed_limit,
             reservation.unpark,
             reservation.mark_starting,
             reservation.note_start,
@@ -107,6 +129,7 @@ def control_worker(
             arrays.take_over_array,
             arrays.advance_array,
             arrays.ready_elements,
+            arrays.late_elements,
             arrays.stop_array,
             arrays.end_array,
             cleanup.find_orphan,
@@ -117,6 +140,9 @@ def control_worker(
             scheduled.cancel_scheduled,
             pipelines.advance_pipeline,
             pipelines.note_output,
+            notifications.notification_plan,
+            told.attempt_runs,
+            told.note_undelivered,
             remediation.record_fault,
             remediation.begin_reset,
             remediation.gpu_holders,
@@ -133,12 +159,23 @@ def control_worker(
         ],
         activity_executor=executor,
         workflow_runner=workflow_runner(checked=checked),
-        max_cached_workflows=cached,
         max_concurrent_workflow_tasks=50,
         max_concurrent_local_activities=LOCAL_STEPS,
         max_concurrent_activities=DATABASE_THREADS,
         # How long the workflows of a dead worker wait for it before another worker takes them.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+        graceful_shutdown_timeout=timedelta(seconds=5),
+        **{"max_cached_workflows": CACHED_WORKFLOWS, **more},
+    )
+
+
+def notification_worker(client: Client, notifications: NotificationActivities) -> Worker:
+    """The Temporal worker that sends messages to people."""
+    return Worker(
+        client,
+        task_queue=NOTIFICATION_TASK_QUEUE,
+        activities=[notifications.send_notification],
+        max_concurrent_activities=notifications.most_at_once,
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
 
@@ -155,21 +192,35 @@ async def main() -> None:
     settings = settings_of("control")
     observe("control", settings)
     keep_private(settings.state_dir)
-    measure(settings, settings.control.metrics_port)
+    await Targets(settings.notifications).check()
+    measure(settings, "control")
     store = await open_store(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
         client = await connect(
             settings, converter=converter_of(settings, orders=order_signing(settings, store, executor))
         )
+        notifications = NotificationActivities(settings.notifications, settings.cluster.name)
         worker = control_worker(
             client,
             store,
             executor,
             settings=settings.remediation,
+            notifications=notifications,
             lease_ttl_s=settings.lease_ttl_s,
             signs_orders=settings.signing_key is not None,
+            deployment_config=deployment_of(settings),
         )
-        await run_worker(settings, client, worker)
+        sends = [notification_worker(client, notifications)] if settings.notifications.targets else []
+        if settings.notifications.opens_targets:
+            feed = NoticeFeed(client, store, settings.notifications, settings.cluster.name)
+            sends.append(notice_feed_worker(client, feed))
+        else:
+            await asyncio.to_thread(notices.withdraw_targets, store)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_worker(settings, client, worker, *sends))
+            group.create_task(keep_served(client, settings))
+            if settings.notifications.opens_targets:
+                group.create_task(ensure_notice_feed(client, settings))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from activities.node.repair import RebootRequest
 from activities.payloads.orders import Asked
+from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.contracts import (
     ARRAY_WORKFLOW,
     CLEANUP_WORKFLOW,
     JOB_WORKFLOW,
     PIPELINE_WORKFLOW,
     AttemptKey,
-    array_of,
     cleanup_id,
     remediation_id,
 )
@@ -31,7 +31,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, StopReques
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import elements, interrupts, pipelines
+from gpu_platform.store.jobs import changes, elements, interrupts, pipelines
 from gpu_platform.store.reservations import confirmations
 
 
@@ -115,6 +115,8 @@ class OrderChecks:
             return refusal
         if request.host != asked.host or not request.ranks:
             return "it watches no rank of this host"
+        if request.limit is not None and not changes.allows_limit(self._store, request.key.job_id, request.limit):
+            return f"job {request.key.job_id} has no time limit of {request.limit.time_limit_s} s"
         return None
 
     def _read_output(self, asked: Asked, request: OutputRequest) -> str | None:

@@ -6,10 +6,11 @@ import asyncio
 import gc
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 import uvloop
+from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError
@@ -30,11 +31,12 @@ from workers.starting import RETRY_S, Waiting, exit_if_impossible
 log = structlog.get_logger()
 
 
-async def run_worker(settings: Settings, client: Client, worker: Worker) -> None:
-    """Run a worker of a client that :func:`connect` made, until cancelled. A renewed certificate is used."""
+async def run_worker(settings: Settings, client: Client, *workers: Worker) -> None:
+    """Run workers of a client that :func:`connect` made, until cancelled. A renewed certificate is used."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(worker.run())
-        group.create_task(keep_connected(settings.temporal, client, lambda: connect(settings), [worker]))
+        for worker in workers:
+            group.create_task(worker.run())
+        group.create_task(keep_connected(settings.temporal, client, lambda: connect(settings), workers))
 
 
 async def connect(settings: Settings, *, lazy: bool = False, converter: DataConverter | None = None) -> Client:
@@ -72,19 +74,24 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
         await asyncio.sleep(RETRY_S)
 
 
-def observe(process: str, settings: Settings) -> None:
-    """Log and trace this process from now on. ``process`` names it, e.g. ``control`` or ``node/dgx-a``."""
-    configure_logging(process, cluster=settings.cluster.name, level=settings.log_level, json=settings.log_json)
+def observe(process: str, settings: Settings, *, host: str | None = None) -> None:
+    """Log and trace this process from now on. ``process`` names it, e.g. ``control`` or ``node/dgx-a``.
+    ``host``: the GPU host that it works for."""
+    name = settings.cluster.name
+    configure_logging(process, cluster=name, level=settings.log_level, json=settings.log_json, host=host)
+    # The SDK would write what it knows of the step into the text of each line. It is a field of the line, too.
+    workflow.logger.workflow_info_on_message = activity.logger.activity_info_on_message = False
     start_tracing(process, settings.tracing)
 
 
-def measure(settings: Settings, port: int | None) -> None:
-    """Serve the metrics of this process and of Temporal's SDK on ``port``; None: not. Call it before
+def measure(settings: Settings, process: Literal["control", "scheduler"]) -> None:
+    """Serve the metrics of this process and of Temporal's SDK, if it has a port for them. Call it before
     :func:`connect`."""
+    port: int | None = getattr(settings, process).metrics_port
     if port is not None:
         ProcessRuntime.measure()
         measure_for(settings.cluster.name)
-        serve_metrics(port, settings.metrics_host)
+        serve_metrics(port, settings.metrics_host, f"{process}.metrics_port")
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:

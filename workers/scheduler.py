@@ -65,7 +65,7 @@ async def main() -> None:
     settings = settings_of("scheduler")
     observe("scheduler", settings)
     keep_private(settings.state_dir)
-    measure(settings, settings.scheduler.metrics_port)
+    measure(settings, "scheduler")
     store = await open_store(settings)
     client = await connect(settings)
     await ensure_scheduler_workflow(client, settings)

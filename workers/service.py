@@ -1,13 +1,17 @@
-"""The service process: REST and metrics. Stateless; any number may run."""
+"""The service process: REST, gRPC and metrics. Stateless; any number may run."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
 
 from activities.temporal_runtime import ProcessRuntime
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
+from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
@@ -17,6 +21,9 @@ from workers.database import open_store
 from workers.identity import ProcessIdentity, service_addresses
 from workers.process import observe
 from workers.starting import exit_if_impossible, settings_of
+
+if TYPE_CHECKING:
+    from service.grpc.server import GrpcServer
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as of a shell."""
@@ -48,7 +55,17 @@ def server_of(settings: Settings) -> Server:
     ProcessRuntime.measure()
     store = asyncio.run(open_store(settings))
     app = create_app(settings, store, tls=tls, background=[] if identity is None else [identity.keep])
-    return Server(app, service.host, service.port, tls, settings.tls.trust_domain)
+    return Server(app, service.host, service.port, tls, settings.tls.trust_domain, _grpc(app, settings, tls))
+
+
+def _grpc(app: FastAPI, settings: Settings, tls: TlsContexts | None) -> GrpcServer | None:
+    """The gRPC side. None: it is off."""
+    service = settings.service
+    if service.grpc_port is None:
+        return None
+    from service.grpc.server import GrpcServer  # who does not use it does not pay for it
+
+    return GrpcServer(app, service.host, service.grpc_port, None if tls is None else tls.files)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def settings_of(process: str) -> Settings:
     configure_logging(process, cluster=ClusterSettings().name)
     settings = read_settings()
     for variable, near in misspelt_variables():
-        log.warning("settings.unknown_variable", variable=variable, message=f"nobody reads it: did you mean {near}?")
+        log.warning("settings.unknown_variable", variable=variable, hint=f"nobody reads it: did you mean {near}?")
     return settings
 
 
@@ -58,13 +58,18 @@ class Waiting:
         now = time.monotonic()
         self._began = self._began or now
         if why != self._said or now - self._said_at >= SAY_EVERY_S:
-            log.warning(f"{self._what}.away", **self._facts, error=why, message="this process waits for it")
+            log.warning("process.waits", waits_for=self._what, **self._facts, error=why)
             self._said, self._said_at = why, now
 
     def over(self) -> None:
         """It can be used."""
         if self._began is not None:
-            log.info(f"{self._what}.there", **self._facts, waited_s=round(time.monotonic() - self._began, 1))
+            log.info(
+                "process.goes_on",
+                waited_for=self._what,
+                **self._facts,
+                waited_s=round(time.monotonic() - self._began, 1),
+            )
 
 
 def _exit(why: str) -> NoReturn:

@@ -27,11 +27,11 @@ from workflows.steps import database_step, sleep_until, until
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.arrays import ArrayActivities, ArrayStep, ArrayStepDone, ChosenIndices, StopArray
+    from activities.arrays import ArrayActivities, ArrayStep, ArrayStepDone, ChosenIndices, LateElements, StopArray
     from activities.interrupts import InterruptActivities
     from activities.reservation import EndAttempt, StartedFrom
     from activities.search_attributes import STATE
-    from gpu_platform.domain.contracts import index_of
+    from gpu_platform.domain.array_ids import index_of
     from gpu_platform.domain.jobs import array_steps
     from gpu_platform.domain.jobs.array import OnFailure
     from gpu_platform.domain.jobs.array_steps import (
@@ -41,6 +41,7 @@ with workflow.unsafe.imports_passed_through():
         ElementFault,
         ElementHostLost,
         ElementInterrupt,
+        ElementsAgain,
         ElementsHostLost,
         ElementsInterrupt,
         ElementsPlaced,
@@ -61,6 +62,8 @@ MOST_PLACED = 100
 LOOK_AGAIN = timedelta(seconds=15)
 """How often an array looks whether elements have ended of which nothing tells it."""
 ARRAY_FAILED = "ArrayFailed"
+ASKS_LIMITS = "asks-limits"
+"""The patch since which the database says who is too late for a deadline: time limits change."""
 
 
 class ArrayResult(BaseModel):
@@ -102,6 +105,8 @@ class ArrayWorkflow:
         self._own = OwnWorkflows(self._count_end)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
+        self._limits_told = False
+        """Time limits of elements may have changed, so others may be too late for the deadline."""
         self._writes: list[asyncio.Task[None]] = []
         """What is being written of stops. It is there before the end is written."""
         self._steps = 0
@@ -214,6 +219,15 @@ class ArrayWorkflow:
         element = self._elements.get(request.job_id)
         if element is not None and element.standing is Standing.WAITS and element.key not in self._step.again:
             self._step.again.append(element.key)
+        self._note_limits()
+
+    @workflow.signal
+    def elements_place_again(self, request: ElementsAgain) -> None:
+        """Signal: these elements were changed while they waited, and have no rows in the queue."""
+        for job_id in request.job_ids:
+            self.element_place_again(ElementAgain(job_id=job_id))
+            self._forward(job_id, "place_again", None)
+        self._note_limits()
 
     @workflow.signal
     def look_again(self) -> None:
@@ -458,7 +472,12 @@ class ArrayWorkflow:
             self._has_interrupts = True
             self._end_waiting()
 
-    def _forward(self, job_id: str, signal: str, argument: Interrupt | GpuFault | HostLost) -> None:
+    def _note_limits(self) -> None:
+        """Time limits may have changed. Without a deadline nothing here counts on them."""
+        if self._spec.deadline_at is not None and workflow.patched(ASKS_LIMITS):
+            self._limits_told = True
+
+    def _forward(self, job_id: str, signal: str, argument: Interrupt | GpuFault | HostLost | None) -> None:
         """The element has a workflow of its own, or has ended."""
         if job_id in self._own.job_ids:
             asyncio.create_task(signal_job(job_id, signal, argument))  # noqa: RUF006  # nobody waits for it
@@ -468,12 +487,24 @@ class ArrayWorkflow:
         start = latest_start(self._spec)
         if start is None:
             return
-        await sleep_until(start)
-        self._left = False
-        self._has_interrupts = True
-        for element in [*self._elements.values()]:
-            element.attempt.stop.too_late = True
-        self._end_waiting()
+        if self._input.carried is not None:
+            self._note_limits()
+        while start is not None:
+            await sleep_until(start, lambda: self._limits_told)
+            if workflow.patched(ASKS_LIMITS):
+                self._limits_told = False
+                found = await database_step(ArrayActivities.late_elements, self._id, summary="Who is too late?")
+            else:
+                found = LateElements(late=dict.fromkeys(self._elements), no_more=True)
+            self._left = self._left and not found.no_more
+            for job_id, limit in found.late.items():
+                if (element := self._elements.get(job_id)) is not None:
+                    element.attempt.stop.too_late = True
+                    if limit is not None:
+                        element.attempt.spec = limit.applied_to(element.attempt.spec)
+            self._has_interrupts = True
+            self._end_waiting()
+            start = None if found.look_at is None else max(found.look_at, workflow.now() + timedelta(seconds=1))
 
     # -- taking over, and continuing as new ----------------------------------------------------
 

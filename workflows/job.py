@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.search_attributes import HOSTS, STATE
     from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, HostPlan, Prepared
+    from gpu_platform.domain.jobs.changes import LimitChange
     from gpu_platform.domain.jobs.deadline import latest_start
     from gpu_platform.domain.jobs.dependency import Standing
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
@@ -45,6 +46,10 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.placing.host_plans import plan_hosts
     from gpu_platform.domain.states import JobState
     from workflows.steps import database_step
+
+
+ASKS_LIMITS = "asks-limits"
+"""The patch since which the database says whether a job is too late for its deadline: its time limit changes."""
 
 
 class JobResult(BaseModel):
@@ -86,6 +91,8 @@ class JobWorkflow:
         """What the leader reserved for the first attempt while the job was admitted."""
         self._handover: Handover | None = None
         """What the previous attempt left to the next one."""
+        self._limit_told = False
+        """Its time limit may have changed, so it may be too late for its deadline, or not yet."""
 
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
@@ -141,6 +148,15 @@ class JobWorkflow:
             self._attempt.preempt = self._attempt.preempt or request
 
     @workflow.signal
+    def change_limit(self, change: LimitChange) -> None:
+        """Signal: the job has another time limit from now on, while it runs. An attempt that has not started learns it
+        with its reservation."""
+        if self._timeline.state is JobState.RUNNING:
+            self._attempt.new_limit = change
+            self._attempt.limit_changes += 1
+            self._spec = change.applied_to(self._spec)  # for the attempts after this one
+
+    @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
         """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU."""
         held = self._attempt.placement.gpu_uuids if self._attempt.placement else []
@@ -165,6 +181,7 @@ class JobWorkflow:
         """Signal: the job's queue row was lost (a control worker died between taking the task and writing it), or the
         jobs for which it waits have ended."""
         self._attempt.place_again = True
+        self._note_limit()
 
     @workflow.query
     def status(self) -> JobStatus:
@@ -186,6 +203,8 @@ class JobWorkflow:
             return ended
         if (ended := await self._wait_for_other_jobs()) is not None:
             return ended
+        if self._spec.after:
+            self._note_limit()
         await self._wait_for_begin()
         if self._waits_until is not None:
             await sleep_until(self._waits_until, lambda: self._stop.before_start)
@@ -253,13 +272,33 @@ class JobWorkflow:
 
     async def _watch_deadline(self) -> None:
         """Note when the job has become too late to start, and when its deadline has passed. Steps look at that."""
-        start, deadline = latest_start(self._spec), self._spec.deadline_at
-        assert start is not None
+        deadline = self._spec.deadline_at
         assert deadline is not None
-        await sleep_until(start)
-        self._stop.too_late = True
+        while not self._stop.too_late:
+            start = latest_start(self._spec)
+            assert start is not None
+            await sleep_until(start, lambda: self._limit_told)
+            if workflow.patched(ASKS_LIMITS):
+                self._limit_told = False
+                change = await database_step(
+                    ReservationActivities.changed_limit, self._id, summary="Has its time limit changed?"
+                )
+                if change is not None:
+                    self._take_limit(change)
+                start = latest_start(self._spec)
+            self._stop.too_late = start is not None and start <= workflow.now()
         await sleep_until(deadline)
         self._stop.deadline_passed = True
+
+    def _note_limit(self) -> None:
+        """Its time limit may have changed. Without a deadline it learns that with its reservation."""
+        if self._spec.deadline_at is not None and workflow.patched(ASKS_LIMITS):
+            self._limit_told = True
+
+    def _take_limit(self, change: LimitChange) -> None:
+        self._spec = change.applied_to(self._spec)
+        if not self._timeline.state.holds_gpus:
+            self._attempt.spec = change.applied_to(self._attempt.spec)
 
     async def _result(self, ending: Ending) -> JobResult:
         await wait_for_last_stops(self._stopping)
@@ -324,6 +363,7 @@ class JobWorkflow:
                 return not_healed(self._spec)
             if isinstance(placed, Interrupted):
                 return interruption(attempt, self._progress)
+            self._spec = attempt.spec  # its time limit may have changed while it waited
             plans = plan_hosts(self._spec, attempt.key, placed, attempt.terms)
             attempt.may_run = True
             rendezvous = await self._prepare(attempt, plans)

@@ -6,15 +6,16 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.job_signals import element_signal, of_element
-from gpu_platform.domain.contracts import array_of
+from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt
 
 
-async def signal_job(job_id: str, signal: str, argument: GpuFault | HostLost | Interrupt) -> bool:
+async def signal_job(job_id: str, signal: str, argument: GpuFault | HostLost | Interrupt | None) -> bool:
     """Send a signal of JobWorkflow. False: the job has ended, and nobody drives it."""
     try:
-        await workflow.get_external_workflow_handle(job_id).signal(signal, argument)
+        given = [] if argument is None else [argument]
+        await workflow.get_external_workflow_handle(job_id).signal(signal, args=given)
     except ApplicationError:
         array_id = array_of(job_id)
         if array_id is None:

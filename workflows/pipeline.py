@@ -89,6 +89,6 @@ class PipelineWorkflow:
                 )
                 break
             except FailureError as error:
-                workflow.logger.warning("the output was not read on %s: %s", host, error)
+                workflow.logger.warning("pipeline.output_not_read", extra={"host": host, "error": str(error)})
         found = ReadOutput(pipeline_id=pipeline_id, job_id=wanted.request.job_id, output=output)
         await database_step(PipelineActivities.note_output, found, summary="Note the output")

@@ -8,7 +8,9 @@ from typing import Any
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTIFICATION_TASK_QUEUE
+from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.environment import ContainerKind
 
 HOST_REPORT: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=5),
@@ -50,6 +52,18 @@ HOST_STEP: dict[str, Any] = {
     "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=5),
 }
 """Prepare and launch: a host that fails them all is avoided by the next attempt."""
+
+IMAGE_TIMEOUT = timedelta(minutes=40)
+"""How long a step may take that gets a container image from its registry: longer than ``node.image_timeout_s``."""
+
+
+def host_step(plan: HostPlan) -> dict[str, Any]:
+    """How long a step on the host of this plan may take."""
+    environment = plan.environment
+    if environment is None or environment.container_kind is not ContainerKind.DOCKER:
+        return HOST_STEP
+    return {**HOST_STEP, "start_to_close_timeout": IMAGE_TIMEOUT}
+
 
 WATCH: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,
@@ -100,3 +114,19 @@ FAULT_SETTLE = timedelta(seconds=1)
 
 FAULT_GRACE_S = 5.0
 """Ranks next to a broken GPU get at most this long to write a checkpoint."""
+
+NOTIFY: dict[str, Any] = {
+    "task_queue": NOTIFICATION_TASK_QUEUE,
+    "schedule_to_close_timeout": timedelta(hours=1),
+    "start_to_close_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=2), maximum_interval=timedelta(minutes=5)),
+}
+"""A message to one target, which may be down for a while."""
+
+NOTIFY_ONCE: dict[str, Any] = {
+    "task_queue": NOTIFICATION_TASK_QUEUE,
+    "schedule_to_close_timeout": timedelta(seconds=70),
+    "start_to_close_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(maximum_attempts=1),
+}
+"""A test of a target: somebody waits for the answer."""

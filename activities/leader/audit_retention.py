@@ -75,5 +75,5 @@ class AuditRetention:
         problems = check.finish()
         if problems:
             self._damaged_after = before.seq
-            log.error("audit.not_cut", problems=problems[:5], advice="run `gpu-platform audit verify`")
+            log.error("audit.not_cut", problems=problems[:5], hint="run `gpu-platform audit verify`")
         return not problems

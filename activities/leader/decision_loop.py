@@ -28,19 +28,22 @@ from activities.leader.recovery_times import RecoveryTimes
 from activities.leader.run_times import LearnedRunTimes
 from activities.leader.sort_keys import write_sort_keys
 from activities.leader.start_ratios import StartRatios
+from activities.leader.window_keeper import WindowKeeper
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.window import span_text
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
+from gpu_platform.scheduling.preempting.window_clearing import ClearedWindow
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, events, state
+from gpu_platform.store import Store, events, state, windows
 from gpu_platform.store.change_watch import Pacer
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import queue, run_times
@@ -78,15 +81,19 @@ class _FeedDelta:
     reserved: list[AttemptKey] = field(default_factory=list)
     released: list[AttemptKey] = field(default_factory=list)
     running: list[AttemptKey] = field(default_factory=list)
+    updated: list[AttemptKey] = field(default_factory=list)
+    """Attempts whose jobs were changed while they ran."""
     ended: set[str] = field(default_factory=set)
     completed: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
     arrays: set[str] = field(default_factory=set)
     """Arrays that have ended."""
     fewer_hosts: bool = False
+    windows: bool = False
 
     def record(self, event: Event) -> None:
         kind, host = event.kind, event.host
+        self.windows |= kind.startswith("window.")
         if kind.startswith("queue.") and event.job_id:
             self.queue.add(event.job_id)
         elif kind == "host.removed":
@@ -105,16 +112,20 @@ class _FeedDelta:
         elif kind in ("array.completed", "array.failed", "array.cancelled") and event.job_id:
             self.arrays.add(event.job_id)
         elif event.job_id and event.attempt is not None:
-            key = AttemptKey(job_id=event.job_id, attempt=event.attempt)
-            if kind.startswith("gang."):
-                self.gpu_hosts.update(event.data["hosts"])
-                (self.reserved if kind == "gang.reserved" else self.released).append(key)
-            elif kind == "job.running":
-                self.running.append(key)
+            self._record_attempt(event, AttemptKey(job_id=event.job_id, attempt=event.attempt))
+
+    def _record_attempt(self, event: Event, key: AttemptKey) -> None:
+        if event.kind.startswith("gang."):
+            self.gpu_hosts.update(event.data["hosts"])
+            (self.reserved if event.kind == "gang.reserved" else self.released).append(key)
+        elif event.kind == "job.running":
+            self.running.append(key)
+        elif event.kind == "job.updated":
+            self.updated.append(key)
 
     @property
     def matters(self) -> bool:
-        return bool(self.gpu_hosts or self.queue)
+        return bool(self.gpu_hosts or self.queue or self.windows or self.updated)
 
 
 _WHY = {
@@ -159,6 +170,7 @@ class DecisionLoop:
         self._start_ratios = StartRatios(store, epoch)
         self._recoveries = RecoveryTimes(self._holders)
         self._feed_metrics = FeedMetrics()
+        self._window_keeper = WindowKeeper(store, epoch)
         self._aside = ThreadPoolExecutor(1, "aside")
         """Does what would hold a decision up for too long, for the scheduler of now and for those before a reload."""
         self._seq = 0
@@ -207,6 +219,8 @@ class DecisionLoop:
                     changed |= self._follow()
                     changed |= self._forget_unanswerable()
                 changed |= self._measure()
+                if self._window_keeper.look(self._core.snapshot.windows.rows.values()):
+                    changed |= self._follow()
                 left = self._core.unfinished or self._core.unexplained
                 if self._may_place() and (changed or now >= next_check or left):
                     changed = False
@@ -314,6 +328,8 @@ class DecisionLoop:
         if delta.gpu_hosts:
             self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(delta.gpu_hosts)))
             self._core.upsert_use(hosts.read_host_use(self._store, sorted(delta.gpu_hosts)))
+        if delta.windows:
+            self._core.replace_windows(windows.read_rows(self._store))
         self._follow_holders(delta)
         if delta.queue:
             self._requeue(delta.queue)
@@ -333,8 +349,9 @@ class DecisionLoop:
         limited = [key for key in delta.running if key not in ended and self._has_limit(key)]
         for key in delta.reserved:
             self._core.confirm(key.job_id, key.attempt)
-        if unknown or limited:
-            for row in self._run_times.expecting(state.read_running(self._store, [*unknown, *limited])):
+        updated = [key for key in delta.updated if key not in ended and self._holds(key)]
+        if unknown or limited or updated:
+            for row in self._run_times.expecting(state.read_running(self._store, [*unknown, *limited, *updated])):
                 self._core.started(row)
         for key in delta.released:
             self._core.ended(key.job_id, key.attempt)
@@ -411,6 +428,8 @@ class DecisionLoop:
 
     def _decide(self) -> None:
         started = time.perf_counter()
+        if self._core.windows:
+            self._core.stop_for_windows_as_of(self._window_keeper.now())
         decision = self._core.decide(time.time())
         elapsed = time.perf_counter() - started
         DECISION_SECONDS.observe(elapsed)
@@ -431,6 +450,8 @@ class DecisionLoop:
         self._reserve_first(first)
         for preemption in decision.preemptions:
             self._preempt(preemption)
+        for cleared in decision.cleared:
+            self._clear(cleared)
         if decision.reasons:
             queue.set_reasons(self._store, decision.reasons, datetime.now(UTC))
 
@@ -439,7 +460,7 @@ class DecisionLoop:
         if not placements:
             return
         for key, why in first_places.reserve_places(self._store, placements, utc_now()).items():
-            log.info("scheduler.first_place_refused", job=key.job_id, reason=why)
+            log.info("scheduler.first_place_refused", job=key.job_id, attempt=key.attempt, reason=why)
             self._core.reject(key.job_id, key.attempt)
 
     def _preempt(self, preemption: Preemption) -> None:
@@ -451,6 +472,17 @@ class DecisionLoop:
             self._preemption_orders.order(
                 victim, preemption.job_id, reason, time.monotonic(), is_move=preemption.is_move
             )
+
+    def _clear(self, cleared: ClearedWindow) -> None:
+        """Stop the jobs that still run where a window begins. They queue again."""
+        window = cleared.window
+        what = "maintenance" if window.maintenance else "an advance reservation"
+        reason = f"its GPUs are kept for {what} {span_text(window.start, window.end)}"
+        for job_id, attempt in cleared.victims:
+            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
+            log.info("scheduler.clears_window", job=job_id, attempt=attempt, window=window.name)
+            victim = AttemptKey(job_id=job_id, attempt=attempt)
+            self._preemption_orders.order(victim, window.name, reason, time.monotonic())
 
     def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)

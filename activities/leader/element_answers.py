@@ -10,7 +10,8 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import AttemptKey, array_of
+from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array_steps import ElementPlaced, ElementsPlaced
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
@@ -63,7 +64,11 @@ class ElementAnswers:
 
     async def _answer(self, array_id: str, places: list[Place]) -> None:
         elements = [
-            ElementPlaced(key=AttemptKey(job_id=row.job_id, attempt=row.attempt), placement=placement)
+            ElementPlaced(
+                key=AttemptKey(job_id=row.job_id, attempt=row.attempt),
+                placement=placement,
+                limit_s=None if row.time_limit_s is None else int(row.time_limit_s),
+            )
             for row, placement in places
         ]
         try:

@@ -29,7 +29,8 @@ from activities.leader.retention import Retention
 from activities.leader.schedule_upkeep import ScheduleUpkeep
 from activities.leader.workflow_watch import WorkflowWatch
 from gpu_platform.age_clock import AgeClock
-from gpu_platform.domain.contracts import AttemptKey, array_of, cleanup_id
+from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.contracts import AttemptKey, cleanup_id
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.lease_protocol import LOOK_EVERY_S
 from gpu_platform.domain.hosts.remediation import BackOff

@@ -167,7 +167,7 @@ class LeaderActivities:
             await signal_job(self._client, victim.job_id, "preempt", signal)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # the reconciler cleans up a workflow that is gone
-                log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))
+                log.warning("scheduler.preemption_delayed", job=victim.job_id, attempt=victim.attempt, error=str(error))
 
     async def _answer(self, decisions: DecisionLoop, row: PlacementRequest, placement: Placement) -> None:
         """Complete the ``place_gang`` activity that waits for this row's task token."""
@@ -187,7 +187,7 @@ class LeaderActivities:
                         log.warning("scheduler.unanswerable", job=row.job_id, attempt=row.attempt, error=str(error))
                         decisions.unanswerable(row)
                     return  # otherwise the proposal expires in the core and is made again
-                log.warning("scheduler.answer_delayed", job=row.job_id, error=str(error))
+                log.warning("scheduler.answer_delayed", job=row.job_id, attempt=row.attempt, error=str(error))
                 await asyncio.sleep(ANSWER_RETRY_S)
             else:
                 return

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from activities.leader.metrics import HOSTS_HEARD, HOSTS_LATE, VERDICT_HELD
+from activities.leader.metrics import HOSTS_BY_TEMPORAL, HOSTS_HEARD, HOSTS_LATE, VERDICT_HELD
 from gpu_platform.domain.hosts.lease import VerdictHeld
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
 from gpu_platform.store import Store
@@ -62,6 +62,7 @@ class LeaseWatch:
         passed, self._looked_at = min(at - self._looked_at, LONGEST_LOOK_S), at
         self._state = self._state.begin_round(began, number)
         self._state, verdict = self._state.look(at, passed, self._patient(found, now), found.members)
+        HOSTS_BY_TEMPORAL.set(found.by_temporal)
         self._record_held(verdict, now)
         return leases.expire_leases(self._store, {name: found.stamps[name] for name in verdict.lost}, now)
 

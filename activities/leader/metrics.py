@@ -100,6 +100,16 @@ VERDICT_HELD = Gauge(
 )
 
 
+CLOCK_DOUBTED_SECONDS = Gauge(
+    "gpu_platform_window_clock_doubted_seconds",
+    "By how much the leader takes its machine's clock to be ahead: windows begin and end so much later than it says",
+)
+HOSTS_BY_TEMPORAL = Gauge(
+    "gpu_platform_hosts_by_temporal",
+    "Hosts that are not LOST and that report through Temporal, because no service answers them",
+)
+
+
 @contextmanager
 def leading() -> Iterator[None]:
     """While this process leads. Afterwards the values that only a leader knows are 0: what it saw last would be taken
@@ -108,5 +118,5 @@ def leading() -> Iterator[None]:
     try:
         yield
     finally:
-        for gauge in (LEADS, HOSTS_HEARD, HOSTS_LATE, VERDICT_HELD):
+        for gauge in (LEADS, HOSTS_HEARD, HOSTS_LATE, VERDICT_HELD, HOSTS_BY_TEMPORAL, CLOCK_DOUBTED_SECONDS):
             gauge.set(0)

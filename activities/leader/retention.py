@@ -13,12 +13,14 @@ from activities.leader.job_archive import JobArchive
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store, archiving, events, retention
+from gpu_platform.store import Store, archiving, events, retention, uploads
 
 _ROWS_AT_ONCE = 500
 """Rows of one transaction, which holds SQLite's write lock."""
 _TRANSACTIONS = 8
 """Of one kind in one look: what is removed at once is bounded, and others write between two of them."""
+_UPLOADS_AT_ONCE = 20
+"""Each has up to some hundred rows of 1 MiB."""
 
 log = structlog.get_logger()
 
@@ -35,6 +37,7 @@ class Retention:
         self._rows = _days(settings.retention_days)
         self._events = _days(settings.event_keep_days)
         self._usage = _days(settings.usage_keep_days)
+        self._uploads = _days(settings.upload_keep_days)
         self._jobs = _days(settings.job_keep_days)
         self._archive = None if self._jobs is None else JobArchive(store, self._jobs, job_archive)
         audit, directory = _days(settings.audit_keep_days), settings.audit_archive
@@ -52,7 +55,7 @@ class Retention:
                 more.append(look(now))
             except OSError as error:
                 log.error("retention.not_archived", what=what, error=str(error))
-        return any([*more, self._remove_events(now), self._remove_usage(now)])
+        return any([*more, self._remove_events(now), self._remove_usage(now), self._remove_uploads(now)])
 
     def _prune(self, now: datetime) -> bool:
         if self._rows is None:
@@ -75,6 +78,14 @@ class Retention:
             return False
         before = now - self._usage
         return self._repeat("usage", lambda: retention.prune_usage(self._store, before, _ROWS_AT_ONCE))
+
+    def _remove_uploads(self, now: datetime) -> bool:
+        if self._uploads is None:
+            return False
+        gone = uploads.remove_unused(self._store, now - self._uploads, _UPLOADS_AT_ONCE)
+        if gone:
+            log.info("retention.removed", what="uploads", rows=gone)
+        return gone >= _UPLOADS_AT_ONCE
 
     def _archive_jobs(self, now: datetime) -> bool:
         if self._archive is None or self._jobs is None:

@@ -28,6 +28,7 @@ from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.launching import NO_LEASE
 from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS
+from gpu_platform.hosts.system.own_thread import in_own_thread
 
 T = TypeVar("T")
 
@@ -99,13 +100,14 @@ class LaunchActivities:
     async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
         """Run a step that needs a lease. If the host has none just now, wait: it may get one soon, and no attempt
         should end for that."""
+        in_thread = asyncio.to_thread if plan.environment is None else in_own_thread
         try:
-            return await heartbeating(asyncio.to_thread(step))
+            return await heartbeating(in_thread(step))
         except HostUnavailable as error:
             if not error.details.get(NO_LEASE):
                 raise
             await heartbeating(self._agent.wait_for_lease(plan))
-        return await heartbeating(asyncio.to_thread(step))
+        return await heartbeating(in_thread(step))
 
     async def _linger(self, plan: HostPlan, linger_s: float) -> HostExits | None:
         try:
@@ -134,7 +136,7 @@ def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:
     kind = FailureKind(error.details.get("kind", FailureKind.USER))
     failure = Failure(
         kind=kind,
-        before_start=kind is FailureKind.HARDWARE and "rank" not in error.details,
+        before_start=error.details.get("only_here", kind is FailureKind.HARDWARE and "rank" not in error.details),
         message=error.message,
         host=host,
         host_full=error.details.get("host_full", False),

@@ -128,7 +128,7 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
             # Hosts run no workflows: what they read here is the answer to a question that they asked.
             if self._home != CONTROL_SCOPE or not isinstance(self._context, WorkflowSerializationContext):
                 raise
-            log.warning("payload.refused", workflow_id=self._context.workflow_id, reason=error.message)
+            log.warning("payload.refused", workflow=self._context.workflow_id, reason=error.message)
             return Payload(metadata={"encoding": REFUSED}, data=error.message.encode())
 
     def _seal(self, payload: Payload, scope: str) -> Payload:

@@ -77,7 +77,9 @@ class SigningOrders:
         refusal = await self._confirm(asked)
         if refusal is not None:
             # Nobody but an attacker, or a workflow that is older than the database, gets here.
-            log.warning("order.not_signed", step=asked.step, host=asked.host, job_id=asked.workflow_id, reason=refusal)
+            log.warning(
+                "order.not_signed", step=asked.step, host=asked.host, workflow=asked.workflow_id, reason=refusal
+            )
             return payload
         lasts_s = EXPIRES_S.get(asked.step)
         expires_at = None if lasts_s is None else time.time() + lasts_s
@@ -192,7 +194,7 @@ class _Guarded(ActivityInboundInterceptor):
             self._guard.check()
         except OrderRefused as refused:
             info = activity.info()
-            log.error("order.refused", step=info.activity_type, workflow_id=info.workflow_id, reason=refused.message)
+            log.error("order.refused", step=info.activity_type, workflow=info.workflow_id, reason=refused.message)
             message = f"the host refused {info.activity_type}: {refused.message}"
             raise ApplicationError(message, type=ORDER_REFUSED, non_retryable=True) from refused
         return await super().execute_activity(input)

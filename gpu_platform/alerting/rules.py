@@ -22,7 +22,7 @@ class Alert:
     name: str
     expr: str
     severity: str
-    """``critical``: somebody must act now; ``warning``: today; ``info``: it is good to know."""
+    """A :class:`Severity`."""
     summary: str
     action: str
     """The first thing to do. The runbook has the rest."""

@@ -6,19 +6,33 @@ import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
-from gpu_platform.domain.access.secrets import SecretValue
-from gpu_platform.domain.access.tokens import TokenRequest
-from gpu_platform.domain.jobs.array import ArraySpec
-from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
-from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.states import ArrayState, GpuState, JobState
+from gpu_platform.domain.array_ids import is_array_id
+from gpu_platform.domain.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gpu_platform.domain.access.secrets import SecretValue
+    from gpu_platform.domain.access.tokens import TokenRequest
+    from gpu_platform.domain.jobs.array import ArraySpec
+    from gpu_platform.domain.jobs.changes import JobChanges
+    from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
+    from gpu_platform.domain.jobs.spec import JobSpec
+    from gpu_platform.domain.jobs.work_kind import WorkKind
+    from gpu_platform.domain.placing.what_if import WhatIfRequest
+    from gpu_platform.domain.states import ArrayState, GpuState, JobState
 
 LONG_POLL_S = 20.0
+USER_HEADER = "X-GPU-Platform-User"
+"""The user in whose name an operator of the cluster acts. Nobody else may send it with another name than their own."""
+BREAK_GLASS_HEADER = "X-GPU-Platform-Break-Glass"
+"""Why an operator reads the output of a job of somebody else, or enters it. It is recorded."""
+
+UPLOAD_SIZE_HEADER = "X-GPU-Platform-Upload-Size"
+"""Bytes of a whole archive, beside a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +49,15 @@ class Call:
     patience_s: float = 0.0
     """How many seconds the service itself may wait before it answers."""
 
+    @property
+    def target(self) -> str:
+        """Path and query, as they stand in a request."""
+        return f"{self.path}?{urlencode(self.params, doseq=True)}" if self.params else self.path
 
-def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
-    """Submit a job. The idempotency key makes it safe to repeat: ``POST /v1/jobs``."""
+
+def submit(spec: JobSpec | dict[str, Any], idempotency_key: str | None) -> Call:
+    """Submit a job, or its fields, which the service checks. The idempotency key makes it safe to repeat:
+    ``POST /v1/jobs``."""
     # The key makes a retry safe. If the caller has none, one is made for this call.
     return Call(
         "POST",
@@ -47,10 +67,20 @@ def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
     )
 
 
-def _spec(spec: JobSpec) -> bytes:
+def _spec(spec: JobSpec | dict[str, Any]) -> bytes:
     """The job as JSON, with all fields that were set, also those equal to a default: the cluster may have other
     defaults."""
+    if isinstance(spec, dict):
+        return json.dumps(spec, default=_of_yaml).encode()
     return spec.model_dump_json(exclude_unset=True).encode()
+
+
+def _of_yaml(value: object) -> str:
+    """What YAML has and JSON has not. Times are what a person may write in a file of a job."""
+    isoformat = getattr(value, "isoformat", None)
+    if isoformat is None:
+        raise InvalidRequest(f"the job has {value!r}, which JSON cannot carry: write a text or a number")
+    return isoformat()
 
 
 def dry_run(spec: JobSpec) -> Call:
@@ -75,6 +105,11 @@ def check_checkpoint_roots() -> Call:
     return Call("POST", "/v1/checkpoint-roots:check", patience_s=60.0)
 
 
+def clocks() -> Call:
+    """Compare the clocks of database and hosts with the service's: ``GET /v1/clocks``."""
+    return Call("GET", "/v1/clocks", patience_s=60.0)
+
+
 def reason(job_id: str) -> Call:
     """Ask why a job waits: ``GET /v1/jobs/{job_id}/reason``."""
     return Call("GET", f"/v1/jobs/{quoted(job_id)}/reason", patience_s=60.0)
@@ -83,6 +118,18 @@ def reason(job_id: str) -> Call:
 def queue(namespace: str | None, cursor: str | None, limit: int) -> Call:
     """List waiting jobs, one page: ``GET /v1/queue``."""
     return Call("GET", "/v1/queue", given(namespace=namespace, cursor=cursor, limit=limit))
+
+
+def quotas(cursor: str | None) -> Call:
+    """List namespaces with their quotas, one page: ``GET /v1/quotas``."""
+    return Call("GET", "/v1/quotas", given(cursor=cursor))
+
+
+def what_if(asked: WhatIfRequest) -> Call:
+    """Ask what the scheduler would do: ``POST /v1/snapshot:what-if``."""
+    return Call(
+        "POST", "/v1/snapshot:what-if", body=asked.model_dump_json(exclude_unset=True).encode(), patience_s=90.0
+    )
 
 
 def snapshot() -> Call:
@@ -170,10 +217,41 @@ def retry_array(array_id: str, elements: str | None, idempotency_key: str | None
     return Call("POST", f"/v1/arrays/{quoted(array_id)}/retry", body=body, headers=headers, patience_s=30.0)
 
 
+def retry(job_id: str, idempotency_key: str | None) -> Call:
+    """Submit a job again that has ended: ``POST /v1/jobs/{job_id}/retry``."""
+    headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+    return Call("POST", f"/v1/jobs/{quoted(job_id)}/retry", headers=headers)
+
+
 def interrupt(verb: str, job_id: str, reason: str) -> Call:
     """Cancel, kill or preempt a job. ``preempt`` must not be repeated: ``POST /v1/jobs/{job_id}/{verb}``."""
     # A second `preempt` would stop the next attempt. To cancel or kill twice does no harm.
     return Call("POST", f"/v1/jobs/{quoted(job_id)}/{verb}", body=why(reason), repeatable=verb != "preempt")
+
+
+def change(job_id: str, changes: JobChanges) -> Call:
+    """Change a job that waits: ``PATCH /v1/jobs/{job_id}``."""
+    return Call("PATCH", f"/v1/jobs/{quoted(job_id)}", body=changes.model_dump_json(exclude_unset=True).encode())
+
+
+def change_array(array_id: str, changes: JobChanges, elements: str | None) -> Call:
+    """Change an array, or some elements, that wait: ``PATCH /v1/arrays/{array_id}``."""
+    body = {**changes.model_dump(mode="json", exclude_unset=True), **given(elements=elements)}
+    return Call("PATCH", f"/v1/arrays/{quoted(array_id)}", body=json.dumps(body).encode(), patience_s=30.0)
+
+
+def hold(job_id: str, reason: str) -> Call:
+    """Hold a job or an array: ``POST /v1/jobs/{job_id}/hold``, ``POST /v1/arrays/{array_id}/hold``."""
+    return Call("POST", f"{_job_or_array(job_id)}/hold", body=why(reason))
+
+
+def release(job_id: str) -> Call:
+    """Release a job or an array: ``POST /v1/jobs/{job_id}/release``, ``POST /v1/arrays/{array_id}/release``."""
+    return Call("POST", f"{_job_or_array(job_id)}/release", repeatable=False)
+
+
+def _job_or_array(job_id: str) -> str:
+    return f"/v1/{'arrays' if is_array_id(job_id) else 'jobs'}/{quoted(job_id)}"
 
 
 def job_events(job_id: str, after: int | None, follow: bool) -> Call:
@@ -197,17 +275,33 @@ def exec_start(job_id: str, request: ExecRequest) -> Call:
     return Call("POST", f"/v1/jobs/{quoted(job_id)}/exec", body=request.model_dump_json().encode(), repeatable=False)
 
 
-def exec_output(session: ExecSession, offset: int) -> Call:
+def exec_sessions(job_id: str, rank: int) -> Call:
+    """List the own sessions beside a rank: ``GET /v1/jobs/{job_id}/exec``."""
+    return Call("GET", f"/v1/jobs/{quoted(job_id)}/exec", given(rank=rank))
+
+
+def exec_attach(session: ExecSession, rows: int, columns: int) -> Call:
+    """Go on with a session from this client: ``POST /v1/jobs/{job_id}/exec/{session_id}/attach``."""
+    return Call("POST", f"{_exec_path(session)}/attach", given(rows=rows, columns=columns))
+
+
+def exec_connect(session: ExecSession) -> Call:
+    """Open a connection to the port of a session: ``POST /v1/jobs/{job_id}/exec/{session_id}/connections``."""
+    # If the answer is lost, the host closes the connection because nobody reads it.
+    return Call("POST", f"{_exec_path(session)}/connections", repeatable=False)
+
+
+def exec_output(session: ExecSession, offset: int, attachment: int = 0) -> Call:
     """Follow the output of a command: ``GET /v1/jobs/{job_id}/exec/{session_id}``."""
-    return Call("GET", _exec_path(session), given(offset=offset))
+    return Call("GET", _exec_path(session), given(offset=offset, attachment=attachment or None))
 
 
-def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Call:
+def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool, attachment: int = 0) -> Call:
     """Send input to a command: ``POST /v1/jobs/{job_id}/exec/{session_id}/input``."""
     return Call(
         "POST",
         f"{_exec_path(session)}/input",
-        given(offset=offset, eof=eof),
+        given(offset=offset, eof=eof, attachment=attachment or None),
         body=data,
         headers={"Content-Type": "application/octet-stream"},
         patience_s=5.0,
@@ -306,6 +400,22 @@ def gpu_events(gpu_id: str, limit: int) -> Call:
 def set_gpu(gpu_id: str, verb: str, force: bool, reason: str) -> Call:
     """Drain a GPU, take it offline, or put it online: ``POST /v1/gpus/{gpu_id}/{verb}``."""
     return Call("POST", f"/v1/gpus/{quoted(gpu_id)}/{verb}", given(force=force or None), body=why(reason))
+
+
+def test_notifications(target: str | None) -> Call:
+    """Send a test message to one target of notifications, or to all: ``POST /v1/alerts:test``."""
+    return Call("POST", "/v1/alerts:test", given(target=target), repeatable=False, patience_s=90.0)
+
+
+def notification_targets() -> Call:
+    """List the targets that one may name in ``notify`` of a job: ``GET /v1/notifications``."""
+    return Call("GET", "/v1/notifications")
+
+
+def test_notification_target(target: str, address: str | None) -> Call:
+    """Send a test message to a target that one may name: ``POST /v1/notifications:test``."""
+    wanted = given(target=target, address=address)
+    return Call("POST", "/v1/notifications:test", wanted, repeatable=False, patience_s=90.0)
 
 
 def remediation(gpu_id: str) -> Call:

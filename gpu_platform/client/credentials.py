@@ -1,4 +1,4 @@
-"""Where clients find their token, and how it gets into requests.
+"""Where clients find their token, and when they look for a newer one.
 
 In this order: ``GPU_PLATFORM_TOKEN``; the file ``GPU_PLATFORM_TOKEN_FILE``; what is kept for this service in
 ``~/.config/gpu-platform/credentials`` (``gpu-platform up`` leaves a note there while it runs); and, for a service on
@@ -7,16 +7,12 @@ this machine, ``.gpu-platform/token`` in the working directory. Files are read a
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-import httpx
 
 from gpu_platform.private_files import make_private_directory, remove_file, write_file
 
@@ -25,46 +21,34 @@ TOKEN_FILE = "token"
 """The name of the file in the state directory of ``gpu-platform up``."""
 
 
-class TokenAuth(httpx.Auth):
-    """Adds the token to each request. After a 401 it looks for a newer one, once."""
+class Token:
+    """The token for the service at ``base_url``: the one that is given, else the one that this machine keeps for it."""
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
         self._base_url = base_url
         self._given = self._token = token
-        self._is_refreshed = False
+        self.is_refreshed = False
         """The token is kept by ``gpu-platform login``, and lives only some minutes."""
-        self._newest()
+        self.newest()
 
-    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Called by httpx for each request of a client without asyncio."""
-        used = self._current()
-        response = yield self._with(request, used)
-        if self._may_be_old(response) and (newer := self._newest()) != used:
-            yield self._with(request, newer)
+    @property
+    def kept(self) -> str | None:
+        """The token, if it is known and lasts. None: ask :meth:`current`, which may read files."""
+        return None if self.is_refreshed else self._token
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """Called by httpx for each request of a client with asyncio."""
-        used = await asyncio.to_thread(self._current) if self._is_refreshed else self._current()
-        response = yield self._with(request, used)
-        if self._may_be_old(response) and (newer := await asyncio.to_thread(self._newest)) != used:
-            yield self._with(request, newer)
+    def current(self) -> str | None:
+        """The token for the next request. None: there is none."""
+        return self.kept or self.newest()
 
-    def _current(self) -> str | None:
-        return self._token if self._token is not None and not self._is_refreshed else self._newest()
-
-    def _newest(self) -> str | None:
+    def newest(self) -> str | None:
+        """The token, read again."""
         if self._given is None:
-            self._token, self._is_refreshed = find_token(self._base_url), is_refreshed(self._base_url)
+            self._token, self.is_refreshed = find_token(self._base_url), is_refreshed(self._base_url)
         return self._token
 
-    def _may_be_old(self, response: httpx.Response) -> bool:
-        return response.status_code == httpx.codes.UNAUTHORIZED and self._given is None
-
-    @staticmethod
-    def _with(request: httpx.Request, token: str | None) -> httpx.Request:
-        if token is not None:
-            request.headers["Authorization"] = f"Bearer {token}"
-        return request
+    def may_be_old(self, status: int) -> bool:
+        """True if an answer with this status may mean that there is a newer token."""
+        return status == 401 and self._given is None
 
 
 def find_token(base_url: str) -> str | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+from typing import TYPE_CHECKING
 
 from gpu_platform.client.calls import Call, given, quoted, why
-from gpu_platform.domain.pipelines.pipeline import PipelineRequest, RetryRequest
+
+if TYPE_CHECKING:
+    from gpu_platform.domain.pipelines.pipeline import PipelineRequest
 
 
 def submit(request: PipelineRequest, idempotency_key: str | None) -> Call:
@@ -32,5 +36,5 @@ def cancel(pipeline_id: str, reason: str) -> Call:
 
 def retry(pipeline_id: str, from_step: str | None) -> Call:
     """Run again what was not COMPLETED: ``POST /v1/pipelines/{pipeline_id}/retry``."""
-    body = RetryRequest(from_step=from_step).model_dump_json().encode()
+    body = json.dumps({"from_step": from_step}).encode()
     return Call("POST", f"/v1/pipelines/{quoted(pipeline_id)}/retry", body=body, repeatable=False)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpu_platform.client.calls import Call, given, quoted, why
-from gpu_platform.domain.jobs.schedule import Backfill, ScheduleRequest
+
+if TYPE_CHECKING:
+    from gpu_platform.domain.jobs.schedule import Backfill, ScheduleRequest
 
 
 def create(request: ScheduleRequest) -> Call:

@@ -6,14 +6,14 @@ import fcntl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from gpu_platform.client import credentials
-from gpu_platform.domain.access.tokens import LoginInfo
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, PlatformError, Unavailable
+
+if TYPE_CHECKING:
+    from gpu_platform.domain.access.tokens import LoginInfo
 
 EARLY_S = 30.0
 """A token is refreshed so long before it expires."""
@@ -23,6 +23,8 @@ _TIMEOUT_S = 10.0
 
 def discover(issuer: str) -> dict[str, Any]:
     """The provider's addresses (OpenID Connect Discovery). Raises :class:`Unavailable` and :class:`InvalidRequest`."""
+    import httpx  # who has a token that is still fresh needs no provider
+
     try:
         answer = httpx.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration", timeout=_TIMEOUT_S)
         found = answer.raise_for_status().json()
@@ -51,7 +53,7 @@ def sign_in(base_url: str, info: LoginInfo, show: Callable[[str, str], None]) ->
     if "device_authorization_endpoint" not in provider:
         raise InvalidRequest(f"the identity provider {info.issuer} has no device authorization grant (RFC 8628)")
     form = {"client_id": info.client_id, "scope": " ".join(info.scopes)}
-    code = _post(provider["device_authorization_endpoint"], form)
+    code = post_form(provider["device_authorization_endpoint"], form)
     show(str(code.get("verification_uri_complete") or code["verification_uri"]), str(code["user_code"]))
     found = _confirmed(provider["token_endpoint"], info.client_id, code)
     where = {
@@ -60,7 +62,7 @@ def sign_in(base_url: str, info: LoginInfo, show: Callable[[str, str], None]) ->
         "issuer": info.issuer,
         "use_id_token": info.use_id_token,
     }
-    credentials.write_note(base_url, where | _kept(found, info.use_id_token))
+    credentials.write_note(base_url, where | tokens_of(found, info.use_id_token))
 
 
 def fresh_token(base_url: str) -> str | None:
@@ -81,10 +83,10 @@ def fresh_token(base_url: str) -> str | None:
             "client_id": note["client_id"],
         }
         try:
-            found = _post(note["token_endpoint"], form)
+            found = post_form(note["token_endpoint"], form)
         except PlatformError:
             return note.get("access_token")  # the service says what is wrong
-        note = note | _kept(found, bool(note.get("use_id_token")))
+        note = note | tokens_of(found, bool(note.get("use_id_token")))
         credentials.write_note(base_url, note)
         return note["access_token"]
 
@@ -97,7 +99,7 @@ def _confirmed(token_endpoint: str, client_id: str, code: dict[str, Any]) -> dic
     while time.monotonic() < deadline:
         time.sleep(pause)
         try:
-            return _post(token_endpoint, form)
+            return post_form(token_endpoint, form)
         except Unavailable:
             pause *= 2
         except NotSignedIn as refusal:
@@ -109,14 +111,22 @@ def _confirmed(token_endpoint: str, client_id: str, code: dict[str, Any]) -> dic
     raise NotSignedIn("nobody confirmed in time: run `gpu-platform login` again")
 
 
-def _post(url: str, form: dict[str, str]) -> dict[str, Any]:
+def post_form(url: str, form: dict[str, str], *, empty: bool = False) -> dict[str, Any]:
+    """The provider's answer to a form. ``empty``: an answer without a body will do.
+
+    Raises :class:`NotSignedIn` with the provider's ``error`` if it refuses, and :class:`Unavailable` if it is away.
+    """
+    import httpx
+
     try:
         answer = httpx.post(url, data=form, headers={"Accept": "application/json"}, timeout=_TIMEOUT_S)
-        found = answer.json()
+        found = {} if empty and answer.is_success else answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise Unavailable(f"the identity provider does not answer at {url} ({error})") from None
     if not isinstance(found, dict):
         raise Unavailable(f"the identity provider answered {answer.status_code} at {url}, without an object")
+    if answer.is_server_error:
+        raise Unavailable(f"the identity provider answered {answer.status_code} at {url}")
     if not answer.is_success:
         error = str(found.get("error", answer.status_code))
         said = str(found.get("error_description", ""))[:200]
@@ -124,7 +134,9 @@ def _post(url: str, form: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _kept(found: dict[str, Any], use_id_token: bool) -> dict[str, Any]:
+def tokens_of(found: dict[str, Any], use_id_token: bool) -> dict[str, Any]:
+    """What is kept of the provider's answer: ``access_token``, ``expires_at`` (Unix seconds), and ``refresh_token``
+    if it gave one."""
     token = found.get("id_token" if use_id_token else "access_token")
     if not isinstance(token, str):
         raise NotSignedIn("the identity provider gave no token of the kind that the service takes")

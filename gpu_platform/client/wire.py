@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest, PlatformError, Unavailable
 from gpu_platform.domain.jobs.array import ArraySpec
+from gpu_platform.domain.jobs.changes import JobChanges
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 
 PROBLEM_JSON = "application/problem+json"
-USER_HEADER = "X-GPU-Platform-User"
-"""The user in whose name an operator of the cluster acts. Nobody else may send it with another name than their own."""
-BREAK_GLASS_HEADER = "X-GPU-Platform-Break-Glass"
-"""Why an operator reads the output of a job of somebody else, or enters it. It is recorded."""
 
 T = TypeVar("T")
 
@@ -41,6 +38,27 @@ class Health(BaseModel):
     """The release of the service. Only for who may read the cluster."""
     warnings: list[str] = []
     """What works, but not as it should. Only for who may read the cluster."""
+    now: float | None = None
+    """The service's clock, Unix seconds. None: a service of an older release."""
+
+
+class Clock(BaseModel):
+    """The clock of another machine, compared with the service's."""
+
+    kind: Literal["database", "host"]
+    name: str = ""
+    """Of the host."""
+    ahead_s: float | None = None
+    """How far it is ahead of the service's; negative: behind. None: it did not say."""
+    uncertain_s: float = 0.0
+    """By how much that may be wrong: half the time that the question took."""
+    problem: str | None = None
+    """Why it did not say."""
+
+    @property
+    def at_least_s(self) -> float:
+        """By how much the clocks differ for certain."""
+        return max(0.0, abs(self.ahead_s or 0.0) - self.uncertain_s)
 
 
 class ReasonBody(BaseModel):
@@ -68,6 +86,15 @@ class RetryBody(BaseModel):
     elements: Annotated[
         str | None,
         Field(max_length=512 * 1024, description="These elements; None: those that FAILED", examples=["5-9,17"]),
+    ] = None
+
+
+class ArrayChanges(JobChanges):
+    """Changes of an array, or of some of its elements. A field that is left out stays as it is."""
+
+    elements: Annotated[
+        str | None,
+        Field(max_length=512 * 1024, description="Only these elements; None: the whole array", examples=["5-9,17"]),
     ] = None
 
 
@@ -182,7 +209,7 @@ class Problem(BaseModel):
 
     def error(self) -> PlatformError:
         """The platform's error that this problem describes."""
-        kind = _tree(PlatformError).get(self.code)  # now: a module that came later may have its own errors
+        kind = error_class(self.code)
         if kind is None or kind is PlatformError:
             kind = Unavailable if self.retryable else InvalidRequest if self.status < 500 else PlatformError
         # Some classes make their message from their arguments. Here the message exists already.
@@ -192,6 +219,11 @@ class Problem(BaseModel):
             details["errors"] = [field.model_dump() for field in self.errors]
         PlatformError.__init__(error, self.detail, **details)
         return error
+
+
+def error_class(code: str) -> type[PlatformError] | None:
+    """The class of the errors with this code. None: there is none."""
+    return _tree(PlatformError).get(code)  # now: a module that came later may have its own errors
 
 
 def problem_of_response(status: int, headers: Mapping[str, str], body: bytes) -> Problem:

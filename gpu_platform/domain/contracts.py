@@ -5,10 +5,13 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 
 from pydantic import BaseModel
+
+from gpu_platform.domain.array_ids import index_of
 
 
 class AttemptKey(BaseModel, frozen=True):
@@ -31,6 +34,10 @@ def jobs_by_attempt(keys: Iterable[AttemptKey]) -> dict[int, list[str]]:
 
 CONTROL_TASK_QUEUE = "control"
 SCHEDULER_TASK_QUEUE = "scheduler"
+NOTIFICATION_TASK_QUEUE = "notifications"
+"""Of control workers, too: messages to slow targets do not hold up the steps of jobs."""
+NOTICE_FEED_TASK_QUEUE = "notice-feed"
+"""Of control workers, too: one of them follows the feed of events."""
 
 JOB_WORKFLOW = "JobWorkflow"
 """The workflow of a job. Its workflow id is the job's id."""
@@ -43,6 +50,12 @@ PIPELINE_WORKFLOW = "PipelineWorkflow"
 """The workflow of a pipeline. Its workflow id is the pipeline's id."""
 SCHEDULED_SUBMISSION_WORKFLOW = "ScheduledSubmissionWorkflow"
 SCHEDULER_WORKFLOW_ID = "scheduler"
+ALERT_WORKFLOW = "AlertWorkflow"
+NOTIFICATION_TEST_WORKFLOW = "NotificationTestWorkflow"
+NOTICE_FEED_WORKFLOW = "NoticeFeedWorkflow"
+NOTICE_FEED_WORKFLOW_ID = "notice-feed"
+NOTICES_WORKFLOW = "NoticesWorkflow"
+"""Tells one user of jobs. Its id: :func:`notices_workflow_id`."""
 
 
 def watch_id(host: str, attempt: int) -> str:
@@ -69,32 +82,21 @@ def node_task_queue(host: str) -> str:
     return f"node-{host}"
 
 
-def element_id(array_id: str, index: int) -> str:
-    """The id of the job that is this element of the array."""
-    return f"{array_id}.{index}"
-
-
-def array_of(job_id: str) -> str | None:
-    """The array that has this job as an element. None: the job is no element."""
-    array_id, dot, index = job_id.rpartition(".")
-    return array_id if dot and is_array_id(array_id) and index.isascii() and index.isdecimal() else None
-
-
-def index_of(job_id: str) -> int:
-    """The index of the job in its array. Raises ``ValueError`` if it is no element."""
-    if array_of(job_id) is None:
-        raise ValueError(f"job {job_id!r} is no element of an array")
-    return int(job_id.rpartition(".")[2][:12])
-
-
-def is_array_id(text: str) -> bool:
-    """True for the id of an array, false for that of a job."""
-    return text.startswith("a-") and "." not in text
-
-
 def cleanup_id(key: AttemptKey) -> str:
     """The id of the workflow that releases what an attempt holds when no workflow drives it."""
     return f"cleanup-{key.job_id}-{key.attempt}"
+
+
+def notices_workflow_id(user: str) -> str:
+    """The id of the workflow that tells a user of jobs."""
+    return f"notices-{user}"
+
+
+def alert_workflow_id(name: str) -> str:
+    """The id of the workflow that tells people of alerts with this name. Names of rules may hold any characters."""
+    if re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", name):
+        return f"alert-{name}"
+    return f"alert-{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def remediation_id(gpu_uuid: str) -> str:

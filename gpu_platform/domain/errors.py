@@ -11,8 +11,10 @@
     ├── Forbidden                 who asks is known, and may not do this
     ├── NotFound                  no such job, host or GPU
     ├── EventsGone                events that a reader has not read yet were removed, because they are old
+    ├── AnswerTooLarge            an answer of gRPC is larger than a message may be; ask for less
     ├── IllegalTransition         the current state does not allow it
     ├── InUse                     jobs run there, and the operator did not say that they may be stopped
+    ├── PortClosed                no program of the job listens at the port
     ├── ReservationConflict       a GPU of the placement was taken or left service meanwhile
     ├── StaleEpoch                a leader that was replaced tried to act
     ├── StaleReport               a host's report arrived after a newer one
@@ -20,8 +22,9 @@
     ├── WorkflowIsOlder           a workflow knows less of its job than the database
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
+    ├── NotSent                   a notification did not reach its target
+    ├── NoResult                  the job of a function ended without a result (``executor``)
     ├── PluginFailed              a filter or score of another package raised, or gave no valid answer
-    ├── CannotOpen                sealed data cannot be read
     ├── Unavailable               Temporal or the database is away; try again
     │   ├── TooManyRequests       the caller asks more often than it may; try again later
     │   └── StorageFull           the database's disk is full; nothing was stored
@@ -30,15 +33,16 @@
     └── CannotStart               the platform cannot run here: a wrong setting, a port in use, no Temporal server
 
 ``code`` is stable and appears in API answers, metric labels and workflow failures. ``retryable`` says whether the
-same request can succeed later. ``http_status`` is the status of the REST answer.
+same request can succeed later. ``http_status`` is the status of the REST answer, ``grpc_status`` that of the RPC.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_platform.domain.plugin import PluginFault
+if TYPE_CHECKING:
+    from gpu_platform.domain.plugin import PluginFault
 
 
 class PlatformError(Exception):
@@ -47,6 +51,7 @@ class PlatformError(Exception):
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
     http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -59,18 +64,21 @@ class InvalidRequest(PlatformError):
 
     code = "invalid_request"
     http_status = 422
+    grpc_status = "INVALID_ARGUMENT"
 
 
 class ImpossibleRequest(InvalidRequest):
     """The job asks for more than the registered hosts could ever give."""
 
     code = "impossible_request"
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class OverQuota(InvalidRequest):
     """The job exceeds a limit of its namespace, or too many jobs of the namespace wait."""
 
     code = "over_quota"
+    grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class IdempotencyConflict(InvalidRequest):
@@ -78,6 +86,7 @@ class IdempotencyConflict(InvalidRequest):
 
     code = "idempotency_conflict"
     http_status = 409
+    grpc_status = "ALREADY_EXISTS"
 
 
 class NotSignedIn(PlatformError):
@@ -85,6 +94,7 @@ class NotSignedIn(PlatformError):
 
     code = "not_signed_in"
     http_status = 401
+    grpc_status = "UNAUTHENTICATED"
 
 
 class Forbidden(PlatformError):
@@ -92,6 +102,7 @@ class Forbidden(PlatformError):
 
     code = "forbidden"
     http_status = 403
+    grpc_status = "PERMISSION_DENIED"
 
 
 class NotFound(PlatformError):
@@ -99,6 +110,7 @@ class NotFound(PlatformError):
 
     code = "not_found"
     http_status = 404
+    grpc_status = "NOT_FOUND"
 
 
 class EventsGone(PlatformError):
@@ -107,6 +119,15 @@ class EventsGone(PlatformError):
 
     code = "events_gone"
     http_status = 410
+    grpc_status = "OUT_OF_RANGE"
+
+
+class AnswerTooLarge(PlatformError):
+    """The answer is larger than one message of gRPC may be. Ask for less at once, or over REST."""
+
+    code = "answer_too_large"
+    http_status = 413
+    grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class IllegalTransition(PlatformError):
@@ -114,6 +135,7 @@ class IllegalTransition(PlatformError):
 
     code = "illegal_transition"
     http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
 
     def __init__(
         self, *, subject: str, current: str, wanted: str, allowed: Sequence[str], message: str | None = None
@@ -133,6 +155,15 @@ class InUse(PlatformError):
 
     code = "in_use"
     http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class PortClosed(PlatformError):
+    """No program of the job listens at this port."""
+
+    code = "port_closed"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class ReservationConflict(PlatformError):
@@ -141,6 +172,7 @@ class ReservationConflict(PlatformError):
     code = "reservation_conflict"
     retryable = True
     http_status = 409
+    grpc_status = "ABORTED"
 
 
 class StaleEpoch(ReservationConflict):
@@ -154,6 +186,7 @@ class StaleReport(PlatformError):
 
     code = "stale_report"
     http_status = 409
+    grpc_status = "ABORTED"
 
 
 class FullReportNeeded(PlatformError):
@@ -161,6 +194,7 @@ class FullReportNeeded(PlatformError):
 
     code = "full_report_needed"
     http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class WorkflowIsOlder(PlatformError):
@@ -171,6 +205,7 @@ class WorkflowIsOlder(PlatformError):
 
     code = "workflow_is_older"
     http_status = 409
+    grpc_status = "ABORTED"
 
 
 class HostUnavailable(PlatformError):
@@ -179,6 +214,7 @@ class HostUnavailable(PlatformError):
     code = "host_unavailable"
     retryable = True
     http_status = 503
+    grpc_status = "UNAVAILABLE"
 
 
 class PreflightFailed(PlatformError):
@@ -186,6 +222,24 @@ class PreflightFailed(PlatformError):
     GPU)."""
 
     code = "preflight_failed"
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class NoResult(PlatformError):
+    """The job that ran a function of an ``Executor`` ended, and there is no result: it was killed, or its result cannot
+    be read."""
+
+    code = "no_result"
+    grpc_status = "DATA_LOSS"
+
+
+class NotSent(PlatformError):
+    """A notification did not reach its target. The message shows no part of the target's address."""
+
+    code = "not_sent"
+    retryable = True
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
 
 
 class PluginFailed(PlatformError):
@@ -200,6 +254,9 @@ class PluginFailed(PlatformError):
     @property
     def fault(self) -> PluginFault:
         """The failure as data: which plugin, and what it raised."""
+        # Imported only now: the command line imports the errors, and does without pydantic where it can.
+        from gpu_platform.domain.plugin import PluginFault
+
         return PluginFault.model_validate(self.details)
 
 
@@ -215,6 +272,7 @@ class Unavailable(PlatformError):
     code = "unavailable"
     retryable = True
     http_status = 503
+    grpc_status = "UNAVAILABLE"
 
     @property
     def retry_after_s(self) -> float:
@@ -227,6 +285,7 @@ class TooManyRequests(Unavailable):
 
     code = "too_many_requests"
     http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class StorageFull(Unavailable):
@@ -234,6 +293,7 @@ class StorageFull(Unavailable):
 
     code = "storage_full"
     http_status = 507
+    grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class CannotStart(PlatformError):

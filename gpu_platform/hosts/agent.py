@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Sequence
+from enum import Enum
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -41,7 +42,17 @@ from gpu_platform.hosts.processes.secret_delivery import SecretSource
 from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt, has_left_nothing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.settings import Settings
+
+_LOOK_AGAIN_S = 0.1
+
+
+class _Left(Enum):
+    """What there may be of an attempt that was closed."""
+
+    LAUNCH = "launch"
+    PROCESSES = "processes"
 
 
 class HostAgent:
@@ -104,6 +115,8 @@ class HostAgent:
         No polling. A rank that has no record, or whose supervisor was killed, has ``vanished``:
         its processes may live still, so ``stop`` must follow.
         """
+        if request.limit is not None:
+            await asyncio.to_thread(self.local.change_limit, request.key, request.limit.time_limit_s)
         self._watched[request.key] += 1
         try:
             return await self._watch(request)
@@ -139,12 +152,13 @@ class HostAgent:
         """
         key = request.key
         try:
-            stopped = await asyncio.to_thread(self._close, request)
+            while (left := await asyncio.to_thread(self._close, request)) is _Left.LAUNCH:  # noqa: ASYNC110  # of threads
+                await asyncio.sleep(_LOOK_AGAIN_S)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
             raise
-        if stopped is not None:
-            return stopped
+        if isinstance(left, Stopped):
+            return left
         ranks = self.local.ranks(key)
         grace_s = request.grace_s
         if request.save_first and (plan := self.local.plan(key)) is not None:
@@ -152,17 +166,22 @@ class HostAgent:
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
+        if self.local.has_environment(key):  # to remove its files may take minutes
+            return await in_own_thread(lambda: self._finish(key, ranks, killed))
         return await asyncio.to_thread(self._finish, key, ranks, killed)
 
-    def _close(self, request: StopRequest) -> Stopped | None:
-        """Close the attempt, and finish it if nothing of it is left. None: something may be left."""
+    def _close(self, request: StopRequest) -> Stopped | _Left:
+        """Close the attempt, and finish it if nothing of it is left."""
         key = request.key
         with self.local.writing():
             close_attempt(self._home, key, request.reason, request.grace_s)
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
-        self._launcher.wait_for_launch(key)
+        if not self._launcher.wait_for_launch(key, _LOOK_AGAIN_S):
+            return _Left.LAUNCH
         ranks = self.local.ranks(key)
-        return self._finish(key, ranks, 0) if has_left_nothing(self._home, key, ranks) else None
+        if self.local.has_environment(key) or not has_left_nothing(self._home, key, ranks):
+            return _Left.PROCESSES
+        return self._finish(key, ranks, 0)
 
     def _finish(self, key: AttemptKey, ranks: Sequence[RankProcess], killed: int) -> Stopped:
         self._launcher.finish(key)

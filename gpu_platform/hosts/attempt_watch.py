@@ -24,6 +24,7 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import is_alive
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -104,7 +105,7 @@ class AttemptWatch:
                 if key in by_key:
                     self._send(by_key[key], "no_checkpoint", message, FaultAction.WATCH)
         for attempt in live:
-            wanted = attempt.plan.limits
+            wanted = limits.in_force(attempt.plan.limits, attempt.directory)
             if wanted.is_endless or not (seconds := limits.ran_s(attempt.ranks)):
                 continue
             end = limits.end_of(wanted, seconds)
@@ -177,7 +178,12 @@ class AttemptWatch:
 
     def _warn_of_the_end(self, attempt: LiveAttempt, end: limits.RankEnd) -> None:
         wanted = attempt.plan.limits
-        warned = limits.warn(wanted, attempt.directory, attempt_processes(self._home, attempt.key, attempt.ranks))
+        if wanted.warn_program_only:
+            mains = {rank.main_process for rank in attempt.ranks}
+            processes = {process for process in mains if process is not None and is_alive(process)}
+        else:
+            processes = attempt_processes(self._home, attempt.key, attempt.ranks)
+        warned = limits.warn(wanted, attempt.directory, processes)
         message = (
             f"{end.what} ends in {max(0, round(end.left_s))} s; SIG{wanted.warn_signal} went to "
             f"{_several(warned, 'process', 'processes')} with a handler for it on {attempt.plan.host}"
@@ -188,7 +194,7 @@ class AttemptWatch:
         """Write a message to the job's log, and report it to its workflow and to the event table."""
         key, plan = attempt.key, attempt.plan
         for rank in attempt.ranks:
-            _append(rank.directory / records.LOG, f"gpu-platform: {message}\n")
+            _append(key, rank.directory / records.LOG, f"gpu-platform: {message}\n")
         # One report for what only the job did. If the policy takes GPUs for it, one report for each of its GPUs.
         affected_gpus: Sequence[str] = plan.gpu_uuids if action.takes_gpu else plan.gpu_uuids[:1]
         now_ms = time.time_ns() // 1_000_000
@@ -215,15 +221,16 @@ def _not_lost_on_errors(attempt: LiveAttempt) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # finished and forgotten meanwhile, or the disk is full
-        log.warning("attempt.not_sampled", job=attempt.key.job_id, error=str(error))
+        key = attempt.key
+        log.warning("attempt.not_sampled", job=key.job_id, attempt=key.attempt, error=str(error))
 
 
-def _append(path: Path, text: str) -> None:
+def _append(key: AttemptKey, path: Path, text: str) -> None:
     try:
         with path.open("a") as file:
             file.write(text)
     except OSError as error:  # a full disk must not stop the watch
-        log.warning("attempt.log_not_written", path=str(path), error=str(error))
+        log.warning("attempt.log_not_written", job=key.job_id, attempt=key.attempt, path=str(path), error=str(error))
 
 
 def _several(count: int, one: str, more: str | None = None) -> str:

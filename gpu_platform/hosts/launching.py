@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from secrets import token_hex
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
@@ -20,6 +21,7 @@ from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.artifacts import ArtifactDirectories
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
 from gpu_platform.hosts.checkpoints.directories import make_shown_directory
+from gpu_platform.hosts.environments.program import activated, check_venv, checked_init, has_own_root, started
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.isolation.cgroups.cpus import plain_affinity
 from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
@@ -30,13 +32,20 @@ from gpu_platform.hosts.network.links import NetworkOrder
 from gpu_platform.hosts.network.network import RENDEZVOUS_PORTS
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes import preflight
-from gpu_platform.hosts.processes.environment import base_environ, rank_environ
+from gpu_platform.hosts.processes.environment import PACKAGE, base_environ, rank_environ
+from gpu_platform.hosts.processes.launchers import (
+    check_launcher,
+    launcher_argv,
+    missing_program_hint,
+    new_gang_key,
+)
 from gpu_platform.hosts.processes.ranks import wait_record
 from gpu_platform.hosts.processes.secret_delivery import SecretDelivery, SecretSource
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.stages import Provision, Stage, Stages
 from gpu_platform.hosts.system import lease_file, paths, records
 from gpu_platform.settings import Settings
+from gpu_platform.steps.environ import SCRIPT
 
 NO_LEASE = "no_lease"
 """Key in the details of a :class:`HostUnavailable`: this host has no lease, so it may start nothing now."""
@@ -128,10 +137,13 @@ class Launcher:
         self._show_processes(plan)
         return Launched(host=self._node.name, ranks=started, prepared=own if request.rendezvous is None else None)
 
-    def wait_for_launch(self, key: AttemptKey) -> None:
-        """Return when no launch of the attempt is in progress here."""
-        with self._locks[key]:
-            pass
+    def wait_for_launch(self, key: AttemptKey, timeout_s: float) -> bool:
+        """Return when no launch of the attempt is in progress here. False: one still is."""
+        lock = self._locks[key]
+        if not lock.acquire(timeout=timeout_s):
+            return False
+        lock.release()
+        return True
 
     def finish(self, key: AttemptKey) -> None:
         """Let the stages finish the attempt, once. No process of it lives, and none can start again."""
@@ -193,6 +205,8 @@ class Launcher:
             resume_from=None if resume.checkpoint is None else resume.checkpoint.path,
             resume_note=resume.note,
             isolates_gangs=network is not None and network.isolates_gangs,
+            step_key=token_hex(16) if _is_script(plan) else None,
+            gang_key=new_gang_key(plan),
         )
         with self._attempts.writing():
             # While a node worker restarts, the old one and the new one may both prepare the attempt: one port counts.
@@ -212,13 +226,19 @@ class Launcher:
             gpu_reset.verify_gpu(self._nvml, uuid)
         if self._jail_planner is not None:
             self._jail_planner.check(plan)
+        check_venv(plan, jailed=self._jail_planner is not None)
+        if checked_init(plan, self._node.module_init) is not None or has_own_root(plan):
+            return  # where its programs are, only the rank itself finds out
         for program in plan.programs:
             environ = base_environ(program)
             version = newest_cuda(program.cuda, self._inventory.cuda_installations)
             if version is not None:
                 cuda = f"{self._inventory.cuda_installations[version]}/bin"
                 environ["PATH"] = f"{environ['PATH']}:{cuda}" if program.cuda is None else f"{cuda}:{environ['PATH']}"
-            preflight.check_command(plan, program.command, environ, jailed=self._jail_planner is not None)
+            environ = activated(environ, plan.environment)
+            check_launcher(plan, environ)
+            hint, jailed = missing_program_hint(plan, program), self._jail_planner is not None
+            preflight.check_command(plan, program.command, environ, jailed=jailed, hint=hint)
 
     def _check_lease(self, plan: HostPlan) -> None:
         """Raise :class:`HostUnavailable` without a lease: one may come soon, and a host that was LOST gets a new
@@ -231,6 +251,8 @@ class Launcher:
         self._check_lease(plan)
         secrets = self._secrets.fetch(plan)
         shown = self.checkpointing.shown(plan, rendezvous.resume_from)
+        if _is_script(plan):
+            shown = [*shown, str(PACKAGE)]
         provision = self.stages.provides(plan) + Provision(readable=shown) + self.artifacts.provides(plan)
         if self._jail_planner is not None:
             hosts = self._jail_planner.network
@@ -257,24 +279,29 @@ class Launcher:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         account = {} if self._jail_planner is None else self._jail_planner.environ(plan)
         secrets = self._secrets.dirs(plan, self._attempts.directory(plan.key))
+        init = checked_init(plan, self._node.module_init)
+        workdir = plan.workdir if self._jail_planner is None else self._jail_planner.workdir(plan)
         return [
             RankOrder(
                 rank_dir=str(paths.rank_dir(self._attempts.home, plan.key, spec.rank)),
                 attempt_dir=str(self._attempts.directory(plan.key)),
-                argv=plan.program(spec).command,
-                env=rank_environ(
-                    plan,
-                    spec,
-                    rendezvous,
-                    cluster=self._cluster,
-                    home=self._attempts.home,
-                    checkpoint_dir=checkpoint_dir,
-                )
-                | self.checkpointing.environ(plan)
-                | provision.environ
-                | provision.of_rank(spec.rank)
-                | account,
-                workdir=plan.workdir if self._jail_planner is None else self._jail_planner.workdir(plan),
+                argv=started(launcher_argv(plan, spec), plan.environment, init),
+                env=activated(
+                    rank_environ(
+                        plan,
+                        spec,
+                        rendezvous,
+                        cluster=self._cluster,
+                        home=self._attempts.home,
+                        checkpoint_dir=checkpoint_dir,
+                    )
+                    | self.checkpointing.environ(plan)
+                    | provision.environ
+                    | provision.of_rank(spec.rank)
+                    | account,
+                    plan.environment,
+                ),
+                workdir=provision.workdir or workdir,
                 host=plan.host,
                 log_file_bytes=self._node.log_file_bytes,
                 log_files=self._node.log_files,
@@ -328,3 +355,8 @@ def _closed(key: AttemptKey) -> IllegalTransition:
 
 def _not_executable(rank: int, failure: Failure, exit_code: int) -> PreflightFailed:
     return PreflightFailed(failure.message, kind=failure.kind.value, rank=rank, host=failure.host, exit_code=exit_code)
+
+
+def _is_script(plan: HostPlan) -> bool:
+    """True if the ranks run a batch script (ADR 86)."""
+    return any(SCRIPT in program.env for program in plan.programs)

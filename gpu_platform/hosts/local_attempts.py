@@ -14,6 +14,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause
+from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.limits import overdue
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed
@@ -92,6 +93,11 @@ class LocalAttempts:
         record = records.read_record(f"{self.directory(key)}/{records.PLAN}")
         return None if record is None else HostPlan.model_validate(record)
 
+    def has_environment(self, key: AttemptKey) -> bool:
+        """True if the attempt has files of an environment here: code, or a container."""
+        record = records.read_record(f"{self.directory(key)}/{records.PLAN}")
+        return record is not None and record.get("environment") is not None
+
     def rank(self, key: AttemptKey, rank: int) -> RankProcess:
         """One rank, whether it was started or not."""
         return RankProcess(paths.rank_dir(self.home, key, rank), rank, self.host)
@@ -133,6 +139,11 @@ class LocalAttempts:
     def overdue(self, key: AttemptKey) -> tuple[FailureCause, str] | None:
         """Why this host ended the attempt for its time limit or deadline. None: it did not."""
         return overdue(self.directory(key))
+
+    def change_limit(self, key: AttemptKey, time_limit_s: int | None) -> None:
+        """Give the attempt another time limit, if it is open here."""
+        if key in self._open:
+            limits.change_limit(self.directory(key), time_limit_s)
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
         """GPU uuids that the attempt got here. Empty if the attempt is unknown."""

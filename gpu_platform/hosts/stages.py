@@ -35,6 +35,12 @@ class Provision:
     """Rank -> its CPUs and NUMA nodes, as the kernel writes lists. For other ranks the host decides."""
     shm: str | None = None
     """A directory that jailed ranks see as ``/dev/shm``. None: a private one."""
+    root: tuple[str, str] | None = None
+    """The root file system of a container, and the directory below which it must be. None: the host's."""
+    files: list[list[str]] = field(default_factory=list[list[str]])
+    """Files of the host that appear read-only in another place: [file, place]."""
+    workdir: str | None = None
+    """The working directory, instead of the plan's. None: the plan's."""
 
     def __add__(self, other: Provision) -> Provision:
         ranks = self.rank_environ.keys() | other.rank_environ.keys()
@@ -47,6 +53,9 @@ class Provision:
             owned=[*self.owned, *other.owned],
             rank_cpus=self.rank_cpus | other.rank_cpus,
             shm=self.shm or other.shm,
+            root=self.root or other.root,
+            files=[*self.files, *other.files],
+            workdir=self.workdir or other.workdir,
         )
 
     def of_rank(self, rank: int) -> dict[str, str]:
@@ -109,7 +118,9 @@ class Stages:
             try:
                 stage.finish(plan)
             except Exception as error:
-                log.exception("stage.finish_failed", stage=type(stage).__name__, job=plan.key.job_id)
+                log.exception(
+                    "stage.finish_failed", stage=type(stage).__name__, job=plan.key.job_id, attempt=plan.key.attempt
+                )
                 failures.append(error)
         if failures:
             raise failures[0]

@@ -8,6 +8,7 @@ from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromiseChange
 from gpu_platform.scheduling.preempting.preemption import Preemption
+from gpu_platform.scheduling.preempting.window_clearing import ClearedWindow
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,5 @@ class Decision:
     ``recovery``."""
     promises: list[PromiseChange] = field(default_factory=list)
     """What became of promises in this decision."""
+    cleared: list[ClearedWindow] = field(default_factory=list)
+    """Jobs to stop because a window begins. Each is returned once."""

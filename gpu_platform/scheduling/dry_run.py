@@ -44,6 +44,7 @@ def simulate_submission(core: Scheduler, row: PlacementRequest, now: float) -> D
         if starts_by is None or reason.estimate is EstimateBasis.PREEMPTING:
             starts_by = math.inf
         for at in _preemption_times(core, row, now, starts_by):
+            core.replace_windows(then for one in [*core.windows] if (then := one.as_of(at)) is not None)
             decision = decide_all(core, at)
             victims = _victims(decision, row)
             if victims:

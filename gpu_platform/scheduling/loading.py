@@ -11,6 +11,7 @@ def load_cluster_state(scheduler: Scheduler, state: ClusterState) -> Scheduler:
     for host in state.hosts:
         scheduler.upsert_host(host)
     scheduler.upsert_gpus(state.gpus)
+    scheduler.replace_windows(state.windows)
     scheduler.upsert_use(state.host_use)
     for running in sorted(state.running, key=lambda row: row.started_at):  # shares are charged in order of time
         scheduler.started(running)

@@ -21,6 +21,7 @@ from gpu_platform.scheduling.plugins.expected_tasks import ExpectedTasks
 from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter, IsolationFilter
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SHARES, TYPICAL_SIZES, FragmentationScore
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
+from gpu_platform.scheduling.plugins.host_choice import HostNameFilter, LabelFilter
 from gpu_platform.scheduling.plugins.live_load import (
     HistoryScore,
     RoundRobinScore,
@@ -37,6 +38,7 @@ from gpu_platform.scheduling.plugins.sharing import (
 )
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.plugins.strategy import ResourcesScore, StrategyScore
+from gpu_platform.scheduling.plugins.windows import ReservationFilter, WindowFilter
 from gpu_platform.scheduling.queueing.queue_order import (
     AGE,
     SHARE,
@@ -162,6 +164,9 @@ class Policy:
     max_temperature_c: float | None = None
     """A GPU hotter than this gets no new work, on any host. None: only the limit of its host counts,
     ``node.max_temperature_c``."""
+    window_margin_s: float = 60.0
+    """Jobs must have ended, by their time limits, so long before an advance reservation or a maintenance window
+    begins: starts and ends take time. What still runs at half of it is stopped."""
     system_cpus: int = 0
     """CPUs of every host that no job gets."""
     system_ram_mib: int = 0
@@ -254,6 +259,9 @@ def build_framework(policy: Policy, expected: ExpectedTasks | None = None) -> Fr
         filters=(
             HostReadyFilter(),  # first: if a host is away, no other reason matters
             ExclusionFilter(),  # before the facts: a GPU on which this job failed is no candidate
+            HostNameFilter(),  # which hosts the job names, before what these are
+            ReservationFilter(),  # as if it named the hosts of its advance reservation
+            LabelFilter(),
             GpuFactFilter(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
             GpuFactFilter(ReasonCode.TOO_LITTLE_MEMORY),
             GpuFactFilter(ReasonCode.COMPUTE_CAPABILITY),
@@ -268,6 +276,7 @@ def build_framework(policy: Policy, expected: ExpectedTasks | None = None) -> Fr
             *_changed_by(ChangeKind.FACTS, policy.site_filters),  # each after the platform's own filters of its kind
             HealthyGpuFilter(),  # before FreeGpuFilter: to wait for the job on a broken GPU does not help
             TemperatureFilter(),  # also about the GPU itself, not about its job
+            WindowFilter(),  # the GPU works, but is kept; which jobs have it now does not matter then
             *_changed_by(ChangeKind.HEALTH, policy.site_filters),
             FreeGpuFilter(),  # from here on: facts that change all the time, the most familiar reason first
             SameTenantFilter(),  # before ShareCapacityFilter: capacity for another namespace does not count

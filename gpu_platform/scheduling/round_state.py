@@ -13,8 +13,10 @@ from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
+from gpu_platform.scheduling.backfilling.window_bookings import WindowBookings
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.cluster.windows import ALL_CLOSED
 from gpu_platform.scheduling.gang_trials import GangTrials
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
@@ -55,6 +57,7 @@ class SchedulerState:
     forecast: ReleaseForecast
     expected_dates: ExpectedDates
     gang_trials: GangTrials
+    window_bookings: WindowBookings
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,20 @@ def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.boo
         return state.empty_fits.usable_hosts(row, must=row.job_id in state.remembered.told)
     usable = together(row.resources, state.snapshot, state.candidates.able(row))
     return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
+
+
+def hosts_beside_windows(
+    state: SchedulerState, row: PlacementRequest, usable: NDArray[np.bool_]
+) -> NDArray[np.bool_] | None:
+    """Return the ``usable`` hosts of which no window keeps anything from the job. None: they are not enough."""
+    windows = state.snapshot.windows
+    closed = windows.answer(row)
+    if closed is None:
+        return usable
+    if closed == ALL_CLOSED:
+        return None
+    usable = usable & (windows.closed_gpus(closed, np.arange(len(usable))) == 0)
+    if not row.is_plain:
+        return usable if usable.any() else None
+    together_there = np.count_nonzero(together(row.resources, state.snapshot, usable))
+    return usable if together_there >= row.resources.hosts else None

@@ -25,29 +25,30 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
-from gpu_platform.scheduling.backfilling.date_slices import DateSlice
-from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES
-from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
-from gpu_platform.scheduling.backfilling.promises import DateMemory, EarlierPromises, Overruns
-from gpu_platform.scheduling.gang_trials import needs_trials
+from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
+from gpu_platform.scheduling.cluster.windows import ALL_CLOSED, holds_at_most_s
 from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
 from gpu_platform.scheduling.placing.placement_builder import build_placement
-from gpu_platform.scheduling.placing.request_screen import ReservedGpus, RoundView
+from gpu_platform.scheduling.placing.request_screen import RoundView
+from gpu_platform.scheduling.placing.reserved_gpus import ReservedGpus
 from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.queueing.in_share_order import ServiceSortKey, in_share_order
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.quota_denials import QuotaDenials
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry, resources_taken, usable_hosts
+from gpu_platform.scheduling.round_dates import RoundDates
+from gpu_platform.scheduling.round_state import (
+    SchedulerState,
+    WaitingEntry,
+    hosts_beside_windows,
+    resources_taken,
+    usable_hosts,
+)
 from gpu_platform.scheduling.screening import Screening, Verdict
 from gpu_platform.scheduling.share_keys import ShareKeys
 
-MAX_TENTATIVE_DATES = 4
-"""How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
-more.
-"""
 GIVE_UP_AFTER = 16
 """If this many jobs with exclusions in a row kept no further host, the other jobs of their need are skipped."""
 
@@ -87,6 +88,8 @@ class SchedulingRound:
     def __post_init__(self) -> None:
         state, hosts = self.state, len(self.state.snapshot)
         self.kept = KeptHosts(hosts)
+        self._kept_in: dict[str, KeptHosts] = {}
+        """Advance reservation -> the same for the jobs that ask for it: these and all others are in nobody's way."""
         self.turns: list[ServiceSortKey] = []
         """The sort keys of the jobs that had a turn, in order."""
         self.had_turns: set[str] = set()
@@ -95,16 +98,11 @@ class SchedulingRound:
         self._earlier = EarlierPromises(
             state.remembered, state.queue, self._overruns, state.backfill, self.now, self.claims
         )
-        self._is_conservative = state.policy.backfill == "conservative"
-        depth = state.policy.backfill_depth if self._is_conservative else 0
-        standing = self._earlier.standing
-        gangs = [one for one in standing if (row := state.queue.get(one)) is not None and needs_trials(row)]
-        slices = standing.keys() - set(gangs)
-        self._dates = DateSlice.of_slices(state.remembered, slices, hosts, depth)
-        self._gang_dates = DateSlice.of_gangs(state.remembered, gangs, hosts, state.policy.backfill_depth)
+        self._dates = RoundDates(state, self.now, self._earlier)
+        self._is_conservative = self._dates.is_conservative
         self._gang_trials = state.gang_trials
-        self._tentative = 0
-        self._expected = 0
+        self._no_windows = not state.snapshot.windows.rows
+        """Then only jobs that ask for a reservation must be asked about: the others pay nothing."""
         self._all_but_claim: PlannedReservation | None = None
         self._answered: tuple[tuple[str, int], Candidates] | None = None
         """The job and the version of the snapshot that :meth:`_candidates` was asked for last, and the answer."""
@@ -154,23 +152,18 @@ class SchedulingRound:
             # A job that came in goes on putting promises off until a round has asked all whose promises it puts off.
             newcomers = queue.newcomers if self.is_cut else self._screening.not_examined
             self.puts_promises_off = self._earlier.remember(planned, newcomers)
-            for dates in (self._dates, self._gang_dates):
-                dates.end(state.remembered.reservations, queue)
-        else:
-            state.remembered.gang_dates = DateMemory()  # EASY computes its dates anew in each round
+        self._dates.end()
         self._gang_trials.end()
 
     @property
     def is_bounded(self) -> bool:
         """True if the round left something for the next one, or would in a larger queue."""
-        return self._dates.is_bounded
+        return self._dates.are_bounded
 
     @property
     def is_unfinished(self) -> bool:
         """True if some jobs had no turn, or got no date, only because the round would have taken too long."""
-        # EASY remembers no dates, so the next round would refuse the same jobs.
-        refused = self._dates.has_refused or (self._is_conservative and self._gang_dates.has_refused)
-        refused |= self.state.empty_fits.has_refused
+        refused = self._dates.have_refused or self.state.empty_fits.has_refused
         return self.is_cut or bool(self._screening.not_examined) or refused or self._gang_trials.are_left
 
     def _started_enough(self) -> bool:
@@ -185,11 +178,11 @@ class SchedulingRound:
         ]
         keeping = (self.kept.blocked_by, self.kept.blocked_for_unlimited_by)
         kept, from_unlimited = (turns != NO_TURN for turns in keeping)
-        no_more_dates = self._dates_are_out(first=False) or self._dates.is_used_up
+        no_more_dates = self._dates.are_out(len(self.reservations), first=False) or self._dates.are_used_up
         return RoundView(self.now, kept, from_unlimited, self.kept.has_reservation, reservations, no_more_dates)
 
     def _progress(self) -> tuple[int, ...]:
-        return len(self.placements), self._tentative, *self._amount_kept()
+        return len(self.placements), self._dates.tentative, *self._amount_kept()
 
     def promises(self) -> dict[str, float]:
         """Return job -> the latest start that was promised."""
@@ -205,7 +198,17 @@ class SchedulingRound:
 
     def _keeping_turns(self, row: PlacementRequest, unlimited: bool = False) -> NDArray[np.int64]:
         """Do the same. Hosts that are kept only from jobs without a time limit count if ``unlimited``."""
-        return self.kept.turns(resources_taken(row), unlimited, row.job_id in self._earlier.standing)
+        kept = self.kept if row.resources.reservation is None else self._kept_for(row)
+        return kept.turns(resources_taken(row), unlimited, row.job_id in self._earlier.standing)
+
+    def _kept_for(self, row: PlacementRequest) -> KeptHosts:
+        """Return the hosts that jobs keep which compete with ``row``."""
+        asked = row.resources.reservation
+        if asked is None:
+            return self.kept
+        if asked not in self._kept_in:
+            self._kept_in[asked] = KeptHosts(len(self.state.snapshot))
+        return self._kept_in[asked]
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
@@ -237,12 +240,18 @@ class SchedulingRound:
         """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
         if self.denial(row) is not None:
             return None, False, None
+        is_free = self._no_windows and row.resources.reservation is None
+        closed = None if is_free else self.state.snapshot.windows.answer(row)
+        if closed == ALL_CLOSED:
+            return None, False, None
         state, verdict = self.state, self._screening.of(row)
         limits = row.time_limit_s or math.inf, False, row.longest_s or math.inf
         if verdict.hopeless and not row.has_exclusions:
             return ALL_BLOCKED, False, None
         if verdict.settled and verdict.no_place:
             return limits
+        if closed is not None:  # a shorter job may have a place that windows keep from this one, whatever its grace is
+            return (None, False, None) if row.has_exclusions else (holds_at_most_s(row), False, limits[2])
         if not row.is_plain:
             return (None, False, None) if row.has_exclusions else limits
         excludes = row.has_exclusions
@@ -319,7 +328,8 @@ class SchedulingRound:
         open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NO_TURN))
         chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
         if chosen is None:
-            self._screening.looked(row, candidates)
+            if snapshot.windows.answer(row) is None:  # what it notes also counts for jobs that windows do not keep out
+                self._screening.looked(row, candidates)
             return None
         scores = score_table(row.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
         placement = build_placement(
@@ -363,7 +373,8 @@ class SchedulingRound:
         """Return the reservations that ``row`` must respect: those of jobs ahead, and promises made while it waited
         already.
         """
-        return [*self._ahead(row), *self._earlier.to_others(row)]
+        others = [*self._ahead(row), *self._earlier.to_others(row)]
+        return others if self._no_windows else [*others, *self.state.window_bookings.of(row)]
 
     def _ahead(self, row: PlacementRequest) -> list[PlannedReservation]:
         claims = [claim for claim in self.claims if claim.job_id != row.job_id]
@@ -372,103 +383,60 @@ class SchedulingRound:
     def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
         usable = usable_hosts(self.state, row)
-        if usable is None:
+        is_free = self._no_windows and row.resources.reservation is None
+        if usable is None or not (is_free or self.state.snapshot.windows.will_admit(row)):
             return None
         self.job_of_turn[turn] = row.job_id
+        kept = self.kept if is_free else self._kept_for(row)
         if self.state.policy.backfill == "none":
-            self.kept.keep_all(turn)
+            if hosts_beside_windows(self.state, row, usable) is not None:
+                kept.keep_all(turn)
             return None
         resources = resources_taken(row)
-        first = not self.kept.are_reserved(resources, usable)
-        dates = self._gang_dates if needs_trials(row) else self._dates
-        reservation = None if dates.is_due(row.job_id) else self._kept_promise(row, None)
+        first = not kept.are_reserved(resources, usable)
+
+        def is_kept() -> bool:
+            return bool((usable & (self._keeping_turns(row) != NO_TURN)).any())
+
+        reservation = None if self._dates.is_due(row) else self._kept_promise(row, None)
         if reservation is None:
-            reservation = self._kept_promise(row, self._date(row, usable, first))
-        if reservation is None and first:
-            reservation = self._expected_date(row, usable)
+            found = self._dates.plan(
+                row, len(self.reservations), first=first, is_kept=is_kept, respected=lambda: self._others(row)
+            )
+            reservation = self._kept_promise(row, found)
+        if reservation is None and first and (is_free or self.state.snapshot.windows.answer(row) is None):
+            reservation = self._dates.plan_expected(
+                row, is_kept=is_kept, respected=lambda: [*self._ahead(row), *self._earlier.to_others(row)]
+            )
         if reservation is not None:
             reservation = reservation if reservation.is_expected else self._overruns.mark(reservation)
             self.reservations.append((turn, reservation))
             if reservation.overdue:
                 self.overdue[row.job_id] = reservation.overdue
-            self.kept.reserve(resources, usable)
+            kept.reserve(resources, usable)
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
-                self.kept.keep_from_unlimited(resources, usable, turn)  # for its like, which get no turn
+                kept.keep_from_unlimited(resources, usable, turn)  # for its like, which get no turn
             is_known = reservation.is_promised and reservation.start > self.now and not reservation.overdue
             return reservation.start if is_known else None
+        # A job that waits for the end of a window keeps no hosts from jobs that can start before.
+        beside = usable if is_free else hosts_beside_windows(self.state, row, usable)
+        if beside is None:
+            return None
         if first:
-            self.kept.keep(resources, usable, turn, row.job_id in self.state.queue.newcomers)
+            kept.keep(resources, beside, turn, row.job_id in self.state.queue.newcomers)
         else:  # it gets a date or hosts once the jobs ahead have started, so nobody behind is promised these hosts
-            self.kept.reserve(resources, usable)
-            self.kept.keep_from_unlimited(resources, usable, turn)
+            kept.reserve(resources, beside)
+            kept.keep_from_unlimited(resources, beside, turn)
         return None
 
     def _kept_promise(self, row: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:
         """Return ``planned``, or what was promised before, if that is earlier and can be kept."""
         promise = self._earlier.better(row, planned, self._others(row))
         self._earlier.unrenewed.pop(row.job_id, None)
-        if promise is None or self.kept.newcomers_keep(promise.hosts):
+        if promise is None or self._kept_for(row).newcomers_keep(promise.hosts):
             return planned
         return promise
 
     def _amount_kept(self) -> tuple[int, ...]:
         """Return how much is kept or reserved. It only grows."""
         return (len(self.reservations), *self.kept.amount())
-
-    def _date(self, row: PlacementRequest, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
-        """Plan a reservation for the job, or return None. ``first``: no job ahead has a date for hosts that it could
-        use.
-        """
-        state = self.state
-        is_promised = first or self._is_conservative
-        has_reservation = state.running_jobs.limited or self.reservations or self._earlier.unrenewed
-        # Shares change the order. A job that is served earlier now takes the date of nobody who was promised one.
-        may_put_off = row.job_id in state.queue.newcomers or row.job_id in self._earlier.standing
-        if not has_reservation or self._dates_are_out(first, 0 if may_put_off else len(self._earlier.unrenewed)):
-            return None
-        if (usable & (self._keeping_turns(row) != NO_TURN)).any():
-            return None
-        had_promise = row.job_id in self._earlier.standing
-        dates = self._gang_dates if needs_trials(row) else self._dates
-        # With EASY each first job is told its date in each round; there are few.
-        is_free = first and not self._is_conservative
-        if not had_promise and not is_free and not dates.allows(row.job_id):
-            return None
-        if is_free and needs_trials(row):
-            dates.use_up()  # no tentative ones in this round
-        self._tentative += not is_promised
-        if needs_trials(row):
-            others, trials = self._others(row), dates.most_trials
-            if not self._is_conservative or (had_promise and self._earlier.better(row, None, others) is None):
-                trials = math.inf  # no date is remembered, or the job would lose its promise meanwhile
-            found = state.gang_backfill.plan_start(
-                row, self.now, others, is_promised, begun=dates.begun(row.job_id), most_trials=trials
-            )
-            if isinstance(found, Unfinished):
-                dates.goes_on(row.job_id, had_promise, found)
-                return None
-        else:
-            able = state.candidates.able(row)
-            found = state.backfill.plan_start(row, able, self.now, self._others(row), is_promised)
-        dates.computed(row.job_id, had_promise, found is not None)
-        return found
-
-    def _expected_date(self, row: PlacementRequest, usable: NDArray[np.bool_]) -> PlannedReservation | None:
-        """Plan a date by learned run times: see ``expected_dates``."""
-        if not self.state.policy.counts_on_run_times or self._expected >= MAX_DATES:
-            return None
-        if (usable & (self._keeping_turns(row) != NO_TURN)).any():
-            return None
-        self._expected += 1
-        return self.state.expected_dates.plan(row, self.now, self._others(row))
-
-    def _dates_are_out(self, first: bool, others: int = 0) -> bool:
-        """Tell whether no job gets a date any more in this round. ``first``: as for :meth:`_date`. ``others``: how many
-        dates of jobs that had no turn yet count, too.
-        """
-        policy, queue = self.state.policy, self.state.queue
-        if policy.backfill == "keep" or len(self.reservations) + others >= policy.backfill_depth:
-            return True
-        # Tentative dates bind only jobs without a time limit.
-        needed = first or self._is_conservative or queue.endless > 0
-        return not needed or (not first and not self._is_conservative and self._tentative >= MAX_TENTATIVE_DATES)

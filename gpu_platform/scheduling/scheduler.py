@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.placement import Placement, Reason
@@ -16,6 +17,7 @@ from gpu_platform.domain.placing.cluster_state import PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
+from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
@@ -23,6 +25,7 @@ from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
+from gpu_platform.scheduling.backfilling.window_bookings import WindowBookings
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals, holder_of
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -38,6 +41,7 @@ from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
 from gpu_platform.scheduling.queueing.fair_share import FairShare
@@ -72,6 +76,7 @@ class Scheduler:
         self.policy = policy or Policy()
         self.epoch = epoch
         self.snapshot = Snapshot(self.policy.fabric)
+        self.snapshot.windows.margin_s = self.policy.window_margin_s
         self._expected_tasks = expected_tasks(self.policy)
         self.framework = build_framework(self.policy, self._expected_tasks)
         self.running_jobs = RunningJobs()
@@ -113,9 +118,11 @@ class Scheduler:
             forecast=forecast,
             expected_dates=ExpectedDates(forecast, self.snapshot, self.queue),
             gang_trials=GangTrials(self.snapshot),
+            window_bookings=WindowBookings(self.snapshot),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals, aside)
         self._ledger = PromiseLedger(self._state, self._proposals)
+        self._clearing = WindowClearing(self.snapshot, self.running_jobs, self._proposals)
         self._ended: list[RunningRow] = []
         """Jobs that ended since the last decision."""
         self._explains = explains
@@ -164,6 +171,24 @@ class Scheduler:
         if row.state is not HostState.READY and host_index is not None and self.snapshot.ready[host_index]:
             self._ledger.note(WithdrawalCode.HOST_OUT, out_of_service(row.name, row.state))
         self.snapshot.upsert_host(row)
+
+    @property
+    def windows(self) -> Collection[WindowRow]:
+        """Return all advance reservations and maintenance windows, as they are known now."""
+        return self.snapshot.windows.rows.values()
+
+    def replace_windows(self, rows: Iterable[WindowRow]) -> None:
+        """Set all advance reservations and maintenance windows, as they are now."""
+        before = self.snapshot.windows.version
+        self.snapshot.replace_windows(rows)
+        if self.snapshot.windows.version != before:
+            self._ledger.note(WithdrawalCode.WINDOW, "an operator made or changed a window, or one has begun or ended")
+
+    def stop_for_windows_as_of(self, moment: float) -> None:
+        """Stop jobs before windows by this time until it is told anew, and not by that of :meth:`decide`: a clock that
+        may be ahead lets nobody start, but stops nobody.
+        """
+        self._clearing.as_of = moment
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
         """Update GPUs. A GPU that is free ends the job that had it: see ``started``."""
@@ -308,6 +333,7 @@ class Scheduler:
         """
         self._now = now
         self.intervals.pass_time(now)
+        self.snapshot.windows.pass_time(now)
         self._renew_expected_tasks(now)
         for job in self.running_jobs.pass_time(now):
             self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
@@ -336,6 +362,11 @@ class Scheduler:
             reasons = {} if self.round.is_cut else self._renew()
             preemptions = [] if self.round.is_cut else self._plan(now)
             decision = Decision(self.round.placements, reasons, expired, preemptions, promises)
+        if cleared := self._clearing.due():
+            for one in cleared:
+                for key in one.victims:
+                    self._planner.mark_preempting(key)
+            decision = replace(decision, cleared=cleared)
         # At the end, because trials during the decision also increase the snapshot's version. Claims of new preemptions
         # count from the next round on.
         version = -1 if decision.preemptions or self._round_is_unfinished else self.snapshot.version

@@ -43,7 +43,22 @@ Kind = Literal["job", "array", "pipeline"]
 KINDS: tuple[Kind, ...] = ("pipeline", "array", "job")
 """In this order they go: a pipeline names its jobs, and an array's row counts its elements."""
 _JSON = frozenset(
-    {"spec", "placement", "failure", "stopped_by", "array", "shape", "ranks", "unmeasured_hosts", "data", "output"}
+    {
+        "spec",
+        "placement",
+        "failure",
+        "stopped_by",
+        "held",
+        "changed_limit",
+        "changed",
+        "notify",
+        "array",
+        "shape",
+        "ranks",
+        "unmeasured_hosts",
+        "data",
+        "output",
+    }
 )
 """Columns with JSON text. The archive has their values, not their text."""
 

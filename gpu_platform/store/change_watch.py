@@ -7,13 +7,13 @@ connection costs that time and nothing else. While there is no connection, follo
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import structlog
 
 from gpu_platform.store.database import EVENT_CHANNEL, Store
 
@@ -23,7 +23,7 @@ _RETRY_S = 1.0
 _LOOK_S = 0.25
 """How long a read of the connection lasts at most, so that the thread can be ended."""
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class ChangeWatch:
@@ -64,7 +64,7 @@ class ChangeWatch:
                 self._listen()
             except psycopg.Error as error:
                 if self._listens:
-                    log.warning("notifications of the database ended: %s", str(error).strip())
+                    log.warning("store.notifications_ended", error=str(error).strip())
             finally:
                 self._listens = False
             self._stopped.wait(_RETRY_S)

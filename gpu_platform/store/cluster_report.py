@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.cluster_report import (
@@ -25,12 +26,13 @@ from gpu_platform.domain.cluster_report import (
     UserFigures,
 )
 from gpu_platform.domain.hosts.faults import FaultAction
-from gpu_platform.store.database import reading
+from gpu_platform.store.database import Store, reading
 from gpu_platform.store.models import allocation, event, gpu, host, job, usage
+from gpu_platform.store.report_parts import HOUR_S, PeriodParts, hours_between
 
-_HOUR_S = 3600.0
 _KWH_J = 3.6e6
-_HOURLY_UP_TO = timedelta(days=3)
+_DISORDER = timedelta(minutes=1)
+_floats = partial(array, "d")
 _KINDS = (
     "job.submitted",
     "job.running",
@@ -46,13 +48,20 @@ _KINDS = (
 _NOT_OF_HARDWARE = (FaultAction.NONE, FaultAction.WATCH, FaultAction.FAIL_JOB)
 
 
-@reading
-def cluster_report(session: Session, since: datetime, until: datetime) -> ClusterReport:
-    """The figures of ``since`` to before ``until``. Of a host or GPU that was removed only its jobs are known."""
-    happened = _happened(session, since, until)
-    hosts = _hosts(session, since, until)
-    held = _held(session, since, until)
-    used = _used(session, since, until)
+_SLICE = 50_000
+"""So many events are read in one transaction: a long one keeps the database from removing what is old (PostgreSQL), and
+the write-ahead log from being emptied (SQLite)."""
+
+
+def cluster_report(store: Store, since: datetime, until: datetime) -> ClusterReport:
+    """The figures of ``since`` to before ``until``. Of a host or GPU that was removed only its jobs are known.
+
+    A year may have tens of millions of events: they are counted while they are read."""
+    parts = PeriodParts(since, until)
+    happened = _happened(store, parts)
+    hosts = _hosts(store, since, until)
+    held = _held(store, parts)
+    used = _used(store, since, until)
     gpu_hours = sum(one.gpu_hours for one in hosts)
     allocated = sum(held.by_host.values())
     return ClusterReport(
@@ -76,7 +85,7 @@ def cluster_report(session: Session, since: datetime, until: datetime) -> Cluste
         hosts=[_host_figures(one, held, happened) for one in hosts],
         gpu_models=_model_figures(hosts, happened),
         users=_user_figures(happened, used),
-        parts=_parts(since, until, hosts, held, happened),
+        parts=_part_figures(parts, hosts, held, happened),
     )
 
 
@@ -88,8 +97,8 @@ class _Happened:
     """The events of the period, counted."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    waits: list[float] = field(default_factory=list)
-    completions: list[float] = field(default_factory=list)
+    waits: array[float] = field(default_factory=_floats)
+    completions: array[float] = field(default_factory=_floats)
     failures: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     """By GPU."""
@@ -97,14 +106,27 @@ class _Happened:
     losses: Counter[str] = field(default_factory=Counter)
     """By host."""
     users: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    waits_of_user: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
-    times: dict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
-    """When jobs were submitted, completed and failed, by the kind of the event."""
+    waits_of_user: dict[tuple[str, str], array[float]] = field(default_factory=lambda: defaultdict(_floats))
+    by_part: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """How many jobs were submitted, completed and failed in each part of the period, by the kind of the event."""
 
 
-def _happened(session: Session, since: datetime, until: datetime) -> _Happened:
+def _happened(store: Store, parts: PeriodParts) -> _Happened:
     found = _Happened()
-    query = (
+    with store.read() as session:
+        # Times of events come from several machines: they are not quite in the order of their numbers.
+        begin = _first_seq(session, parts.since - _DISORDER)
+        end = _first_seq(session, parts.until + _DISORDER)
+    for first in range(begin, end + 1, _SLICE):
+        query = _events_of(parts).where(event.c.seq >= first, event.c.seq < min(first + _SLICE, end + 1))
+        with store.read() as session:
+            for row in session.execute(query.execution_options(yield_per=2000)):
+                _count(found, row, parts)
+    return found
+
+
+def _events_of(parts: PeriodParts) -> Select[*tuple[Any, ...]]:
+    return (
         select(
             event.c.kind,
             event.c.at,
@@ -117,15 +139,11 @@ def _happened(session: Session, since: datetime, until: datetime) -> _Happened:
             job.c.failure,
         )
         .select_from(event.outerjoin(job, job.c.id == event.c.job_id))
-        .where(event.c.seq >= _first_seq(session, since), event.c.kind.in_(_KINDS), event.c.at >= since)
-        .where(event.c.at < until)
+        .where(event.c.kind.in_(_KINDS), event.c.at >= parts.since, event.c.at < parts.until)
     )
-    for row in session.execute(query.execution_options(yield_per=2000)):
-        _count(found, row)
-    return found
 
 
-def _count(found: _Happened, row: Any) -> None:
+def _count(found: _Happened, row: Any, parts: PeriodParts) -> None:
     kind = row.kind
     found.counts[kind] += 1
     if kind == "gpu.fault":
@@ -140,7 +158,7 @@ def _count(found: _Happened, row: Any) -> None:
     if row.namespace is not None:
         found.users[owner][kind] += 1
     if kind in ("job.submitted", "job.completed", "job.failed"):
-        found.times[kind].append(row.at)
+        found.by_part[kind][parts.place(row.at)] += 1
     if kind == "job.running" and (waited := json.loads(row.data).get("waited_s")) is not None:
         found.waits.append(waited)
         found.waits_of_user[owner].append(waited)
@@ -155,16 +173,14 @@ def _is_of_hardware(fault: dict[str, Any]) -> bool:
     return not fault.get("blameless") and fault["action"] not in _NOT_OF_HARDWARE
 
 
-def _first_seq(session: Session, since: datetime) -> int:
-    """The number of the first event that may have happened at ``since`` or later.
+def _first_seq(session: Session, aim: datetime) -> int:
+    """About the number of the first event at ``aim`` or later; that of the last event if there is none.
 
-    There is no index of the times: they grow with the numbers, so a binary search finds the place. Times of events
-    come from several machines, so the search aims a minute earlier.
+    There is no index of the times: they grow with the numbers, so a binary search finds the place.
     """
     low, high = session.execute(select(func.min(event.c.seq), func.max(event.c.seq))).one()
     if low is None:
         return 0
-    aim = since - timedelta(minutes=1)
     while low < high:
         middle = (low + high) // 2
         at = session.scalar(select(event.c.at).where(event.c.seq >= middle).order_by(event.c.seq).limit(1))
@@ -183,7 +199,7 @@ def _job_figures(found: _Happened, since: datetime, until: datetime) -> JobFigur
         completed=completed,
         failed=failed,
         cancelled=counts["job.cancelled"],
-        completed_per_hour=completed / _hours(since, until),
+        completed_per_hour=completed / hours_between(since, until),
         success_ratio=_over(completed, completed + failed),
         retries=counts["job.retrying"],
         preemptions=counts["job.preempted"],
@@ -210,12 +226,13 @@ class _HostInPeriod:
         return self.hours * len(self.models)
 
 
+@reading
 def _hosts(session: Session, since: datetime, until: datetime) -> list[_HostInPeriod]:
     found: dict[str, _HostInPeriod] = {}
     rows = session.execute(select(host.c.name, host.c.registered_at).order_by(host.c.name))
     for name, registered_at in rows:
         begin = max(since, registered_at)
-        found[name] = _HostInPeriod(name, begin, max(0.0, (until - begin).total_seconds() / _HOUR_S))
+        found[name] = _HostInPeriod(name, begin, max(0.0, (until - begin).total_seconds() / HOUR_S))
     for uuid, name, facts in session.execute(select(gpu.c.uuid, gpu.c.host, gpu.c.facts).where(gpu.c.present)):
         found[name].models[uuid] = json.loads(facts)["model"]
     return list(found.values())
@@ -264,19 +281,22 @@ def _model_figures(hosts: Iterable[_HostInPeriod], happened: _Happened) -> list[
 class _Held:
     by_host: dict[str, float]
     """GPU hours."""
-    spans: list[tuple[datetime, datetime, float]]
-    """From, to, and how much of a GPU."""
+    by_part: list[float]
+    """GPU hours."""
 
 
-def _held(session: Session, since: datetime, until: datetime) -> _Held:
+@reading
+def _held(session: Session, parts: PeriodParts) -> _Held:
+    since, until = parts.since, parts.until
     columns = (allocation.c.host, allocation.c.reserved_at, allocation.c.released_at, allocation.c.sm_percent)
     ended_later = (allocation.c.released_at.is_(None)) | (allocation.c.released_at > since)
     query = select(*columns).where(allocation.c.gpu_uuid.is_not(None), allocation.c.reserved_at < until, ended_later)
-    found = _Held(defaultdict(float), [])
+    found = _Held(defaultdict(float), [0.0] * len(parts))
     for row in session.execute(query.execution_options(yield_per=2000)):
         begin, end = max(row.reserved_at, since), min(row.released_at or until, until)
-        found.by_host[row.host] += row.sm_percent / 100 * (end - begin).total_seconds() / _HOUR_S
-        found.spans.append((begin, end, row.sm_percent / 100))
+        found.by_host[row.host] += row.sm_percent / 100 * hours_between(begin, end)
+        for place, hours in parts.divided(begin, end):
+            found.by_part[place] += row.sm_percent / 100 * hours
     return found
 
 
@@ -292,7 +312,7 @@ class _UsedTime:
 
     @property
     def busy_gpu_hours(self) -> float:
-        return self.busy_s / _HOUR_S
+        return self.busy_s / HOUR_S
 
     @property
     def utilization_percent(self) -> float | None:
@@ -309,6 +329,7 @@ class _Used:
     users: dict[tuple[str, str], _UsedTime] = field(default_factory=lambda: defaultdict(_UsedTime))
 
 
+@reading
 def _used(session: Session, since: datetime, until: datetime) -> _Used:
     measured = usage.c.mean_utilization_percent.is_not(None)
     query = (
@@ -342,7 +363,7 @@ def _user_figures(happened: _Happened, used: _Used) -> list[UserFigures]:
             UserFigures(
                 namespace=owner[0],
                 user=owner[1],
-                gpu_hours=time.gpu_seconds / _HOUR_S,
+                gpu_hours=time.gpu_seconds / HOUR_S,
                 energy_kwh=time.energy_kwh,
                 utilization_percent=time.utilization_percent,
                 completed=counts["job.completed"],
@@ -357,45 +378,21 @@ def _user_figures(happened: _Happened, used: _Used) -> list[UserFigures]:
 # -- hour by hour, or day by day ---------------------------------------------------------------
 
 
-def _parts(
-    since: datetime, until: datetime, hosts: Sequence[_HostInPeriod], held: _Held, happened: _Happened
+def _part_figures(
+    parts: PeriodParts, hosts: Sequence[_HostInPeriod], held: _Held, happened: _Happened
 ) -> list[PeriodPart]:
-    step = timedelta(hours=1) if until - since <= _HOURLY_UP_TO else timedelta(days=1)
-    edges = [*_every(since, until, step), until]
-    allocated = [0.0] * (len(edges) - 1)
-    for begin, end, share in held.spans:
-        place = (begin - since) // step
-        while place < len(allocated) and edges[place] < end:
-            inside = min(end, edges[place + 1]) - max(begin, edges[place])
-            allocated[place] += share * inside.total_seconds() / _HOUR_S
-            place += 1
-    counted = {kind: Counter((at - since) // step for at in times) for kind, times in happened.times.items()}
-
-    def count(kind: str, place: int) -> int:
-        return counted.get(kind, Counter())[place]
-
     return [
         PeriodPart(
             begin=begin,
-            hours=_hours(begin, end),
-            gpu_hours=sum(len(one.models) * max(0.0, _hours(max(begin, one.begin), end)) for one in hosts),
-            allocated_gpu_hours=allocated[place],
-            submitted=count("job.submitted", place),
-            completed=count("job.completed", place),
-            failed=count("job.failed", place),
+            hours=hours_between(begin, end),
+            gpu_hours=sum(len(one.models) * max(0.0, hours_between(max(begin, one.begin), end)) for one in hosts),
+            allocated_gpu_hours=held.by_part[place],
+            submitted=happened.by_part["job.submitted"][place],
+            completed=happened.by_part["job.completed"][place],
+            failed=happened.by_part["job.failed"][place],
         )
-        for place, (begin, end) in enumerate(itertools.pairwise(edges))
+        for place, (begin, end) in enumerate(parts)
     ]
-
-
-def _every(since: datetime, until: datetime, step: timedelta) -> Iterator[datetime]:
-    while since < until:
-        yield since
-        since += step
-
-
-def _hours(begin: datetime, end: datetime) -> float:
-    return (end - begin).total_seconds() / _HOUR_S
 
 
 def _over(value: float, by: float) -> float | None:

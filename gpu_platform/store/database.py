@@ -11,7 +11,6 @@ What may be lost in a power cut because it is soon written again uses :func:`wri
 from __future__ import annotations
 
 import functools
-import logging
 import random
 import sqlite3
 import threading
@@ -21,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
+import structlog
 from sqlalchemy import (
     ColumnElement,
     CursorResult,
@@ -61,7 +61,7 @@ _EVENT_LOCK = 0x6770755F6576656E  # "gpu_even": the advisory lock that orders th
 EVENT_CHANNEL = "gpu_platform_event"
 """On PostgreSQL, those who LISTEN on it are told of each commit of events; see ``change_watch.py``."""
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class Store:
@@ -116,6 +116,13 @@ class Store:
             if self.dialect == "sqlite":
                 return f"SQLite {session.scalar(text('SELECT sqlite_version()'))}"
             return f"PostgreSQL {session.scalar(text('SHOW server_version'))}"
+
+    def clock(self) -> float | None:
+        """The time by the clock of the database's machine, Unix seconds. None: that is this machine (SQLite)."""
+        if self.dialect == "sqlite":
+            return None
+        with self.read() as session:
+            return float(session.scalar(text("SELECT extract(epoch FROM clock_timestamp())")) or 0.0)
 
     def schema(self) -> str | None:
         """The revision of the schema that the database has. None: it has none yet."""
@@ -202,7 +209,7 @@ def _transaction(function: Callable[Concatenate[Session, P], R], *, synced: bool
                             raise
                         raise _Repeat from error
             except _Repeat as repeat:
-                log.info("transaction %s is repeated: %s", function.__name__, repeat.__cause__)
+                log.info("store.transaction_repeated", transaction=function.__name__, error=str(repeat.__cause__))
                 time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("unreachable")
 

@@ -66,14 +66,14 @@ def read_events(
         rows = session.execute(_READ, {"after": after, "limit": limit})
     else:
         rows = session.execute(_READ_OF_JOB, {"after": after, "limit": limit, "job_id": job_id})
-    return [_event(row) for row in rows]
+    return [event_of(row) for row in rows]
 
 
 @reading
 def read_gpu_events(session: Session, gpu_uuid: str, limit: int = 50) -> list[Event]:
     """The newest ``limit`` events of a GPU, oldest first."""
     rows = session.execute(_READ_OF_GPU, {"gpu_uuid": gpu_uuid, "limit": limit}).all()
-    return [_event(row) for row in reversed(rows)]
+    return [event_of(row) for row in reversed(rows)]
 
 
 @reading
@@ -138,7 +138,8 @@ _REMOVE = delete(event).where(event.c.seq <= bindparam("last"))
 _FIRST_AFTER = select(event.c.at).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(1)
 
 
-def _event(row: Row[Any]) -> Event:
+def event_of(row: Row[Any]) -> Event:
+    """The event that the row keeps."""
     return Event(
         seq=row.seq,
         at=row.at,

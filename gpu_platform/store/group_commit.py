@@ -13,14 +13,15 @@ frame. So there is no moment at which a synced frame is only in the page cache.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from pathlib import Path
 
+import structlog
+
 from gpu_platform.domain.errors import Unavailable
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class GroupCommit:
@@ -67,7 +68,7 @@ class GroupCommit:
                 return
             except OSError as error:
                 self._failure = error
-                log.critical("the disk does not keep %s: %s", self._wal, error)
+                log.critical("store.disk_keeps_nothing", path=str(self._wal), error=str(error))
         raise Unavailable(
             f"the disk does not keep what is written to {self._wal} ({self._failure.strerror}): nothing can be "
             "acknowledged; see to the disk, then restart this process"

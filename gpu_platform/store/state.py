@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import GpuTelemetry
+from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import RankGroup
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
@@ -30,6 +31,7 @@ from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.interrupts import PREEMPTING
 from gpu_platform.store.models import allocation, event, host, job
 from gpu_platform.store.reservations.shares import grant_of
+from gpu_platform.store.window_rows import read_rows
 
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 _BY_HOUR = timedelta(days=2)
@@ -57,6 +59,7 @@ def read_state(
             running=read_running(session),
             queue=queue.read_queue(session),
             promises=promises.read_promises(session),
+            windows=read_rows(session),
             moved=read_moves(session, now - _MOVES_COUNT) if with_moves else {},
             used=[] if use_since is None else read_use(session, now - use_since, by_hour_since=now - _BY_HOUR),
             telemetry=read_telemetry(session),
@@ -180,6 +183,9 @@ class _SpecOfRunning(BaseModel):
     groups: tuple[RankGroup, ...] = ()
     spare_hosts: int = 0
     require_isolation: bool = False
+    environment: JobEnvironment | None = None
+    reservation: str | None = None
+    grace_s: float = 10.0
 
 
 def _running_row(

@@ -14,6 +14,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from gpu_platform.domain.jobs.placement import TopologyLevel
+from gpu_platform.domain.placing.scheduler_input import HostRow
 
 FABRIC_LEVELS = (TopologyLevel.NVLINK_DOMAIN, TopologyLevel.LEAF, TopologyLevel.SPINE, TopologyLevel.ANY)
 """Levels between hosts that a placement names, best first."""
@@ -85,10 +86,10 @@ class Fabric:
         fabric._numbers, fabric._keys = self._numbers, self._keys
         return fabric
 
-    def locate(self, host: str, reported: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
-        """Return the numbers of a host's domains, one per level. ``reported``: level -> domain, as the host reports."""
-        domains = self.domains_of(host, reported)
-        names = [domains.get(level) for level in self.config.levels]
+    def locate(self, host: str, labels: Mapping[str, str]) -> tuple[int, ...]:
+        """Return the numbers of a host's domains, one per level. ``labels``: see :meth:`labels_of`."""
+        names = [labels.get(level) for level in self.config.levels]
+        nvlink_domain = labels.get(NVLINK)
         keys: list[tuple[str | None, ...]] = [(NVLINK, nvlink_domain) if nvlink_domain else (NVLINK, None, host)]
         nearer: tuple[str | None, ...] = (host,)
         for number, (level, name) in enumerate(zip(self.config.levels, names, strict=True)):
@@ -96,13 +97,16 @@ class Fabric:
             keys.append(nearer)
         return tuple(self._number(key) for key in keys)
 
-    def domains_of(self, host: str, reported: Mapping[str, str | None]) -> dict[str, str | None]:
-        """Return level -> the name of the host's domain, where it is known."""
-        domains = dict(reported)
+    def labels_of(self, row: HostRow) -> dict[str, str]:
+        """Return all that is known of where a host is: its labels, and the domains of the fabric."""
+        reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+        reported.pop(NVLINK, None)
+        if row.inventory.nvlink_domain:
+            reported[NVLINK] = row.inventory.nvlink_domain
         for hosts, where in self._rules:
-            if hosts.match(host):
-                domains.update(where)
-        return domains
+            if hosts.match(row.name):
+                reported.update(where)
+        return reported
 
     def name(self, number: int) -> str:
         """Return a domain in words, e.g. ``leaf l7``, or ``spine of leaf l7`` if its own name is not known."""

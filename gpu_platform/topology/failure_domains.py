@@ -21,8 +21,7 @@ def failure_domains(hosts: Iterable[HostRow], config: FabricConfig) -> dict[str,
     fabric = Fabric(config)
     found: dict[str, list[Domain]] = {}
     for row in hosts:
-        reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
-        names = fabric.domains_of(row.name, reported)
+        names = fabric.labels_of(row)
         domains = found[row.name] = []
         if row.inventory.nvlink_domain:
             domains.append((NVLINK, row.inventory.nvlink_domain))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
+from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.access.rules import Subject, Verdict
 from gpu_platform.domain.errors import InvalidRequest

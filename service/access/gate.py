@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from gpu_platform.access_settings import AccessSettings
-from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
+from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.rules import Reach, Subject, Verdict, judge
@@ -362,7 +362,7 @@ def _not_that_host(asked: Asked, principal: Principal, subject: Subject) -> Forb
 
 
 def _needed_of(asked: Asked, host: str) -> str:
-    what = "a report" if asked.matched.rule.reach is Reach.NODE else "asking for secrets"
+    what = "a report" if asked.matched.rule.reach is Reach.NODE else "asking for what an attempt gets"
     return (
         f"{what} of host {host!r} needs the certificate of node/{host}, or, without TLS, its node token: "
         f"`gpu-platform hosts enroll {host}` (a node worker with the service's own state_dir finds its token by itself)"

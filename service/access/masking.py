@@ -70,7 +70,7 @@ class Mask:
 
     def hosts(self, hosts: Iterable[Host]) -> list[Host]:
         """Hosts."""
-        return [self._covered(host, {"nics", "cuda_installations"}) for host in hosts]
+        return [self._covered(host, {"nics", "nvlinks", "cuda_installations"}) for host in hosts]
 
     def gpus(self, gpus: Iterable[Gpu]) -> list[Gpu]:
         """GPUs, without those who hold them."""

@@ -24,6 +24,7 @@ from gpu_platform.client.sign_in import discover
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import NotSignedIn, PlatformError, Unavailable
+from gpu_platform.domain.jobs.notify import check_address
 from gpu_platform.domain.texts import check_name
 from gpu_platform.observability import get_logger
 
@@ -77,6 +78,7 @@ class OidcVerifier:
             name=name or "",
             roles=self._roles(claims),
             signed_in_by=self._issuer,
+            mail=self._mail(claims),
         )
 
     def _verified(self, token: str) -> dict[str, Any]:
@@ -125,6 +127,15 @@ class OidcVerifier:
                     self._keys = KeySet([])
                 if not self._keys.keys:
                     raise Unavailable(f"the keys of {self._issuer} cannot be read now; try again in a moment") from None
+
+    def _mail(self, claims: Mapping[str, Any]) -> str | None:
+        """The address of the claims, unless the provider says that it is not verified: anybody may claim one."""
+        if claims.get("email_verified") in (False, "false"):
+            return None
+        try:
+            return check_address(_text_at(claims, self._settings.mail_claim) or "")
+        except ValueError:
+            return None
 
     def _roles(self, claims: Mapping[str, Any]) -> dict[str, Role]:
         found = dict(self._settings.everybody)

@@ -60,7 +60,7 @@ def event_recorder(store: Store) -> Recorder:
     def record(decision: Decision) -> None:
         if not decision.verdict.is_allowed:
             log.info(
-                "request refused",
+                "request.refused",
                 verdict=decision.verdict.value,
                 route=decision.route,
                 path=decision.path,

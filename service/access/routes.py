@@ -25,8 +25,8 @@ CHANGE_OWN = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
 SEE_JOB = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
 READ_JOB = replace(SEE_JOB, of_jobs=True)
 SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
-RETRY_ARRAY = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
-"""The new array belongs to the user of the first one: see ``submissions.py``."""
+RETRY = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
+"""The new job or array belongs to the user of the first one: see ``submissions.py``."""
 STOP_JOB = Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
 READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
 ENTER_JOB = Rule(Permission.JOBS_EXEC, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
@@ -35,9 +35,12 @@ SEE_HOSTS = Rule(Permission.HOSTS_READ, Role.VIEWER, Reach.SOMEWHERE)
 SEE_CLUSTER = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
 OPERATE = Rule(Permission.HOSTS_OPERATE, Role.OPERATOR, Reach.CLUSTER)
 TOKENS = Rule(Permission.TOKENS_MANAGE, reach=Reach.SIGNED_IN)
+SEND_ALERTS = Rule(Permission.ALERTS_SEND, Role.OPERATOR, Reach.CLUSTER)
+"""Of Prometheus' token. Who may send alerts writes to the people on call."""
 SECRETS = Rule(Permission.SECRETS_MANAGE, Role.USER, Reach.NAMESPACE)
 """Whoever submits jobs may read what they print, so a secret can be used, and made, by every user of its namespace.
 Replacing one redirects the jobs of others: that is for its maker and for admins, as the handler checks."""
+UPLOAD = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.NAMESPACE)
 
 ROUTES: dict[str, Rule] = {
     # The first, because lines are tried in their order, and most requests of a large cluster are heartbeats.
@@ -45,6 +48,27 @@ ROUTES: dict[str, Rule] = {
     "GET /healthz": PUBLIC,
     "GET /readyz": PUBLIC,
     "GET /metrics": Rule(Permission.METRICS_READ, Role.VIEWER, Reach.CLUSTER),
+    # The dashboard's files: its data comes from the routes below, with the rights that these ask for.
+    "GET /": PUBLIC,
+    "GET /sign-in": PUBLIC,
+    "POST /sign-in/begin": PUBLIC,
+    "POST /sign-in/code": PUBLIC,
+    "POST /sign-in/refresh": PUBLIC,
+    "POST /sign-in/end": PUBLIC,
+    "GET /hosts/{name}": PUBLIC,
+    "GET /jobs": PUBLIC,
+    "GET /jobs/{job}": PUBLIC,
+    "GET /arrays": PUBLIC,
+    "GET /arrays/{array}": PUBLIC,
+    "GET /pipelines": PUBLIC,
+    "GET /pipelines/{pipeline}": PUBLIC,
+    "GET /schedules": PUBLIC,
+    "GET /schedules/{schedule}": PUBLIC,
+    "GET /queue": PUBLIC,
+    "GET /what-if": PUBLIC,
+    "GET /submit": PUBLIC,
+    "GET /usage": PUBLIC,
+    "GET /dashboard/{release}/{path:path}": PUBLIC,
     "GET /docs": DESCRIPTION,
     "GET /docs/start.js": DESCRIPTION,
     "GET /docs/{asset}": DESCRIPTION,
@@ -57,31 +81,44 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/secrets": replace(SECRETS, reach=Reach.SOMEWHERE),
     "PUT /v1/secrets/{namespace}/{secret}": SECRETS,
     "DELETE /v1/secrets/{namespace}/{secret}": SECRETS,
+    "GET /v1/uploads/{namespace}/{sha256}": UPLOAD,
+    "PUT /v1/uploads/{namespace}/{sha256}": UPLOAD,
     "POST /v1/jobs": SUBMIT,
     "POST /v1/jobs:dry-run": SUBMIT,
     "GET /v1/jobs": SEE_JOBS,
     "GET /v1/jobs/{job_id}": READ_JOB,
+    "PATCH /v1/jobs/{job_id}": CHANGE_OWN,
     "GET /v1/jobs/{job_id}/reason": READ_JOB,
     "GET /v1/jobs/{job_id}/events": READ_JOB,
     "GET /v1/jobs/{job_id}/usage": READ_JOB,
     "GET /v1/jobs/{job_id}/metrics": READ_JOB,
     "GET /v1/jobs/{job_id}/checkpoints": READ_JOB,
     "GET /v1/jobs/{job_id}/logs": READ_OUTPUT,
-    "POST /v1/jobs/{job_id}/cancel": STOP_JOB,
+    "POST /v1/jobs/{job_id}/cancel": replace(STOP_JOB, of_jobs=True),
     "POST /v1/jobs/{job_id}/kill": STOP_JOB,
-    "POST /v1/jobs/{job_id}/preempt": Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB),
+    "POST /v1/jobs/{job_id}/retry": RETRY,
+    "POST /v1/jobs/{job_id}/hold": CHANGE_OWN,
+    "POST /v1/jobs/{job_id}/release": CHANGE_OWN,
+    # Its user, or the job itself: `scontrol requeue` in a script that is warned of its end.
+    "POST /v1/jobs/{job_id}/preempt": replace(STOP_JOB, of_jobs=True),
     "POST /v1/jobs/{job_id}/checkpoints": Rule(Permission.JOBS_CHECKPOINT, Role.OPERATOR, Reach.JOB, owner=True),
     "POST /v1/jobs/{job_id}/exec": ENTER_JOB,
+    "GET /v1/jobs/{job_id}/exec": ENTER_JOB,
     "GET /v1/jobs/{job_id}/exec/{session_id}": OWN_SESSION,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/attach": OWN_SESSION,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/connections": OWN_SESSION,
     "POST /v1/jobs/{job_id}/exec/{session_id}/input": OWN_SESSION,
     "POST /v1/jobs/{job_id}/exec/{session_id}/size": OWN_SESSION,
     "DELETE /v1/jobs/{job_id}/exec/{session_id}": OWN_SESSION,
     "POST /v1/arrays": SUBMIT,
     "GET /v1/arrays": SEE_JOBS,
     "GET /v1/arrays/{array_id}": SEE_JOB,
+    "PATCH /v1/arrays/{array_id}": CHANGE_OWN,
     "POST /v1/arrays/{array_id}/cancel": STOP_JOB,
     "POST /v1/arrays/{array_id}/kill": STOP_JOB,
-    "POST /v1/arrays/{array_id}/retry": RETRY_ARRAY,
+    "POST /v1/arrays/{array_id}/hold": CHANGE_OWN,
+    "POST /v1/arrays/{array_id}/release": CHANGE_OWN,
+    "POST /v1/arrays/{array_id}/retry": RETRY,
     "POST /v1/schedules": SUBMIT_LATER,
     "GET /v1/schedules": SEE_JOBS,
     "GET /v1/schedules/{schedule_id}": SEE_JOB,
@@ -95,14 +132,27 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/pipelines/{pipeline_id}": SEE_JOB,
     "POST /v1/pipelines/{pipeline_id}/cancel": STOP_JOB,
     "POST /v1/pipelines/{pipeline_id}/retry": CHANGE_OWN,
+    # Whom a window concerns sees it: the handler shows no others.
+    "GET /v1/reservations": SEE_HOSTS,
+    "POST /v1/reservations": OPERATE,
+    "GET /v1/reservations/{reservation}": SEE_HOSTS,
+    "PATCH /v1/reservations/{reservation}": OPERATE,
+    "DELETE /v1/reservations/{reservation}": OPERATE,
     "GET /v1/queue": SEE_JOBS,
+    "GET /v1/quotas": SEE_JOBS,
     "GET /v1/usage": SEE_JOBS,
     "GET /v1/report": SEE_CLUSTER,
     "GET /v1/events": SEE_JOBS,
     "GET /v1/snapshot": SEE_CLUSTER,
+    "POST /v1/snapshot:what-if": Rule(Permission.CLUSTER_READ, Role.OPERATOR, Reach.CLUSTER),
     "GET /v1/audit": Rule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),
+    "POST /v1/alertmanager/api/v2/alerts": SEND_ALERTS,
+    "POST /v1/alerts:test": SEND_ALERTS,
+    "GET /v1/notifications": SEE_JOBS,
+    "POST /v1/notifications:test": SUBMIT_LATER,
     "POST /v1/temporal/decode": Rule(Permission.PAYLOADS_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/checkpoint-roots:check": OPERATE,
+    "GET /v1/clocks": OPERATE,
     "GET /v1/cluster": SEE_HOSTS,
     "GET /v1/hosts": SEE_HOSTS,
     "GET /v1/hosts/{name}": SEE_HOSTS,
@@ -113,6 +163,7 @@ ROUTES: dict[str, Rule] = {
     "DELETE /v1/hosts/{name}": OPERATE,
     "POST /v1/hosts/{name}/report": Rule(Permission.HOSTS_REPORT, reach=Reach.NODE),
     "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets": Rule(Permission.SECRETS_RECEIVE, reach=Reach.ATTEMPT),
+    "GET /v1/hosts/{name}/attempts/{job_id}/{attempt}/upload": Rule(Permission.UPLOADS_RECEIVE, reach=Reach.ATTEMPT),
     "POST /v1/hosts/{name}/enroll": Rule(Permission.HOSTS_OPERATE, Role.ADMIN, Reach.CLUSTER),
     "DELETE /v1/hosts/{name}/identity": OPERATE,
     "GET /v1/hosts/{name}/metrics": SEE_CLUSTER,

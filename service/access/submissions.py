@@ -8,8 +8,9 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.rules import Verdict
 from gpu_platform.domain.errors import Forbidden, InvalidRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.texts import duration
 from gpu_platform.settings import Settings
-from gpu_platform.store import Store
+from gpu_platform.store import Store, windows
 from gpu_platform.store.jobs import dependencies, owners
 from gpu_platform.store.leadership import leader
 from service.access.gate import Access
@@ -36,7 +37,7 @@ def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) 
         )
     check_namespace(store, access, namespace)
     _check_resume(store, access, spec)
-    _check_dependencies(store, access, spec)
+    check_dependencies(store, access, spec)
     user = _user(settings, store, access, spec.model_copy(update={"namespace": namespace}))
     return spec.model_copy(update={"namespace": namespace, "user": user})
 
@@ -50,6 +51,34 @@ def check_priority(principal: Principal, spec: JobSpec, highest: int) -> None:
             asked=spec.priority,
             highest=highest,
         )
+
+
+def check_reservation(store: Store, spec: JobSpec) -> None:
+    """Raise :class:`InvalidRequest` if the job could never run in the advance reservation for which it asks.
+
+    One that is not for this job looks like one that is not there.
+    """
+    if spec.reservation is None:
+        return
+    window = windows.get_row(store, spec.reservation)
+    if window is None or not window.allows(spec.namespace, spec.user):
+        raise InvalidRequest(
+            f"there is no advance reservation {spec.reservation!r} for jobs of {spec.user} in namespace "
+            f"{spec.namespace}: see gpu-platform reservations list"
+        )
+    if spec.time_limit_s is None:
+        raise InvalidRequest(
+            f"a job in an advance reservation must end before that ends: give it a time limit of at most "
+            f"{duration(window.duration_s)} (--time)"
+        )
+    if spec.time_limit_s > window.duration_s:
+        raise InvalidRequest(
+            f"{window.name} lasts {duration(window.duration_s)}, and the job may run {duration(spec.time_limit_s)}: "
+            "give it a shorter time limit"
+        )
+    there = sum(place.gpus for place in windows.get_window(store, window.name).hosts)
+    if spec.gpu_count > there and all(request.share is None for request in spec.requests):
+        raise InvalidRequest(f"asked for {spec.gpu_count} GPUs; {window.name} has {there}: ask for at most {there}")
 
 
 def highest_priority(settings: AccessSettings, principal: Principal, namespace: str) -> int:
@@ -94,8 +123,8 @@ def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
         )
 
 
-def _check_dependencies(store: Store, access: Access, spec: JobSpec) -> None:
-    """A job that one may not see is not there to wait for."""
+def check_dependencies(store: Store, access: Access, spec: JobSpec) -> None:
+    """A job that one may not see is not there to wait for. Raises :class:`NotFound`."""
     found = owners.owners_of(store, [one.job_id for one in spec.after]) if spec.after else {}
     for one in spec.after:
         owner = found.get(one.job_id)

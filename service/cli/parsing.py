@@ -6,8 +6,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING
 
 import typer
+
+from service.cli.nearest import nearest, not_one_of
+
+if TYPE_CHECKING:
+    from gpu_platform.slurm.amounts import EndWarning
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)", re.IGNORECASE | re.ASCII)
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -83,11 +89,29 @@ def moment(text: str) -> datetime:
         ) from error
 
 
+def warning(text: str) -> EndWarning:
+    """Read a signal before the end: ``USR1@60``, as ``sbatch --signal``."""
+    from gpu_platform.slurm.amounts import read_signal
+
+    try:
+        return read_signal(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def names(text: str) -> list[str]:
     """Read names with commas between them: ``j-1,j-2``."""
     found = [name.strip() for name in str(text).split(",")]
     if not all(found):
         raise typer.BadParameter(f"{text!r} is not a list of names: write one, or several with commas between them")
+    return found
+
+
+def host_patterns(text: str) -> list[str]:
+    """Read patterns of host names: ``dgx[1-4,7],gpu8``. A comma inside brackets belongs to its pattern."""
+    found = [pattern.strip() for pattern in re.split(r",(?![^\[]*\])", str(text))]
+    if not all(found):
+        raise typer.BadParameter(f"{text!r} is not a list of hosts: write dgx1, dgx*, dgx[1-4], or several with commas")
     return found
 
 
@@ -164,3 +188,30 @@ def environment(items: Sequence[str], current: Mapping[str, str]) -> dict[str, s
 def _neighbours(gpus: int, divisor: int) -> str:
     below = gpus // divisor * divisor
     return f"{below} or {below + divisor}" if below else str(divisor)
+
+
+_NOTIFY = ("start", "end", "fail", "requeue", "limit", "promise")
+
+
+def notify_rule(text: str) -> dict[str, object] | None:
+    """Read who is told of what: ``end``, ``start,fail:team``, ``all:ann@lab.example``. None: nobody (``none``)."""
+    words, _, to = text.partition(":")
+    if text == "none":
+        return None
+    on = [word.strip().lower() for word in words.split(",")]
+    for word in on:
+        if word not in (*_NOTIFY, "all"):
+            raise typer.BadParameter(not_one_of(word, (*_NOTIFY, "all", "none")))
+    rule: dict[str, object] = {"events": [*_NOTIFY] if "all" in on else [*dict.fromkeys(on)]}
+    if to:
+        rule["address" if "@" in to else "target"] = to
+    return rule
+
+
+def states(texts: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
+    """Read names of states in any case. One that is only like a known one was mistyped; others the service may know."""
+    found = None if not texts else [text.upper() for text in texts]
+    for state in found or ():
+        if state not in known and (meant := nearest(state, known)):
+            raise typer.BadParameter(f"there is no state {state}. Did you mean {meant}?", param_hint="'--state'")
+    return found

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from gpu_platform.domain.texts import printable
+from service.cli import completion
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="BaseModel")
 
-PIPED_WIDTH = 240
-"""Columns if stdout is no terminal: `grep` needs each row on one line."""
+PIPED_WIDTH = 100_000
+"""Columns if stdout is no terminal: `grep` needs each row on one line, and whole, as `kubectl get` prints it."""
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY, NOT_ALLOWED = 1, 2, 3, 4, 5, 6
 # 130 is typer's exit code for Ctrl-C
@@ -65,7 +66,15 @@ _EXIT_CODES = {
 }
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]
+HostName = Annotated[
+    str, typer.Argument(metavar="HOST", help="Host name.", show_default=False, autocompletion=completion.host_names)
+]
+OnlyNamespace = Annotated[
+    str | None, typer.Option(help="Only of this namespace.", autocompletion=completion.namespace_names)
+]
+JobId = Annotated[
+    str, typer.Argument(metavar="JOB", help="Job id.", show_default=False, autocompletion=completion.job_names)
+]
 
 
 @contextmanager
@@ -96,8 +105,8 @@ def exit_code_of_job(job: Job) -> int:
     return job.exit_code if job.exit_code else FAILED
 
 
-def validated(model: type[M], fields: dict[str, Any]) -> M:
-    """The model with these fields. Raises :class:`InvalidRequest`, which names every wrong one."""
+def validated(model: type[M], fields: dict[str, Any], subject: str = "the request") -> M:
+    """The model with these fields. Raises :class:`InvalidRequest`, which names every wrong one, and ``subject``."""
     from pydantic import ValidationError
 
     from gpu_platform.client.wire import invalid_request
@@ -105,7 +114,7 @@ def validated(model: type[M], fields: dict[str, Any]) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise invalid_request(error.errors()) from None
+        raise invalid_request(error.errors(), subject) from None
 
 
 def out() -> Console:
@@ -124,12 +133,32 @@ def err() -> Console:
 
 def show(renderable: RenderableType) -> None:
     """Print a table or text to stdout."""
-    out().print(renderable)
+    console = out()
+    if sys.stdout.isatty() or console.color_system is not None:
+        console.print(renderable)
+        return
+    with console.capture() as printed:
+        console.print(renderable)
+    _write_lines(printed.get())
 
 
 def say(text: str) -> None:
     """Print to stderr: for people, not for a pipe."""
     typer.echo(printable(text), err=True)
+
+
+def interject(text: str, *, raw: bool) -> None:
+    """Print a line to stderr between the output of a program. ``raw``: the terminal begins no line by itself."""
+    begin_line(raw=raw)
+    sys.stderr.write(f"[gpu-platform: {printable(text)}]" + ("\r\n" if raw else "\n"))
+    sys.stderr.flush()
+
+
+def begin_line(*, raw: bool) -> None:
+    """Leave the line that a program writes, such as its prompt. ``raw``: it has the terminal, and may be in a line."""
+    if raw:
+        sys.stderr.write("\r\n")
+        sys.stderr.flush()
 
 
 def write_json_line(value: dict[str, Any]) -> None:
@@ -142,6 +171,26 @@ def write(text: str) -> None:
     typer.echo(printable(text))
 
 
+def write_lines(lines: Iterable[str]) -> None:
+    """Print each line to stdout; nothing if there are none."""
+    for line in lines:
+        sys.stdout.write(f"{printable(line)}\n")
+    sys.stdout.flush()
+
+
+def write_table(text: str) -> None:
+    """Print a table of ``plain_text`` to stdout: its cells are printable, its colours are ours."""
+    if sys.stdout.isatty():
+        typer.echo(text)
+    else:
+        _write_lines(text)
+
+
+def _write_lines(text: str) -> None:
+    """Into a pipe: without the blanks that fill the last column up to its longest cell."""
+    typer.echo("\n".join(line.rstrip() for line in text.removesuffix("\n").split("\n")))
+
+
 def write_file(path: Path, text: str, summary: str = "") -> None:
     """Write what ``-o FILE`` asks for, and say so. Raises :class:`typer.BadParameter`."""
     try:
@@ -151,13 +200,12 @@ def write_file(path: Path, text: str, summary: str = "") -> None:
     say(f"wrote {path}: {summary}" if summary else f"wrote {path}")
 
 
-def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
-    """Print one model as an object, several as a list."""
-    if isinstance(value, dict):
-        content: Any = value
-    elif hasattr(value, "model_dump"):
-        content = value.model_dump(mode="json")  # type: ignore[union-attr]
-    else:
-        content = [item.model_dump(mode="json") for item in value]  # type: ignore[union-attr]
+def print_json(value: BaseModel | dict[str, Any] | Iterable[BaseModel | Mapping[str, Any]]) -> None:
+    """Print one model, or what is JSON already, as an object; several as a list."""
+    content = _as_json(value) if isinstance(value, dict) or hasattr(value, "model_dump") else [*map(_as_json, value)]
     sys.stdout.write(json.dumps(content, indent=2 if sys.stdout.isatty() else None) + "\n")
     sys.stdout.flush()
+
+
+def _as_json(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

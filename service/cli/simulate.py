@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli import session
+from service.cli.option_groups import grouped_options
 from service.cli.simulating.default_command import DEFAULT, RunsByDefault
 from service.cli.simulating.derive_mix import derive_mix
 from service.cli.simulating.progress import progress_line
-from service.cli.submitting.option_groups import grouped_options
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from gpu_platform.domain.placing.cluster_state import ClusterState
     from gpu_platform.domain.placing.scheduler_input import HostRow
+    from gpu_platform.domain.placing.window import WindowRow
     from gpu_platform.scheduling.simulator.inputs.failures import Outage
     from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
     from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
@@ -45,6 +46,10 @@ class _InputOptions:
     cluster: Annotated[Path | None, typer.Option(help="YAML: machine types and how many hosts of each.")] = None
     snapshot: Annotated[
         Path | None, typer.Option(help="Start from what `gpu-platform snapshot` wrote; instead of --cluster.")
+    ] = None
+    windows: Annotated[
+        Path | None,
+        typer.Option(help="YAML: advance reservations and maintenance windows, besides those of the snapshot."),
     ] = None
     lasting: Annotated[
         str | None, typer.Option(help="With --snapshot: run time of its jobs without a time limit; default: for ever.")
@@ -200,12 +205,16 @@ class _Inputs:
     trace: Trace
     state: ClusterState | None
     lasting_s: float | None
+    windows: list[WindowRow]
+    """Of the file of windows."""
 
     def start(self) -> SimulationStart | None:
         """Return the start for one run. Every run needs its own, because it changes the start's records."""
         from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 
-        return SimulationStart.of(self.state, self.lasting_s) if self.state else None
+        if self.state:
+            return SimulationStart.of(self.state, self.lasting_s, self.windows)
+        return SimulationStart.empty(self.hosts, self.windows) if self.windows else None
 
 
 def _check_choices(given: _InputOptions, failing: _FailureOptions) -> None:
@@ -227,7 +236,8 @@ def _read_inputs(given: _InputOptions) -> _Inputs:
     where = (given.snapshot or given.cluster or Path()).stem
     host_size = max((len(host.inventory.gpus) for host in hosts), default=8)
     loaded = files.load_trace(given.trace, host_size) if given.trace else Trace.of(where, [])
-    return _Inputs(where, hosts, loaded, state, lasting_s)
+    windows = files.load_windows(given.windows, hosts, state) if given.windows else []
+    return _Inputs(where, hosts, loaded, state, lasting_s, windows)
 
 
 def _shaped(inputs: _Inputs, extent: _ExtentOptions, seed: int) -> Trace:

@@ -20,9 +20,9 @@ _NUMBERS = frozenset({int, float})
 _TIMES = frozenset({datetime, AwareDatetime})
 
 
-def exactly(model: type[BaseModel]) -> BeforeValidator:
+def exactly(model: type[BaseModel] | types.GenericAlias) -> BeforeValidator:
     """For ``Annotated[model, Body(), exactly(model)]``: refuses numbers, truth values and times in another
-    type."""
+    type. It may be a list of models, too."""
 
     def check(body: Any) -> Any:
         if errors := [*_wrong(model, body, ("body",))]:

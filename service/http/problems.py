@@ -72,7 +72,7 @@ def _platform_error(request: Request, error: Exception) -> Response:
     """The answer for an error of the platform. What a handler forbids is recorded, as what the gate forbids is."""
     assert isinstance(error, PlatformError)
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("request failed", code=error.code, error=error.message, path=request.url.path)
+        log.warning("request.failed", code=error.code, error=error.message, path=request.url.path)
     if isinstance(error, Forbidden | NotSignedIn) and (access := request.scope.get("access")) is not None:
         access.refused(error, Verdict.FORBIDDEN if isinstance(error, Forbidden) else Verdict.NOT_SIGNED_IN)
     return answer(Problem.of(error, request.url.path))
@@ -128,7 +128,7 @@ def _why_unreadable(cause: BaseException | None) -> str | None:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("unexpected error", path=request.url.path, method=request.method, exc_info=error)
+    log.error("request.unexpected_error", path=request.url.path, method=request.method, exc_info=error)
     request_id = request.scope.get("request_id", "")
     detail = f"an error of ours, not yours; the service's log has it under request {request_id}"
     return answer(Problem.make(500, "internal", detail, instance=request.url.path))

@@ -21,7 +21,9 @@ from gpu_platform.settings import RateLimit, RateLimitSettings
 from service.access.gate import Access
 from service.http import buckets
 
-Kind = Literal["requests", "planning"]
+Kind = Literal["requests", "planning", "notification tests"]
+NOTIFICATION_TESTS = RateLimit(per_s=0.01, burst=5)
+"""A test of a target writes to other people, too."""
 _FULL_AGAIN_S = 1.0
 
 
@@ -30,7 +32,11 @@ class RateLimits:
 
     def __init__(self, settings: RateLimitSettings) -> None:
         kept_in = buckets.memory()
-        given: Mapping[Kind, RateLimit | None] = {"requests": settings.requests, "planning": settings.planning}
+        given: Mapping[Kind, RateLimit | None] = {
+            "requests": settings.requests,
+            "planning": settings.planning,
+            "notification tests": NOTIFICATION_TESTS,
+        }
         self._limits = {kind: buckets.bucket(limit, kept_in) for kind, limit in given.items() if limit is not None}
         self._at_once = settings.at_once
         self._open: Counter[str] = Counter()
@@ -60,7 +66,7 @@ class RateLimits:
         taken = limit.limit(f"{kind} {caller}")
         if taken.limited:
             rate = limit.quota.fill_rate
-            what = "dry runs, reasons, snapshots and metrics" if kind == "planning" else "requests"
+            what = "dry runs, reasons, snapshots and metrics" if kind == "planning" else kind
             raise TooManyRequests(
                 f"too many {what} from {caller}: at most {rate:g} a second, after the first {limit.quota.burst}; "
                 "wait as long as Retry-After says",

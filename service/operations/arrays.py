@@ -46,7 +46,7 @@ async def submit(
     array, created = await run_in_threadpool(_record, context, asked, actor, key)
     if array.state is not ArrayState.PENDING:
         return array, created
-    with bound(job_id=array.id):
+    with bound(array=array.id):
         try:
             await context.workflows.start_array(ArrayInput.of(array))
         except Unavailable:
@@ -60,7 +60,7 @@ async def submit(
                 await run_in_threadpool(arrays.get_array, context.store, array.id)
             except NotFound as error:
                 raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
-        log.info("array accepted", name=array.spec.name, elements=array.size, created=created)
+        log.info("array.accepted", name=array.spec.name, elements=array.size, created=created)
     return array, created
 
 
@@ -78,7 +78,7 @@ async def interrupt(
     # First into the database: control signs no stop for a signal that only Temporal knows.
     signal: ArraySignal = (verb, order)
     if elements is not None:
-        elements = str(await run_in_threadpool(_elements_of, context, array_id, elements))
+        elements = str(await run_in_threadpool(named_elements, context, array_id, elements))
         signal = (f"{verb}_elements", ElementsInterrupt(indices=elements, interrupt=order))
     await run_in_threadpool(_record_interrupt, context, array_id, verb, order, elements)
     try:
@@ -93,7 +93,7 @@ async def interrupt(
             f"the workflow of array {array_id} has ended, and the array has not: the leader looks after it; try again "
             "in a minute"
         ) from error
-    log.info("array interrupted", array_id=array_id, verb=verb, actor=order.actor, elements=elements)
+    log.info("array.interrupted", array=array_id, verb=verb, actor=order.actor, elements=elements)
     return array
 
 
@@ -118,7 +118,8 @@ def repetition(context: ServiceContext, array_id: str, elements: str | None) -> 
         first = first if first is not None or array.state.is_terminal else _not_made(context, array_id, indices)
         if first is not None:
             raise InvalidRequest(f"element {first} of array {array_id} has not ended: wait for it, or cancel it")
-    return Submission(_freed(context, array_id, whole.spec, indices), whole.array.only(indices), array_id)
+    spec = whole.spec.model_copy(update={"hold": False})
+    return Submission(_freed(context, array_id, spec, indices), whole.array.only(indices), array_id)
 
 
 def _freed(context: ServiceContext, array_id: str, spec: JobSpec, indices: IndexSet) -> JobSpec:
@@ -166,7 +167,8 @@ def _record_interrupt(
     interrupts.record_interrupt(context.store, key, verb, order.actor, order.reason, now(), elements=elements)
 
 
-def _elements_of(context: ServiceContext, array_id: str, elements: str) -> IndexSet:
+def named_elements(context: ServiceContext, array_id: str, elements: str) -> IndexSet:
+    """The indices that were named. Raises :class:`NotFound`, and :class:`InvalidRequest` unless the array has all."""
     return _named(array_id, arrays.read_whole(context.store, array_id).array, elements)
 
 

@@ -1,4 +1,5 @@
-"""Commands beside a rank: sends requests to the node worker of the rank's host, and writes the event log.
+"""Commands beside a rank, and ways to its ports: sends requests to the node worker of the rank's host, and writes the
+event log.
 
 The service keeps nothing: a session lives on its host, and its address (job, attempt, rank, id) is all that a
 request needs, whichever service answers it.
@@ -19,7 +20,14 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import problem_of_response
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, PlatformError
-from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
+from gpu_platform.domain.jobs.exec import (
+    ExecAttached,
+    ExecChunk,
+    ExecInfo,
+    ExecReceived,
+    ExecRequest,
+    ExecSession,
+)
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import writing
@@ -35,6 +43,8 @@ _SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
 """Timeouts. The node worker sends something every 5 s while a command writes nothing."""
 _SESSION = TypeAdapter(ExecSession)
 _RECEIVED = TypeAdapter(ExecReceived)
+_ATTACHED = TypeAdapter(ExecAttached)
+_SESSIONS = TypeAdapter(list[ExecInfo])
 SESSION_ID = r"^([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})$"
 """A session's id: the attempt, the rank, and the id that its host gave."""
 _SHOWN_ARGUMENTS = 64
@@ -42,7 +52,8 @@ _SHOWN_CHARACTERS = 1000
 
 
 async def start(context: ServiceContext, job_id: str, request: ExecRequest, actor: str) -> ExecSession:
-    """Start a command. Raises :class:`IllegalTransition` if the job does not run, and the errors of the host."""
+    """Start a command, or make a way to a port. Raises :class:`IllegalTransition` if the job does not run, and the
+    errors of the host."""
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
@@ -55,20 +66,54 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
     except PlatformError as error:
         await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now(), error.message)
         raise
-    session = node_agents.parsed(_SESSION, answer, rank_host.host)
-    return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
+    return _public(node_agents.parsed(_SESSION, answer, rank_host.host))
 
 
-async def follow(context: ServiceContext, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
+async def of_rank(context: ServiceContext, job_id: str, rank: int, ids: set[str]) -> list[ExecInfo]:
+    """The sessions beside a rank of the current attempt that have one of these ids, oldest first. Empty if the job
+    does not run."""
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
+    logs.check_rank(job, rank)
+    if job.state is not JobState.RUNNING:
+        return []
+    rank_host = await _ExecHost.of(context, job, job.attempt, rank)
+    found = node_agents.parsed(_SESSIONS, await rank_host.ask("GET"), rank_host.host)
+    shown = [one.model_copy(update={"session": _public(one.session)}) for one in found]
+    return [one for one in shown if one.session.id in ids and one.session.job_id == job_id]
+
+
+async def attach(
+    context: ServiceContext, job_id: str, session_id: str, rows: int, columns: int, actor: str
+) -> ExecAttached:
+    """Give a session to the client that asks, and its terminal this size. The one that had it before is told."""
+    rank_host = await _ExecHost.of_session(context, job_id, session_id)
+    answer = await rank_host.ask("POST", "/attachments", params={"lines": rows, "by": actor})
+    attached = node_agents.parsed(_ATTACHED, answer, rank_host.host)
+    await rank_host.ask("POST", "/size", params={"rows": rows, "columns": columns})
+    return attached.model_copy(update={"session": _public(attached.session)})
+
+
+async def connect(context: ServiceContext, job_id: str, session_id: str) -> ExecSession:
+    """Open a connection on a way to a port. Raises :class:`PortClosed`, and the errors of the host."""
+    rank_host = await _ExecHost.of_session(context, job_id, session_id)
+    answer = await rank_host.ask("POST", "/connections")
+    return _public(node_agents.parsed(_SESSION, answer, rank_host.host))
+
+
+async def follow(
+    context: ServiceContext, job_id: str, session_id: str, offset: int, attachment: int
+) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`ExecChunk`s. The id of each says where the next begins. The last one is the end.
 
     Raises :class:`NotFound` before the first one if there is no such job or rank.
     """
-    return _chunks(context, await _ExecHost.of_session(context, job_id, session_id), offset)
+    return _chunks(context, await _ExecHost.of_session(context, job_id, session_id), offset, attachment)
 
 
-async def _chunks(context: ServiceContext, rank_host: _ExecHost, offset: int) -> AsyncGenerator[bytes, None]:
-    async with rank_host.stream(offset) as lines:
+async def _chunks(
+    context: ServiceContext, rank_host: _ExecHost, offset: int, attachment: int
+) -> AsyncGenerator[bytes, None]:
+    async with rank_host.stream(offset, attachment) as lines:
         async for line in lines:
             if context.feed.closed:
                 return
@@ -78,18 +123,18 @@ async def _chunks(context: ServiceContext, rank_host: _ExecHost, offset: int) ->
                 except ValidationError:
                     return  # the host sends something else: for the client the stream has broken off
                 yield message(chunk.model_dump_json(exclude_none=True), str(chunk.next_offset))
-                if chunk.stream == "exit":
+                if chunk.stream in ("exit", "detached"):
                     yield end()
                     return
 
 
 async def give_input(
-    context: ServiceContext, job_id: str, session_id: str, offset: int, data: bytes, eof: bool
+    context: ServiceContext, job_id: str, session_id: str, offset: int, data: bytes, eof: bool, attachment: int
 ) -> ExecReceived:
     """Send input to the command; ``offset`` says where it begins in the whole input. Returns how much the command
     has got."""
     rank_host = await _ExecHost.of_session(context, job_id, session_id)
-    params = {"offset": offset, "eof": str(eof).lower()}
+    params = {"offset": offset, "eof": str(eof).lower(), "attachment": attachment}
     answer = await rank_host.ask("POST", "/input", params=params, content=data)
     return node_agents.parsed(_RECEIVED, answer, rank_host.host)
 
@@ -110,12 +155,23 @@ async def stop(context: ServiceContext, job_id: str, session_id: str) -> None:
 def _record(
     session: Session, job: Job, host: str, request: ExecRequest, actor: str, at: datetime, failure: str | None = None
 ) -> None:
-    shown = [argument[:_SHOWN_CHARACTERS] for argument in request.command[:_SHOWN_ARGUMENTS]]
-    data = {"rank": request.rank, "command": shown, "tty": request.tty}
+    data: dict[str, Any] = {"rank": request.rank}
+    if request.port is None:
+        kind = "job.exec"
+        data["command"] = [argument[:_SHOWN_CHARACTERS] for argument in request.command[:_SHOWN_ARGUMENTS]]
+        data["tty"] = request.tty
+    else:
+        kind = "job.forward"
+        data["port"] = request.port
     if failure is not None:
+        kind += "_failed"
         data["failure"] = failure
-    kind = "job.exec" if failure is None else "job.exec_failed"
     append_event(session, kind, actor, at, job_id=job.id, attempt=job.attempt, host=host, data=data)
+
+
+def _public(session: ExecSession) -> ExecSession:
+    """The session with the id under which clients know it."""
+    return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
 
 
 def _not_running(job: Job) -> IllegalTransition:
@@ -161,9 +217,10 @@ class _ExecHost:
         return answer
 
     @asynccontextmanager
-    async def stream(self, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, offset: int, attachment: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        params = {"offset": offset, "attachment": attachment}
         try:
-            asked = self._node_workers.stream(self.host, "GET", self._path, params={"offset": offset}, timeout=_SILENCE)
+            asked = self._node_workers.stream(self.host, "GET", self._path, params=params, timeout=_SILENCE)
             async with asked as answer:
                 if not answer.is_success:
                     failed = await node_agents.whole(answer, self.host)

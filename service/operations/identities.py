@@ -120,7 +120,11 @@ class Issuer:
 
     def revoke(self, name: str, actor: str, now: datetime) -> None:
         """Believe the host's certificates no more. Raises :class:`NotFound`."""
-        identities.revoke(self._store, names.node(name), actor, now)
+        try:
+            path = names.node(name)
+        except InvalidRequest:  # no host with a certificate can have this name
+            raise NotFound(f"host {name} has no certificate") from None
+        identities.revoke(self._store, path, actor, now)
 
     def _sign(
         self, ca: CertificateAuthority, path: str, request_pem: str, now: datetime, addresses: Sequence[str] = ()

@@ -18,6 +18,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
 from service.access import submissions
 from service.access.gate import Access
+from service.operations import notify
 
 
 def accepted(settings: Settings, store: Store, access: Access, spec: JobSpec) -> tuple[JobSpec, str]:
@@ -29,7 +30,9 @@ def accepted(settings: Settings, store: Store, access: Access, spec: JobSpec) ->
     highest = submissions.highest_priority(access.settings, access.who, spec.namespace)
     complete = with_defaults(spec, settings, highest, _longest_s(settings, store, spec.namespace))
     submissions.check_priority(access.who, complete, highest)
-    return complete, _digest(spec)
+    submissions.check_reservation(store, complete)
+    rules = notify.rules_of(store, access, complete)
+    return complete.model_copy(update={"notify": rules}) if rules else complete, _digest(spec)
 
 
 def with_defaults(spec: JobSpec, settings: Settings, highest_priority: int, longest_s: int | None = None) -> JobSpec:

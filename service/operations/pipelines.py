@@ -24,7 +24,7 @@ from gpu_platform.store.jobs import admission, pipelines
 from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from service.access.gate import Access
 from service.context import ServiceContext, now
-from service.operations import checkpoints, dry_runs, secrets
+from service.operations import checkpoints, dry_runs, secrets, uploads
 from service.operations.ids import new_pipeline_id
 from service.operations.job_defaults import accepted
 
@@ -116,6 +116,7 @@ def _accepted_job(context: ServiceContext, access: Access, read: ReadPipeline, s
         spec, _ = accepted(context.settings, context.store, access, said)
         checkpoints.check_resume(context.store, spec)
         secrets.check_secrets(context.store, spec)
+        uploads.check_upload(context.store, spec)
         with context.store.read() as session:
             admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
             admission.check_quotas(session, spec)

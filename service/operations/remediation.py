@@ -52,7 +52,7 @@ async def overrule(context: ServiceContext, gpu: Gpu, actor: str, reason: str, *
     except WorkflowGone:
         return  # there was no remediation
     except Unavailable as error:  # the GPU has the state that the operator wants anyway
-        log.warning("remediation not signalled", gpu=gpu.info.uuid, error=error.message)
+        log.warning("remediation.not_signalled", gpu=gpu.info.uuid, error=error.message)
 
 
 async def _gpu(context: ServiceContext, reference: str) -> Gpu:

@@ -14,7 +14,7 @@ from gpu_platform.store.jobs import schedules
 from service.access.gate import Access
 from service.access.masking import shown_spec
 from service.context import ServiceContext, now
-from service.operations import checkpoints, secrets
+from service.operations import checkpoints, secrets, uploads
 from service.operations.ids import new_schedule_id
 from service.operations.job_defaults import accepted
 
@@ -92,5 +92,6 @@ def _record(context: ServiceContext, access: Access, request: ScheduleRequest) -
     spec, _ = accepted(context.settings, context.store, access, request.job)
     checkpoints.check_resume(context.store, spec)
     secrets.check_secrets(context.store, spec)
+    uploads.check_upload(context.store, spec)
     complete = request.model_copy(update={"job": spec})
     return schedules.create(context.store, new_schedule_id(), complete, actor=access.actor, now=now())

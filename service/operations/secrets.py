@@ -73,7 +73,7 @@ def launch_secrets(context: ServiceContext, key: AttemptKey, host: str) -> Launc
             given.files[use.file] = base64.b64encode(values[use.name]).decode()
     if spec.job_token:
         given.token = job_tokens.issue(context.store, key, host, now())
-    log.info("secrets given", job_id=key.job_id, attempt=key.attempt, host=host, secrets=sorted(names))
+    log.info("secrets.given", job=key.job_id, attempt=key.attempt, host=host, secrets=sorted(names))
     return given
 
 
@@ -82,9 +82,9 @@ async def keep_resealed(settings: Settings, store: Store) -> None:
     while settings.key_ring is not None:
         try:
             if done := await run_in_threadpool(partial(secrets.reseal, store, _ring(settings))):
-                log.info("secrets sealed with the new key", secrets=done)
+                log.info("secrets.resealed", secrets=done)
         except (PlatformError, OSError) as error:
-            log.warning("secrets not sealed again", error=str(error))
+            log.warning("secrets.not_resealed", error=str(error))
         await asyncio.sleep(RESEAL_EVERY_S)
 
 

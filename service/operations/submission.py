@@ -11,7 +11,8 @@ from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.domain.contracts import AttemptKey, array_of
+from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
 from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, Job
@@ -21,7 +22,7 @@ from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import admission, arrays, interrupts, jobs
 from gpu_platform.store.restoring import orphans
 from service.context import ServiceContext, now
-from service.operations import checkpoints, dry_runs, secrets
+from service.operations import checkpoints, dry_runs, secrets, uploads
 from service.operations.ids import new_job_id
 from service.temporal import WorkflowGone
 
@@ -31,17 +32,23 @@ log = get_logger(__name__)
 
 
 async def submit(
-    context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None
+    context: ServiceContext,
+    spec: JobSpec,
+    actor: str,
+    key: jobs.IdempotencyKey | None,
+    *,
+    retry_of: str | None = None,
 ) -> tuple[Job, bool]:
-    """Store the job durably and start its workflow. Returns the job, and whether it is new.
+    """Store the job durably and start its workflow. Returns the job, and whether it is new. ``retry_of``: the job that
+    it runs again.
 
     Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`. Then
     nothing has changed.
     """
-    job, created = await run_in_threadpool(_record, context, spec, actor, key)
+    job, created = await run_in_threadpool(_record, context, spec, actor, key, retry_of)
     if job.state is not JobState.PENDING:
         return job, created
-    with bound(job_id=job.id):
+    with bound(job=job.id):
         try:
             await context.workflows.start(job.id, job.spec)
         except Unavailable:
@@ -55,7 +62,8 @@ async def submit(
                 await run_in_threadpool(jobs.get_job, context.store, job.id)
             except NotFound as error:
                 raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
-        log.info("job accepted", name=job.spec.name, gpus=job.spec.gpu_count, kind=job.spec.kind, created=created)
+        about = {"name": job.spec.name, "gpus": job.spec.gpu_count, "kind": job.spec.kind, "retry_of": retry_of}
+        log.info("job.accepted", **about, created=created)
     return job, created
 
 
@@ -84,7 +92,7 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
         held = await run_in_threadpool(orphans.held_of_job, context.store, job_id)
         array = await run_in_threadpool(_array_of_element, context, job_id)
         await context.workflows.interrupt_orphan(job, held, verb, request, array)
-    log.info("job interrupted", job_id=job_id, verb=verb, actor=actor, reason=reason)
+    log.info("job.interrupted", job=job_id, attempt=job.attempt, verb=verb, actor=actor, reason=reason)
     return job
 
 
@@ -92,11 +100,14 @@ def check_can_run(context: ServiceContext, spec: JobSpec) -> None:
     """Raise an error for a job that could never start here: its checkpoint, its secrets, or what it asks for."""
     checkpoints.check_resume(context.store, spec)
     secrets.check_secrets(context.store, spec)
+    uploads.check_upload(context.store, spec)
     with context.store.read() as session:
         admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
 
 
-def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
+def _record(
+    context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None, retry_of: str | None
+) -> tuple[Job, bool]:
     check_can_run(context, spec)
     return jobs.submit_job(
         context.store,
@@ -105,6 +116,7 @@ def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.Idempo
         actor=actor,
         now=now(),
         idempotency_key=key,
+        retry_of=retry_of,
     )
 
 

@@ -9,10 +9,11 @@ from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.domain.texts import duration
 from gpu_platform.store import Store
 from service.operations.checkpoints import checkpoint_warnings, uses_checkpoints
+from service.operations.windows import window_warnings
 
 
 def may_need_warnings(spec: JobSpec) -> bool:
-    """True if :func:`warnings_of` may find something. It does not ask the database."""
+    """True if :func:`warnings_of` may find something, windows aside. It does not ask the database."""
     return (
         uses_checkpoints(spec)
         or spec.fencing is Fencing.RELAXED
@@ -34,7 +35,7 @@ def warnings_of(store: Store, spec: JobSpec) -> list[str]:
             "allow_cross_numa: GPUs of one host may lie on both sockets, and what they exchange goes through the "
             "processors' link, which is slower than PCIe or NVLink on one side"
         )
-    return found + _short_limit(store, spec)
+    return found + window_warnings(store, spec) + _short_limit(store, spec)
 
 
 def _short_limit(store: Store, spec: JobSpec) -> list[str]:

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.client.wire import ArraySubmission, ElementsBody, Page, RetryBody
+from gpu_platform.client.wire import ArrayChanges, ArraySubmission, ElementsBody, Page, RetryBody
 from gpu_platform.domain.jobs.array import Array
+from gpu_platform.domain.jobs.changes import JobChanges
+from gpu_platform.domain.jobs.element_changes import ArrayChanged
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.states import ArrayState
 from gpu_platform.store.jobs import arrays as stored
@@ -21,9 +23,9 @@ from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
 from service.http.filters import JobFiltersDep
 from service.http.paging import KeyCursor
-from service.operations import arrays
+from service.operations import arrays, changes, holds
 from service.operations.job_defaults import accepted
-from service.routers.jobs import IdempotencyHeader, until_ended
+from service.routers.jobs import IdempotencyHeader, ReasonBodyDep, until_ended
 
 router = APIRouter(prefix="/v1/arrays", tags=["arrays"])
 
@@ -109,6 +111,36 @@ async def kill_array(
 ) -> Array:
     """Stop the array, or some elements, with SIGKILL at once."""
     return await _interrupt(context, array_id, "kill", access, body)
+
+
+@router.patch("/{array_id}")
+async def change_array(
+    array_id: ArrayId,
+    wanted: Annotated[ArrayChanges, Body(), exactly(ArrayChanges)],
+    context: ServiceContextDep,
+    access: AccessDep,
+) -> ArrayChanged:
+    """Change the priority and the time limit of elements that wait or are to come, and what the array comes after. The
+    answer says how many were changed, and which were not, and why."""
+    fields = wanted.model_dump(exclude={"elements"}, exclude_unset=True)
+    changed = await changes.change_array(context, access, array_id, JobChanges.model_validate(fields), wanted.elements)
+    return changed.model_copy(update={"array": await _shown(context, access, changed.array)})
+
+
+@router.post("/{array_id}/hold")
+async def hold_array(
+    array_id: ArrayId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None
+) -> Array:
+    """Keep all elements that wait, and those to come, from starting until the array is released."""
+    await holds.hold(context, access, array_id, body.reason if body else "")
+    return await _shown(context, access, await run_in_threadpool(stored.get_array, context.store, array_id))
+
+
+@router.post("/{array_id}/release")
+async def release_array(array_id: ArrayId, context: ServiceContextDep, access: AccessDep) -> Array:
+    """End the hold of an array. Elements that are held by themselves stay held."""
+    await holds.release(context, access, array_id)
+    return await _shown(context, access, await run_in_threadpool(stored.get_array, context.store, array_id))
 
 
 @router.post("/{array_id}/retry", status_code=201, responses=_AGAIN)

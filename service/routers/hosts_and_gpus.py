@@ -26,7 +26,7 @@ from service.access.masking import Mask
 from service.context import AccessDep, ActorDep, ServiceContextDep, now
 from service.http.machines import peer_of
 from service.http.paging import Cursor, offset_of, page_from
-from service.operations import hosts_and_gpus, measurements
+from service.operations import hosts_and_gpus, measurements, windows
 from service.operations import reports as incoming
 from service.routers.jobs import ReasonBodyDep
 
@@ -63,7 +63,7 @@ Limit = Annotated[int, Query(ge=1, le=10_000)]
 def list_hosts(context: ServiceContextDep, access: AccessDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
     """All hosts by name."""
     found = hosts.list_hosts(context.store, now(), offset=offset_of(cursor), limit=limit + 1)
-    return page_from(Mask(context.store, access).hosts(found), cursor, limit)
+    return page_from(Mask(context.store, access).hosts(windows.with_windows(context, found)), cursor, limit)
 
 
 @router.get("/cluster", tags=["hosts"])
@@ -71,13 +71,19 @@ def count_cluster(context: ServiceContextDep) -> ClusterCounts:
     """The cluster at a glance, whatever its size: its name, and how many hosts and GPUs are in each state."""
     name = context.settings.cluster.name
     with context.store.read_consistently() as session:
-        return ClusterCounts(name=name, hosts=hosts.count_hosts(session), gpus=gpus.count_shown(session))
+        return ClusterCounts(
+            name=name,
+            hosts=hosts.count_hosts(session),
+            gpus=gpus.count_shown(session),
+            trace_url=context.settings.tracing.trace_url,
+        )
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
 def get_host(name: HostName, context: ServiceContextDep, access: AccessDep) -> Host:
     """One host: its state, lease, GPUs and software."""
-    return Mask(context.store, access).hosts([hosts.get_host(context.store, name, now())])[0]
+    found = windows.with_windows(context, [hosts.get_host(context.store, name, now())])
+    return Mask(context.store, access).hosts(found)[0]
 
 
 @router.post("/hosts/{name}/drain", tags=["hosts"])

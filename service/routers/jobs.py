@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.jobs.array import Array
+from gpu_platform.domain.jobs.changes import JobChanges
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -25,9 +26,10 @@ from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
 from service.http.filters import JobFiltersDep
 from service.http.paging import KeyCursor
-from service.operations import submission
+from service.operations import changes, holds, retries, submission
 from service.operations.job_defaults import accepted
 from service.operations.warnings import may_need_warnings, warnings_of
+from service.operations.windows import window_warnings
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -47,6 +49,9 @@ IdempotencyHeader = Annotated[
     ),
 ]
 
+_AGAIN: dict[int | str, dict[str, Any]] = {
+    200: {"model": Job, "description": "Submitted before with this Idempotency-Key"}
+}
 EXAMPLES: dict[str, Any] = {
     "one_gpu": {
         "summary": "One GPU",
@@ -68,9 +73,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-@router.post(
-    "", status_code=201, responses={200: {"model": Job, "description": "Submitted before with this Idempotency-Key"}}
-)
+@router.post("", status_code=201, responses=_AGAIN)
 async def submit_job(
     spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES), exactly(JobSpec)],
     context: ServiceContextDep,
@@ -82,10 +85,7 @@ async def submit_job(
     spec, said = await run_in_threadpool(accepted, context.settings, context.store, access, spec)
     key = None if idempotency_key is None else jobs.IdempotencyKey(idempotency_key, access.who.id, said)
     job, created = await submission.submit(context, spec, access.actor, key)
-    response.headers["Location"] = f"/v1/jobs/{job.id}"
-    if not created:
-        response.status_code = 200
-    return await _shown(context, access, job)
+    return await _made(context, access, response, job, created=created)
 
 
 @router.get("")
@@ -152,13 +152,65 @@ async def preempt_job(job_id: JobId, context: ServiceContextDep, access: AccessD
     return await _interrupt(context, job_id, "preempt", access, body)
 
 
+@router.post("/{job_id}/retry", status_code=201, responses=_AGAIN)
+async def retry_job(
+    job_id: JobId,
+    context: ServiceContextDep,
+    access: AccessDep,
+    response: Response,
+    idempotency_key: IdempotencyHeader = None,
+) -> Job:
+    """Submit a new job with the specification of one that has ended, also with the values of its environment. It
+    belongs to the same user and namespace, and `retry_of` names the first one."""
+    spec = await run_in_threadpool(retries.repetition, context, access, job_id)
+    key = retries.key_of(access, job_id, idempotency_key)
+    job, created = await submission.submit(context, spec, access.actor, key, retry_of=job_id)
+    return await _made(context, access, response, job, created=created)
+
+
+@router.patch("/{job_id}")
+async def change_job(
+    job_id: JobId,
+    wanted: Annotated[JobChanges, Body(), exactly(JobChanges)],
+    context: ServiceContextDep,
+    access: AccessDep,
+) -> Job:
+    """Change the priority, the time limit, or the dependencies of a job that waits. What is left out stays."""
+    return await _shown(context, access, await changes.change(context, access, job_id, wanted))
+
+
+@router.post("/{job_id}/hold")
+async def hold_job(job_id: JobId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None) -> Job:
+    """Keep a job that waits from starting until it is released. If an operator holds it, only operators release it."""
+    await holds.hold(context, access, job_id, body.reason if body else "")
+    return await _shown(context, access, await _ended(context, job_id, 0.0))
+
+
+@router.post("/{job_id}/release")
+async def release_job(job_id: JobId, context: ServiceContextDep, access: AccessDep) -> Job:
+    """End a hold, also that of a job whose dependency can never be met. Its place in the queue counts from now on."""
+    await holds.release(context, access, job_id)
+    return await _shown(context, access, await _ended(context, job_id, 0.0))
+
+
+async def _made(context: ServiceContext, access: Access, response: Response, job: Job, *, created: bool) -> Job:
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if not created:
+        response.status_code = 200
+    return await _shown(context, access, job)
+
+
 async def _shown(context: ServiceContext, access: Access, job: Job) -> Job:
     """The job as the one who asks may see it, with warnings."""
     shown = context.with_workflow_url(await run_in_threadpool(_masked, context, access, job))
-    if job.state.is_terminal or not may_need_warnings(job.spec):
+    if job.state.is_terminal:
         return shown
-    found = await run_in_threadpool(warnings_of, context.store, job.spec)
+    found = await run_in_threadpool(_warnings, context, job.spec)
     return shown.model_copy(update={"warnings": found}) if found else shown
+
+
+def _warnings(context: ServiceContext, spec: JobSpec) -> list[str]:
+    return warnings_of(context.store, spec) if may_need_warnings(spec) else window_warnings(context.store, spec)
 
 
 def _masked(context: ServiceContext, access: Access, job: Job) -> Job:

@@ -12,12 +12,14 @@ from gpu_platform.domain.jobs.job import QueueEntry
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.store.jobs import queue_view
+from gpu_platform.domain.placing.quota import QuotaUse
+from gpu_platform.domain.placing.what_if import WhatIf, WhatIfRequest
+from gpu_platform.store.jobs import queue_view, quota_view
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
-from service.http.paging import Cursor, offset_of
+from service.http.paging import Cursor, offset_of, page_of
 from service.http.rate_limits import caller_of, limited
 from service.operations import dry_runs
 from service.operations.job_defaults import accepted
@@ -43,6 +45,17 @@ def list_queue(
     return Page(items=shown, next_cursor=str(start + limit) if len(found) == limit else None)
 
 
+@router.get("/quotas")
+def list_quotas(
+    context: ServiceContextDep,
+    access: AccessDep,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Page[QuotaUse]:
+    """Namespaces by name: guarantees and limits of those that have some, and what their jobs hold now."""
+    return page_of(quota_view.list_quotas(context.store, access.namespaces), cursor, limit)
+
+
 @router.post("/jobs:dry-run", dependencies=[limited("planning")])
 async def dry_run(spec: SpecBody, request: Request, context: ServiceContextDep, access: AccessDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
@@ -66,3 +79,15 @@ async def read_reason(job_id: JobId, request: Request, context: ServiceContextDe
 async def read_snapshot(request: Request, context: ServiceContextDep) -> ClusterState:
     """Hosts, GPUs, running jobs, waiting jobs and the current policy as one document, for `gpu-platform simulate`."""
     return await context.planning.run(caller_of(request), dry_runs.snapshot, context.store)
+
+
+@router.post("/snapshot:what-if", dependencies=[limited("planning")])
+async def ask_what_if(
+    asked: Annotated[WhatIfRequest, Body(), exactly(WhatIfRequest)],
+    request: Request,
+    context: ServiceContextDep,
+) -> WhatIf:
+    """What the scheduler would do with more hosts or another policy, beside what it does as it is. It takes the jobs
+    that run and wait now, lets each run to its time limit, and changes nothing. One at a time, for at most 60 s."""
+    state = await context.planning.run(caller_of(request), dry_runs.snapshot, context.store)
+    return await context.what_ifs.ask(caller_of(request), state, asked)

@@ -10,7 +10,8 @@ from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from gpu_platform.client.wire import BREAK_GLASS_HEADER, Page
+from gpu_platform.client.calls import BREAK_GLASS_HEADER
+from gpu_platform.client.wire import Page
 from gpu_platform.domain.events import Event
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs

@@ -63,4 +63,4 @@ async def report(
         raise InvalidRequest(
             f"the period has {(end - begin).days} days; at most {LONGEST_REPORT.days} are possible: give a later since"
         )
-    return await context.planning.run(caller_of(request), cluster_report.cluster_report, context.store, begin, end)
+    return await context.reports.run(caller_of(request), cluster_report.cluster_report, context.store, begin, end)

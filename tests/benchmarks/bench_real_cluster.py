@@ -2,7 +2,8 @@
 
 Three platforms with the same eight hosts, alternately: dev server and SQLite (what ``up`` starts), dev server and
 PostgreSQL, and a real Temporal server with PostgreSQL for both. Everything that is acknowledged is synced. Needs
-``make cluster-setup``. Figures: docs/explanation/performance.md.
+``make cluster-setup``. With ``--shards 4 16 64`` the real one alone, with each of these numbers of history shards.
+Figures: docs/explanation/performance.md.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from gpu_platform.client import AsyncClient
@@ -19,6 +21,7 @@ from tests.benchmarks.bench_jobs import HOSTS, reference_loop, start_latency, th
 from tests.chaos.killable_postgres import new_server
 from tests.real_cluster.binaries import why_not
 from tests.real_cluster.cluster import real_cluster
+from tests.real_cluster.temporal import SHARDS
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(f"h{number}", "dgx-h100") for number in range(HOSTS))
@@ -42,8 +45,8 @@ async def with_postgresql(directory: Path) -> AsyncIterator[Running]:
 
 
 @asynccontextmanager
-async def real(directory: Path) -> AsyncIterator[Running]:
-    async with real_cluster(directory, nodes=NODES, each=1, durable=True) as cluster:
+async def real(directory: Path, shards: int = SHARDS) -> AsyncIterator[Running]:
+    async with real_cluster(directory, nodes=NODES, each=1, durable=True, shards=shards) as cluster:
         temporal = {child.name: child.pid or 0 for child in cluster.temporal.processes.values()}
         servers = {"PostgreSQL": cluster.database.pid, "PostgreSQL of Temporal": cluster.temporal_database.pid}
         yield cluster.platform, {**temporal, **servers}
@@ -56,9 +59,10 @@ PLATFORMS: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Running]]] 
 }
 
 
-async def main(jobs: int) -> None:
+async def main(jobs: int, shards: Sequence[int]) -> None:
+    platforms = {f"real Temporal, {number} shards": partial(real, shards=number) for number in shards} or PLATFORMS
     for _ in range(ROUNDS):
-        for name, platform in PLATFORMS.items():
+        for name, platform in platforms.items():
             print(f"\n{name}:", flush=True)
             with tempfile.TemporaryDirectory(prefix="gpu-platform-bench-") as directory:
                 async with (
@@ -73,8 +77,9 @@ async def main(jobs: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("jobs", nargs="?", type=int, default=500)
+    parser.add_argument("--shards", nargs="+", type=int, default=[], help="compare these numbers of history shards")
     options = parser.parse_args()
     if reason := why_not():
         print(f"not measured: {reason}")
     else:
-        asyncio.run(main(options.jobs))
+        asyncio.run(main(options.jobs, options.shards))

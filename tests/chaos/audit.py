@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import array_of
+from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.job import Job

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.spec import JobSpec

@@ -39,6 +39,17 @@ def previous_release(directory: Path) -> dict[str, str]:
 
     Skips the test if it is not here, or does not start on this schema.
     """
+    name, unpacked = unpack_release(directory)
+    environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1", "GPU_PLATFORM_NEWER_SCHEMA": "accept"}
+    _check(name, unpacked, environment, f"sqlite:///{directory / 'newer.db'}")
+    return environment
+
+
+def unpack_release(directory: Path, *paths: str) -> tuple[str, Path]:
+    """Unpack it, or only these paths of it, below ``directory``. Returns its name and where it is.
+
+    Skips the test if it is not here.
+    """
     name = os.environ.get("GPU_PLATFORM_CHAOS_RELEASE") or _git("describe", "--tags", "--abbrev=0", "HEAD^") or PREVIOUS
     if not _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"):
         pytest.skip(
@@ -46,11 +57,9 @@ def previous_release(directory: Path) -> dict[str, str]:
         )
     unpacked = directory / "old-release"
     unpacked.mkdir()
-    archive = subprocess.run(["git", "-C", ROOT, "archive", name], capture_output=True, check=True).stdout
+    archive = subprocess.run(["git", "-C", ROOT, "archive", name, *paths], capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", unpacked], input=archive, check=True)
-    environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1", "GPU_PLATFORM_NEWER_SCHEMA": "accept"}
-    _check(name, unpacked, environment, f"sqlite:///{directory / 'newer.db'}")
-    return environment
+    return name, unpacked
 
 
 def prepare_as(cluster: LocalCluster, environment: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ def _config(state_dir: Path, hosts: int) -> ClusterConfig:
     return ClusterConfig(state_dir=state_dir, nodes=nodes, ui=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["all"])
 async def test_thirty_jobs(two_hosts: LocalCluster, tmp_path: Path, victim: str) -> None:
     await submit_kill_and_account(two_hosts, tmp_path, victim, 30)

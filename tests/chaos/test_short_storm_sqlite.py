@@ -1,4 +1,4 @@
-"""A short storm on SQLite: the part of the chaos tests that ``make test`` runs. See ``test_random_kills``."""
+"""A short storm on SQLite: ``make test`` runs the one on PostgreSQL. See ``test_random_kills``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.chaos.survival import short_storm
 
 
 @pytest.mark.storm
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 async def test_after_a_short_storm_every_job_has_ended_as_it_should(tmp_path: Path) -> None:
     survival = await short_storm(tmp_path, "sqlite", 58)

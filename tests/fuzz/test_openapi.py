@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.client.calls import USER_HEADER
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.states import JobState
 from gpu_platform.settings import RateLimitSettings, ServiceSettings

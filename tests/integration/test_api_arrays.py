@@ -17,7 +17,7 @@ from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.client.calls import Call
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.errors import (
     Forbidden,
     IdempotencyConflict,
@@ -294,14 +294,15 @@ async def test_failed_elements_run_again_as_a_new_array(service: Service) -> Non
 )
 async def test_what_cannot_run_is_refused(service: Service, spec: JobSpec, array: dict[str, Any], words: str) -> None:
     body = {"job": spec.model_dump(mode="json", exclude_unset=True), "array": array}
-    answer = await service.client._http.post("/v1/arrays", json=body, headers=authorized(service))
+    answer = await service.client._http.httpx_client.post("/v1/arrays", json=body, headers=authorized(service))
     assert answer.status_code in (404, 422), answer.text
     assert words in answer.json()["detail"]
     assert arrays.list_arrays(service.store)[0] == []
 
 
 def authorized(service: Service) -> dict[str, str]:
-    return service.client._connection.request_options(Call("GET", "/v1/arrays"))["headers"]
+    connection = service.client._connection
+    return connection.signed(connection.headers(Call("POST", "/v1/arrays")), connection.token.current())
 
 
 async def test_an_array_waits_for_jobs_and_for_elements(service: Service) -> None:
@@ -426,5 +427,7 @@ async def test_sixteen_mebibytes_of_parameters_are_taken_and_more_is_refused(ser
     rows = tuple((value,) for _ in range(1100))
     with pytest.raises(ValueError, match="at most 16777216 are allowed"):
         ArraySpec(indices="0-999", parameters=ParameterTable(names=("a",), rows=rows))
-    answer = await service.client._http.post("/v1/arrays", content=b" " * (33 << 20), headers=authorized(service))
+    answer = await service.client._http.httpx_client.post(
+        "/v1/arrays", content=b" " * (33 << 20), headers=authorized(service)
+    )
     assert answer.status_code == 413

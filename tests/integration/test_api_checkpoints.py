@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gpu_platform import clock_difference
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
@@ -139,6 +142,23 @@ async def test_what_a_job_does_not_say_the_cluster_says(client: AsyncClient) -> 
     own = JobSpec(command=["true"], max_retries=0, checkpoint=CheckpointPolicy(every_s=60))
     job = await client.submit(own)
     assert (job.spec.max_retries, job.spec.checkpoint.every_s) == (0, 60)
+
+
+async def test_clocks_of_hosts_are_compared_with_the_services(
+    hosts: Hosts, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = await client.clocks()
+    assert [(one.kind, one.name, one.problem) for one in clocks] == [("host", name, None) for name in "abc"]
+    assert max(one.at_least_s for one in clocks) == 0.0
+    hosts.urls["b"] = "http://127.0.0.1:1"
+    hosts.report("b")
+    behind = SimpleNamespace(time=lambda: time.time() - 30.0, monotonic=time.monotonic)
+    monkeypatch.setattr(clock_difference, "time", behind)
+    a, b, c = await client.clocks()
+    assert (b.ahead_s, b.problem) == (None, "host b does not answer")
+    for one in (a, c):
+        assert one.ahead_s == pytest.approx(30.0, abs=1.0)
+        assert 29.0 < one.at_least_s <= 30.0
 
 
 async def test_hosts_that_say_they_share_a_root_are_put_to_the_test(hosts: Hosts, client: AsyncClient) -> None:

@@ -197,7 +197,7 @@ async def test_arrays_and_ranges_are_stopped_and_run_again(service: Service) -> 
     assert arrays.get_array(service.store, answer.out.strip()).array.indices == "1"
     single = await submitted(service, "--", "true")
     for command in (
-        ["jobs", "retry", single],
+        ["jobs", "retry", single, "--failed"],
         ["jobs", "cancel", single, "--elements", "1"],
         ["jobs", "retry", array_id, "--failed", "--elements", "1"],
         ["jobs", "retry", f"{array_id}.1", "--elements", "1"],

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.jobs.array import Array, ArraySpec, OnFailure
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -68,6 +68,7 @@ async def ended(client: AsyncClient, array_id: str) -> Array:
     return array
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["control", "scheduler", "node", "temporal"])
 async def test_sigkill_under_an_array(cluster: LocalCluster, client: AsyncClient, tmp_path: Path, victim: str) -> None:
     array = await client.submit_array(writes(tmp_path, "sleep 0.3"), ArraySpec(indices="0-59"))

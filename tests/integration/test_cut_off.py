@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -124,7 +125,13 @@ async def goes_on_once(client: AsyncClient, job: Job, out: Path) -> None:
     assert lived(out, 1)[1] < lived(out, 2)[0], "two attempts at once"
 
 
-@pytest.mark.parametrize("ways", ["both", "to the host", "from the host"])
+def _only_long(*values: str) -> list[Any]:
+    """Ways that only `make test-chaos` tries."""
+    return [pytest.param(value, marks=pytest.mark.chaos) for value in values]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ways", ["both", *_only_long("to the host", "from the host")])
 async def test_a_host_cut_off_ends_its_ranks_before_the_next_attempt(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, ways: str
 ) -> None:
@@ -151,7 +158,7 @@ async def test_a_node_worker_that_is_frozen_does_not_keep_its_ranks_alive(
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("away", ["service", "temporal", "both"])
+@pytest.mark.parametrize("away", ["both", *_only_long("service", "temporal")])
 async def test_nothing_is_restarted_while_the_control_plane_is_away(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, away: str
 ) -> None:
@@ -171,6 +178,7 @@ async def test_nothing_is_restarted_while_the_control_plane_is_away(
         assert (found.state, found.attempt) == (JobState.RUNNING, 1), found.failure
 
 
+@pytest.mark.long
 async def test_relaxed_ranks_go_on_and_strict_jobs_wait_for_proof(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path
 ) -> None:

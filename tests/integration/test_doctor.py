@@ -6,26 +6,31 @@ import asyncio
 import json
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
 
-import httpx
 import pytest
 from sqlalchemy import text
 
+from gpu_platform import clock_difference
+from gpu_platform.client.wire import Clock
+from gpu_platform.clock_difference import ClockDifference
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.store import Store
+from service.grpc.server import GrpcServer
 from tests.command_line import run
+from tests.postgres import Databases
 from tests.store_cluster import Cluster
 from tests.temporal_server import client_of_new_namespace
 from tests.unit.service.api_server import application, served
+from workers.doctor import clocks as clock_checks
 from workers.doctor import host as host_checks
-from workers.doctor import service as service_checks
 from workers.doctor.__main__ import checks, main
 from workers.doctor.results import Outcome, Part, Result
 
@@ -72,6 +77,22 @@ async def deployed(
         settings.setenv("GPU_PLATFORM_TEMPORAL__ADDRESS", temporal_address)
         settings.setenv("GPU_PLATFORM_TEMPORAL__NAMESPACE", namespace)
         yield settings
+
+
+async def test_grpc_is_asked_where_it_is_served(
+    settings: pytest.MonkeyPatch, sqlite_store: Store, temporal_address: str
+) -> None:
+    namespace = (await client_of_new_namespace(temporal_address)).namespace
+    app = application(sqlite_store, temporal_address, namespace=namespace)
+    server = GrpcServer(app, "127.0.0.1", 0)
+    assert "service: gRPC" not in await doctor()
+    async with app.router.lifespan_context(app):
+        await server.begin()
+        settings.setenv("GPU_PLATFORM_SERVICE__GRPC_PORT", str(server.port))
+        well = await doctor()
+        await server.end()
+    assert well.outcome("service: gRPC") is OK, well["service: gRPC"].found
+    assert "UNAVAILABLE" in (await doctor())["service: gRPC"].found
 
 
 async def test_a_deployment_that_is_well(deployed: pytest.MonkeyPatch) -> None:
@@ -125,14 +146,59 @@ async def test_wrong_settings_end_it_at_once(settings: pytest.MonkeyPatch) -> No
     assert "node.scrub is 'sometimes' (variable GPU_PLATFORM_NODE__SCRUB)" in found["settings: values"].found
 
 
-@pytest.mark.parametrize(("behind_s", "outcome"), [(0.0, OK), (1.5, OK), (10.0, WARNING), (-4000.0, FAILED)])
-def test_clocks_that_differ(behind_s: float, outcome: Outcome) -> None:
-    now = datetime(2026, 12, 1, 8, 0, 0, 500_000, tzinfo=UTC)
-    answer = httpx.Response(200, headers={"Date": format_datetime(now - timedelta(seconds=behind_s), usegmt=True)})
-    result = service_checks._clock(Part("service"), answer, now.timestamp())
+@pytest.mark.parametrize(
+    ("ahead_s", "uncertain_s", "outcome"),
+    [(0.0, 0.1, OK), (1.5, 0.6, OK), (10.0, 0.5, WARNING), (-4000.0, 0.1, FAILED)],
+)
+def test_clocks_that_differ(ahead_s: float, uncertain_s: float, outcome: Outcome) -> None:
+    result = clock_checks.judge(Part("service"), ClockDifference(ahead_s, uncertain_s), "the service's")
     assert result.outcome is outcome
     if outcome is WARNING:
-        assert result.found == "this machine's clock is 10.0 s ahead of the service's"
+        assert result.found == "this machine's clock is 10 s behind the service's (± 0.5 s)"
+        assert "chrony" in result.advice
+
+
+def test_a_time_is_compared_with_the_middle_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = iter([10.0, 14.0])  # a question of 4 s
+    monkeypatch.setattr(clock_difference, "time", SimpleNamespace(time=lambda: 1000.0, monotonic=lambda: next(at)))
+    assert clock_difference.Asked().answered(1007.0, resolution_s=1.0) == ClockDifference(5.5, 2.5)
+
+
+async def test_a_clock_that_is_behind_is_found_everywhere(
+    deployed: pytest.MonkeyPatch, postgres_databases: Databases, postgres_template: str
+) -> None:
+    """Whoever compares is ten seconds behind: this machine with service and database, the service with the database."""
+    database = postgres_databases.create(postgres_template)
+    deployed.setenv("GPU_PLATFORM_DATABASE_URL", postgres_databases.url(database))
+    behind = SimpleNamespace(time=lambda: time.time() - 10.0, monotonic=time.monotonic)
+    deployed.setattr(clock_difference, "time", behind)
+    found = await doctor()
+    for check, whose in (("service", "the service's"), ("database", "the database's"), ("temporal", "Temporal's")):
+        clock = found[f"{check}: clock"]
+        assert clock.outcome is WARNING
+        assert clock.found.startswith("this machine's clock is ")
+        assert float(clock.found.split()[4]) == pytest.approx(10.0, abs=1.0)
+        assert f" s behind {whose} (± " in clock.found
+    deployed.setattr(clock_difference, "time", time)
+    found = await doctor()
+    assert {found.outcome(f"{part}: clock") for part in ("service", "database", "temporal")} == {OK}
+    postgres_databases.drop(database)
+
+
+def test_clocks_of_hosts_and_of_the_database() -> None:
+    part = Part("service")
+    database = Clock(kind="database", ahead_s=-2.5, uncertain_s=0.001)
+    clocks = [Clock(kind="host", name=f"n{index}", ahead_s=0.01 * index, uncertain_s=0.001) for index in range(3)]
+    silent = Clock(kind="host", name="n9", problem="host n9 does not answer")
+    of_database, of_hosts = clock_checks.judge_others(part, [database, *clocks, silent])
+    assert (of_database.outcome, of_hosts.outcome) == (WARNING, OK)
+    assert of_database.found == "the database's clock is 2.5 s (± 0.001 s) behind the service's"
+    assert of_hosts.found == "3 of 4 compared; the farthest, n2, is 0.02 s (± 0.001 s) ahead of the service's"
+    late = Clock(kind="host", name="late", ahead_s=-90.0, uncertain_s=0.2)
+    [result] = clock_checks.judge_others(part, [*clocks, late])
+    assert (result.outcome, "late is 90 s (± 0.2 s) behind it" in result.found) == (FAILED, True)
+    assert [one.outcome for one in clock_checks.judge_others(part, [silent])] == [NOT_APPLICABLE]
+    assert clock_checks.judge_others(part, []) == []
 
 
 def give_certificate(authority: CertificateAuthority, files: CertificateFiles, path: str, age: timedelta) -> None:
@@ -256,7 +322,7 @@ async def test_another_program_at_the_address_of_the_service(settings: pytest.Mo
 async def test_the_command_prints_and_returns_what_it_found(deployed: pytest.MonkeyPatch) -> None:
     ran = await run("doctor", "--json", url=os.environ["GPU_PLATFORM_API_URL"])
     assert (ran.code, json.loads(ran.out)["ok"]) == (0, True), ran.out + ran.err
-    assert {"part": "temporal", "name": "namespace"}.items() <= json.loads(ran.out)["checks"][-5].items()
+    assert {"part": "temporal", "name": "namespace"}.items() <= json.loads(ran.out)["checks"][-6].items()
 
 
 def test_what_failed_is_printed_with_what_to_do(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
@@ -22,12 +23,13 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs
+from gpu_platform.store.models import host
 from gpu_platform.store.reservations import attempts, reserving
 from service import streams
 from service.operations.exec import _parse
 from tests.hosts_rig import HostRig, is_running
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
-from tests.unit.service.api_server import application, served
+from tests.unit.service.api_server import ADMIN, application, bearer, served
 from tests.waiting import eventually
 from workers.node import exec
 from workers.node.http import node_app
@@ -42,12 +44,13 @@ class Platform:
     agent: str
     store: Store
     rig: HostRig
+    sessions: ExecSessions
 
-    def running(self, job_id: str) -> None:
+    def running(self, job_id: str, *command: str, gpu: int = 0, env: dict[str, str] | None = None) -> None:
         jobs.submit_job(self.store, job_id, spec(), actor="ada", now=NOW, idempotency_key=None)
         jobs.admit_job(self.store, job_id, NOW)
-        reserving.reserve_gang(self.store, key(job_id, 1), placement({"a": [0]}), now=NOW)
-        self.rig.launch(self.rig.plan("sleep", "1000", key=key(job_id, 1)))
+        reserving.reserve_gang(self.store, key(job_id, 1), placement({"a": [gpu]}), now=NOW)
+        self.rig.launch(self.rig.plan(*(command or ("sleep", "1000")), key=key(job_id, 1), env=env))
         attempts.mark_running(self.store, key(job_id, 1), NOW)
 
     async def cli(self, *words: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
@@ -73,7 +76,7 @@ async def platform(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platfor
     ):
         agent_url = agent.replace("http://", f"http://service:{TOKEN}@")
         Cluster(sqlite_store).host("a", gpus=2, agent_url=agent_url)
-        yield Platform(url, agent, sqlite_store, rig)
+        yield Platform(url, agent, sqlite_store, rig, sessions)
         sessions.close()
         await rig.aclose()
 
@@ -215,3 +218,15 @@ async def test_silence_is_no_end(platform: Platform, monkeypatch: pytest.MonkeyP
         session = await client.exec("j-1", ExecRequest(command=["sh", "-c", "echo one; sleep 0.5; echo two"]))
         chunks = [chunk async for chunk in client.exec_output(session)]
     assert b"".join(chunk.data for chunk in chunks) == b"one\ntwo\n"
+
+
+async def test_a_node_worker_that_does_not_know_the_service_is_away_for_a_moment(platform: Platform) -> None:
+    """It has another token after its restart, until its next report: the caller tries again."""
+    platform.running("j-1")
+    with platform.store.write() as session:
+        session.execute(update(host).values(agent_url=platform.agent.replace("http://", "http://service:old@")))
+    async with httpx.AsyncClient(base_url=platform.url, headers=bearer(ADMIN)) as http:
+        answer = await http.post("/v1/jobs/j-1/exec", json={"command": ["true"]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "host_unavailable")
+    assert answer.json()["retryable"] is True
+    assert "host a does not know this service yet" in answer.json()["detail"]

@@ -81,6 +81,7 @@ async def all_know_all_members(cluster: LocalCluster) -> None:
         store.close()
 
 
+@pytest.mark.scale
 async def test_a_lost_rack_returns_after_its_jobs_went_elsewhere(tmp_path: Path) -> None:
     async with fleet(tmp_path, 90) as (cluster, client):
         leaves = fleet_hosts(tmp_path)
@@ -104,6 +105,7 @@ async def test_a_lost_rack_returns_after_its_jobs_went_elsewhere(tmp_path: Path)
         await eventually(are_back, "the rack to be back", within_s=60)
 
 
+@pytest.mark.long
 async def test_ranks_of_a_fleet_are_simulated_or_real_and_gpus_break(tmp_path: Path) -> None:
     async with fleet(tmp_path, 4) as (_, client):
         short, failing, wrong, real, gang = [

@@ -39,6 +39,7 @@ async def client(cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
         yield client
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("victims", "moment"),
     [

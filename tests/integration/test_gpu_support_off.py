@@ -44,6 +44,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
     assert "pynvml" not in (config.state_dir / "logs" / "node-box.log").read_text()
 
 
+@pytest.mark.long
 async def test_jobs_run_and_nothing_of_nvidia_is_touched(cluster: LocalCluster, tmp_path: Path) -> None:
     async with AsyncClient(cluster.api_url, retry_for_s=30) as client:
         host = await client.host("box")
@@ -60,6 +61,7 @@ async def test_jobs_run_and_nothing_of_nvidia_is_touched(cluster: LocalCluster, 
         assert cluster.nodes["box"].restarts == 0
 
 
+@pytest.mark.long
 async def test_a_cpu_job_sees_no_gpu_of_a_host_that_has_some(tmp_path: Path) -> None:
     config = ClusterConfig(
         state_dir=tmp_path / "cluster", nodes=(replace(NodeSpec("dgx"), simulate="dgx-h100"),), ui=False

@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,9 +17,10 @@ from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.processes import exec_sessions
+from gpu_platform.hosts.processes import exec, exec_sessions
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
+from service.cli import placeholder
 from tests.hosts_rig import HostRig, is_running, kill
 from tests.waiting import eventually
 
@@ -41,7 +42,7 @@ class ExecRig:
 
     async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> ExecProcess:
         request = ExecRequest(command=list(command), **wanted)
-        return self.sessions.get(key, request.rank, await self.sessions.start(key, request))
+        return cast(ExecProcess, self.sessions.get(key, request.rank, await self.sessions.start(key, request)))
 
     async def run(self, key: AttemptKey, *command: str, stdin: bytes = b"", **wanted: Any) -> Ended:
         session = await self.start(key, *command, **wanted)
@@ -176,7 +177,7 @@ async def test_a_helper_that_was_killed_leaves_nothing_behind_either(host: ExecR
 
 
 async def test_a_command_that_nobody_reads_ends(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exec_sessions, "UNREAD_S", 0.2)
+    monkeypatch.setattr(exec, "UNREAD_S", 0.2)
     plan = host.rig.plan(*SLEEPER)
     host.rig.launch(plan)
     session = await host.start(plan.key, "sh", "-c", "echo $$; yes")
@@ -239,3 +240,48 @@ async def test_two_at_once_do_not_mix(host: ExecRig) -> None:
     assert [ran.out.split()[0] for ran in found] == ["0", "1000", "2000"]
     assert all(len(ran.out.split()) == 51 for ran in found)
     assert os.getpid() not in host.rig.processes(plan.key).values()
+
+
+async def test_the_job_of_a_session_ends_with_it(host: ExecRig) -> None:
+    """With its exit code; and when the node worker is gone, so that nothing is held for nobody."""
+    plans = [host.rig.plan(*placeholder.placeholder(["sh"], 900)) for _ in range(2)]
+    for plan in plans:
+        host.rig.launch(plan)
+    ran = await host.run(plans[0].key, *placeholder.session_command(["sh", "-c", "cat; exit 7"]), stdin=b"typed")
+    assert (ran.out, ran.code) == ("typed", 7)
+    exits = await host.rig.watch(plans[0])
+    assert [one.exit_code for one in exits.exits] == [7]
+    twice = placeholder.session_command(["sh", "-c", "echo begun; exec sleep 1000"])
+    first = await host.start(plans[1].key, *twice)
+    assert (await asyncio.wait_for(anext(first.follow(0)), 10)).data == b"begun\n"
+    assert (await host.run(plans[1].key, *twice)).code == 75, "a job has one session"
+    host.sessions.close()  # what the kernel does with the descriptors of a process that was killed
+    assert [one.exit_code for one in (await host.rig.watch(plans[1])).exits] == [placeholder.LOST_CODE]
+    assert "node worker restarted" in host.rig.log(plans[1])
+    stopped = host.rig.plan(*placeholder.placeholder(["sh"], 900))
+    host.rig.launch(stopped)
+    left = Path(os.environ.get("TMPDIR", "/tmp")) / f"{placeholder.NAME}.{stopped.key.job_id}.1"
+    await eventually((left / "end").exists, "its pipe")
+    await host.rig.stop(stopped.key, grace_s=10)
+    assert not left.exists()
+
+
+async def test_whoever_attaches_last_has_the_session(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "cat")
+    await session.write(0, b"1\n2\n3\n4\n", eof=False)
+    first = session.follow(0)
+    assert (await asyncio.wait_for(anext(first), 10)).next_offset == 8
+    following = asyncio.ensure_future(anext(first))
+    await eventually(lambda: session._sent == 8, "it has read all of it")
+    attached = session.attach("box", 2, "eve")  # the line that is being written counts
+    assert (attached.offset, attached.received, attached.attachment) == (6, 8, 1)
+    told = await asyncio.wait_for(following, 10)
+    assert (told.stream, told.reason) == ("detached", "eve attached to it from another terminal")
+    with pytest.raises(InUse, match="only the newest terminal may type"):
+        await session.write(8, b"typed by the first", eof=False)
+    assert [chunk.stream async for chunk in session.follow(0)] == ["detached"], "it comes back by itself, too late"
+    assert await session.write(8, b"5\n", eof=True, attachment=1) == 10
+    rest = [chunk async for chunk in session.follow(attached.offset, attachment=1)]
+    assert b"".join(chunk.data for chunk in rest) == b"4\n5\n"

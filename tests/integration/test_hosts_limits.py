@@ -153,6 +153,19 @@ async def test_a_gpu_that_does_not_answer_makes_no_job_hang(looked: Looked) -> N
     assert [fault.attempt for fault in faults] == [heard.key]
 
 
+async def test_the_warning_reaches_the_program_alone_if_the_job_says_so(looked: Looked) -> None:
+    loop = "while :; do sleep 0.05; done"
+    script = f"sh -c 'trap \"echo child\" USR1; {loop}' & trap 'echo program' USR1; {loop}"
+    limits = RankLimits(time_limit_s=2, warn_before_s=1, warn_program_only=True, grace_s=0)
+    plan = looked.host.plan("sh", "-c", script, limits=limits)
+    looked.host.launch(plan)
+    watching = asyncio.create_task(looked.watch.run(looked.host.agent))
+    await looked.host.watch(plan)
+    watching.cancel()
+    log = looked.host.log(plan).splitlines()
+    assert ("program" in log, "child" in log) == (True, False)
+
+
 async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_is_overdue(looked: Looked) -> None:
     script = "sleep 600 & trap 'echo warned' USR1; echo ready; while :; do sleep 0.05; done"
     limits = RankLimits(time_limit_s=2, warn_before_s=1, grace_s=0.2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,20 @@ async def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_no_second_r
         await host.stop(plan.key)
         assert len(host.log(plan).split()) <= 1
         assert not any(is_running(rank.pid) for rank in launched.ranks)
+
+
+async def test_nothing_stays_of_a_rank_whose_state_directory_was_removed(host: HostRig, tmp_path: Path) -> None:
+    """Its end cannot be recorded any more. Its supervisor ignores SIGTERM, so it must end by itself."""
+    program = f"sleep 500 & echo $! > {tmp_path / 'daemon'}; exec sleep 500"
+    plan = host.plan("sh", "-c", program)
+    worker = NodeWorker(tmp_path / "state", plan)
+    daemon = int(await eventually(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text(), "pid"))
+    supervisor = parent_of(worker.pid)
+    worker.kill()
+    host.keys.remove(plan.key)
+    shutil.rmtree(tmp_path / "state")
+    kill(worker.pid)
+    await eventually(lambda: not is_running(supervisor) and not is_running(daemon), "their end", within_s=10)
 
 
 async def test_after_a_reboot_old_pids_mean_nothing(host: HostRig) -> None:

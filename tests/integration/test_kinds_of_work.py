@@ -242,7 +242,7 @@ async def test_the_command_line_and_a_file_name_the_kind(service: Service, tmp_p
     assert (spec["kind"], spec["priority"]) == ("training", 3)
     wrong = await run("submit", "--kind", "mining", "--", "true", url=service.url)
     assert wrong.code == 2
-    assert "'training', 'inference', 'batch'" in wrong.err
+    assert "'mining' is not one of training, inference, batch" in wrong.err
 
 
 async def test_whoami_says_what_the_kinds_mean_here(service: Service) -> None:

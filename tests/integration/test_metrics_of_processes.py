@@ -61,6 +61,7 @@ def logged(log_file: Path, event: str) -> list[dict[str, object]]:
     return [line for line in lines if line.get("event") == event]
 
 
+@pytest.mark.long
 async def test_every_process_serves_metrics_and_a_port_that_is_taken_ends_none(
     tmp_path: Path, first_ports: dict[str, int]
 ) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.disk_room import DiskRoom
 from tests import prometheus
 from tests.hosts_rig import HostRig
+from workers.node.lease_metrics import LeaseMetrics
 from workers.node.metrics import NodeMetrics
+from workers.node.services import Services
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/reference/metrics.md"
 
@@ -28,6 +33,9 @@ class Scraped:
         self.monitor.observe_with(self.accountant)
         self.registry = CollectorRegistry()
         self.registry.register(NodeMetrics(self.monitor, self.accountant, lambda: DiskRoom.of(tmp_path, 7)))
+        lease = HostLease.begin("box", LeaseTimes.of(10.0), 0.0)
+        keeper = SimpleNamespace(state=lease, services=Services(["http://127.0.0.1:8700"]))
+        self.registry.register(LeaseMetrics(cast(Any, keeper)))
 
     def text(self) -> str:
         self.monitor.poll_once()
@@ -86,6 +94,10 @@ async def test_every_metric_is_documented_and_nothing_else_and_promtool_finds_no
     names = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     documented = set(re.findall(r"^\| `(gpu_platform_(?:gpu|rank|host)_\w+)`", DOCUMENTED.read_text(), re.MULTILINE))
     assert names == documented
+    rows = re.findall(r"^\| `(\w+)` \| ?([\w, ]*?) ?\|", DOCUMENTED.read_text(), re.MULTILINE)
+    labels = {name: {label for label in listed.split(", ") if label.strip()} for name, listed in rows}
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert {sample.name: set(sample.labels) for sample in samples} == {one.name: labels[one.name] for one in samples}
     if prometheus.tool("promtool"):
         await asyncio.to_thread(prometheus.run, "promtool", "check", "metrics", text=text)
     await scraped.host.stop(plan.key)

@@ -80,6 +80,7 @@ async def node(tmp_path: Path, temporal: str, sqlite_store: Store) -> AsyncItera
         await asyncio.wait_for(process.wait(), 20)
 
 
+@pytest.mark.long
 async def test_a_host_whose_nvml_goes_and_comes_back_stays_registered(node: Node) -> None:
     async def host() -> dict[str, Any] | None:
         found = await node.http.get("/v1/hosts/box")

@@ -71,6 +71,7 @@ async def ended(client: AsyncClient, pipeline_id: str) -> Pipeline:
     return await eventually(over, f"pipeline {pipeline_id} to end", within_s=150)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["split", "part-0", "part-9"])
 async def test_sigkill_of_the_control_worker_under_a_pipeline(
     cluster: LocalCluster, client: AsyncClient, tmp_path: Path, moment: str

@@ -75,6 +75,7 @@ async def nothing_is_taken(client: AsyncClient) -> None:
     await eventually(all_available, "all GPUs to be AVAILABLE")
 
 
+@pytest.mark.long
 async def test_a_job_and_a_gang(client: AsyncClient, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = await client.submit(shell('echo one >> "$OUT"', out))
@@ -123,6 +124,7 @@ async def test_an_xid_moves_the_job(cluster: LocalCluster, client: AsyncClient, 
     assert (await client.gpu(part.gpu_uuids[1])).reset_count == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT], ids=["killed", "immediate-shutdown"])
 async def test_postgresql_dies_while_jobs_run_and_wait(
     server: Server, client: AsyncClient, tmp_path: Path, number: signal.Signals

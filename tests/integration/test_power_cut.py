@@ -73,6 +73,7 @@ os.rename("late", "later")
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_acknowledged_submissions_survive(database: PowerCut, seed: int) -> None:
     chance = random.Random(seed)

@@ -11,6 +11,7 @@ import pytest
 from tests.security.test_state_on_disk import open_to_others
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_the_databases_and_logs_of_a_whole_platform_are_its_own(tmp_path: Path) -> None:
     """Temporal's database has everybody's orders, the platform's everybody's jobs."""

@@ -46,6 +46,7 @@ async def client(cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
         yield client
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("comes_back", [signal.SIGCONT, signal.SIGKILL], ids=["as it was", "with a new node worker"])
 async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
     cluster: LocalCluster, client: AsyncClient, tmp_path: Path, comes_back: signal.Signals

@@ -36,7 +36,7 @@ def decisions() -> float:
 async def test_a_promise_outlives_a_full_disk_and_is_withdrawn_when_there_is_room(small_disk: Path) -> None:
     store = Store(f"sqlite:///{small_disk / 'p.db'}")
     store.migrate()
-    began = utc_now() - timedelta(seconds=59.5)
+    began = utc_now() - timedelta(seconds=56)
     wanted = Cluster(store).host("a", gpus=1)
     wanted.queued("runs", now=began, time_limit_s=61)
     attempts.mark_running(store, wanted.reserve("runs", {"a": [0]}), began)

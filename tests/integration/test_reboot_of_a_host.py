@@ -15,6 +15,7 @@ from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_a_lost_gpu_comes_back_by_a_reboot(tmp_path: Path) -> None:
     config = ClusterConfig(

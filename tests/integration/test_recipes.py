@@ -87,6 +87,7 @@ def policy_of_the_pages() -> dict[str, object]:
     return policy
 
 
+@pytest.mark.long
 async def test_the_files_that_change_are_those_that_the_recipes_name(tree: Tree) -> None:
     written = {path for recipe in PATCHES for path in recipes.files(recipe)}
     generated = {path for recipe in PATCHES for paths in recipes.made(recipe).values() for path in paths}
@@ -96,6 +97,7 @@ async def test_the_files_that_change_are_those_that_the_recipes_name(tree: Tree)
     tree.python("-m", "ruff", "check", "--quiet", *sorted(path for path in written if path.endswith(".py")))
 
 
+@pytest.mark.long
 async def test_the_tests_that_the_recipes_add_pass(tree: Tree) -> None:
     added = [path for recipe in PATCHES for path in recipes.files(recipe) if path.startswith("tests/")]
     assert all(any(path in added for path in recipes.files(recipe)) for recipe in PATCHES), "each recipe adds a test"
@@ -105,6 +107,7 @@ async def test_the_tests_that_the_recipes_add_pass(tree: Tree) -> None:
     tree.python("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *chosen, *added, schema)
 
 
+@pytest.mark.long
 async def test_the_score_and_the_filter_of_packages_decide(platform: LocalCluster) -> None:
     async with AsyncClient(platform.api_url) as client:
         assert (await client.ready()).warnings == []
@@ -115,6 +118,7 @@ async def test_the_score_and_the_filter_of_packages_decide(platform: LocalCluste
             await host_of(client, gpus=1, model="A30")
 
 
+@pytest.mark.long
 async def test_the_health_signal_keeps_work_away_and_is_an_event(platform: LocalCluster) -> None:
     async with AsyncClient(platform.api_url) as client:
 
@@ -127,11 +131,13 @@ async def test_the_health_signal_keeps_work_away_and_is_an_event(platform: Local
         assert (await client.gpu("cellar:3")).state is GpuState.AVAILABLE
 
 
+@pytest.mark.long
 async def test_the_database_of_the_platform_has_the_column(platform: LocalCluster) -> None:
     with closing(sqlite3.connect(platform.config.state_dir / "platform.db")) as database:
         assert database.execute("SELECT DISTINCT note FROM host").fetchall() == [("",)]
 
 
+@pytest.mark.long
 async def test_the_endpoint_answers_its_client_and_its_verb(tree: Tree, platform: LocalCluster) -> None:
     ask = "from gpu_platform.client import Client; print([event.host for event in Client().host_events('desks')])"
     hosts = tree.python("-c", ask, GPU_PLATFORM_API_URL=platform.api_url)

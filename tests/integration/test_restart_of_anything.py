@@ -123,6 +123,7 @@ async def test_sigkill_while_jobs_run_and_wait(
     assert [child.pid for child in children] != pids
 
 
+@pytest.mark.long
 async def test_sigkill_of_everything_at_once(cluster: LocalCluster, client: AsyncClient, tmp_path: Path) -> None:
     jobs = await submit_four(client, tmp_path / "jobs")
     for child in cluster.children:
@@ -130,6 +131,7 @@ async def test_sigkill_of_everything_at_once(cluster: LocalCluster, client: Asyn
     await all_end_once(client, jobs, tmp_path / "jobs", nodes_died=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["while the first runs", "when it has ended"])
 async def test_jobs_that_wait_for_each_other_outlive_everything(
     cluster: LocalCluster, client: AsyncClient, tmp_path: Path, when: str

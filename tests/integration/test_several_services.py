@@ -12,7 +12,7 @@ from gpu_platform.client.credentials import read_note
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from service.cli.main import _global
+from service.cli.app import ask_only
 from tests.store_cluster import NOW, Cluster, spec
 from tests.unit.service.api_server import application, keep_token, served
 from tests.waiting import eventually
@@ -88,7 +88,7 @@ async def test_clients_find_the_services_in_the_environment(store: Store, monkey
                 return client.get("j-1").id
 
         assert await asyncio.to_thread(ask) == "j-1"
-        _global(api_url=NOBODY)  # as --api-url does: the other addresses may be of another cluster
+        ask_only(NOBODY)  # as --api-url does
         with pytest.raises(Unavailable, match="no answer"), Client(retry_for_s=0.1) as client:
             client.get("j-1")
 

@@ -83,15 +83,15 @@ class Started:
                 argv(process), env, stdout=log.fileno(), stderr=log.fileno(), cwd=self._directory, dies_with_parent=True
             )
 
-    def lines(self, process: str, event: str) -> list[dict[str, Any]]:
+    def lines(self, process: str, event: str, **facts: str) -> list[dict[str, Any]]:
         lines = self._log(process).read_text().splitlines()
         assert self._processes[process].returncode is None, lines
         found = [json.loads(line) for line in lines if line.startswith("{")]
-        return [line for line in found if line["event"] == event]
+        return [line for line in found if line["event"] == event and facts.items() <= line.items()]
 
-    async def says(self, process: str, event: str, error: str = "") -> None:
+    async def says(self, process: str, event: str, error: str = "", **facts: str) -> None:
         await eventually(
-            lambda: [line for line in self.lines(process, event) if error in line.get("error", "")],
+            lambda: [line for line in self.lines(process, event, **facts) if error in line.get("error", "")],
             f"{process} says {event} {error}",
         )
 
@@ -152,13 +152,55 @@ def test_wrong_settings_end_every_process_with_one_line(process: str, env: dict[
     assert "node.scrub is 'sometimes' (variable GPU_PLATFORM_NODE__SCRUB): should be 'never'," in said
 
 
-@pytest.mark.parametrize(("process", "setting"), [("gateway", "GATEWAY__PORT")])
-def test_a_port_in_use_is_told_with_its_setting(process: str, setting: str, env: dict[str, str]) -> None:
+@pytest.mark.parametrize(("process", "setting"), [("service", "service.port"), ("gateway", "gateway.port")])
+def test_a_port_in_use_is_told_with_its_setting(
+    process: str, setting: str, env: dict[str, str], sqlite_store: Store
+) -> None:
+    env["GPU_PLATFORM_DATABASE_URL"] = str(sqlite_store.url)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        env[f"GPU_PLATFORM_{setting}"] = str(taken.getsockname()[1])
+        port = taken.getsockname()[1]
+        env[f"GPU_PLATFORM_{setting.replace('.', '__').upper()}"] = str(port)
         said = told(SERVER.run(argv(process), env, timeout_s=30))
-    assert f":{env[f'GPU_PLATFORM_{setting}']}" in said
-    assert setting.lower().rpartition("__")[2] in said
+    assert said.startswith(f"{setting}: cannot listen on 127.0.0.1:{port}")
+    assert "end what uses the port" in said
+    assert f"or set another {setting}" in said
+
+
+async def test_a_second_gateway_does_not_share_the_port_of_the_first(
+    env: dict[str, str], sqlite_store: Store, started: Started
+) -> None:
+    env["GPU_PLATFORM_DATABASE_URL"] = str(sqlite_store.url)
+    started.start("gateway", env)
+    await started.says("gateway", "gateway.serves")
+    said = told(await asyncio.to_thread(SERVER.run, argv("gateway"), env, timeout_s=30))
+    assert said.startswith("gateway.port: cannot listen on")
+
+
+def test_a_port_in_use_with_a_proxy_before_it_ends_a_node_worker(env: dict[str, str]) -> None:
+    """The proxy leads to this port. Without one, the node worker takes another, and reports that."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        env |= {"GPU_PLATFORM_NODE__AGENT_PORT": str(port), "GPU_PLATFORM_NODE__ADVERTISED_URL": "http://proxy:1"}
+        said = told(SERVER.run(argv("node"), env, timeout_s=30))
+    assert said.startswith(f"node.agent_port: cannot listen on 127.0.0.1:{port} (Address already in use); end what")
+
+
+@pytest.mark.parametrize("process", ["control", "scheduler", "gateway"])
+async def test_a_port_of_metrics_in_use_ends_no_process_and_is_told_with_its_setting(
+    process: str, env: dict[str, str], sqlite_store: Store, started: Started
+) -> None:
+    env["GPU_PLATFORM_DATABASE_URL"] = str(sqlite_store.url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        env[f"GPU_PLATFORM_{process.upper()}__METRICS_PORT"] = str(port)
+        started.start(process, env)
+        await started.says(process, "metrics.served")
+        [line] = started.lines(process, "metrics.port_taken")
+        await started.says(process, "gateway.serves" if process == "gateway" else "process.waits")
+    assert line["message"].startswith(
+        f"{process}.metrics_port: Prometheus looks for them at 127.0.0.1:{port}; end what"
+    )
+    assert started.lines(process, "metrics.served")[0]["port"] != port
 
 
 def test_a_state_directory_that_cannot_be_made_is_told(env: dict[str, str], tmp_path: Path) -> None:
@@ -183,7 +225,7 @@ async def test_a_newer_schema_may_be_accepted(env: dict[str, str], sqlite_store:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     env |= {"GPU_PLATFORM_DATABASE_URL": str(sqlite_store.url), "GPU_PLATFORM_NEWER_SCHEMA": "accept"}
     started.start("control", env)
-    await started.says("control", "temporal.away")
+    await started.says("control", "process.waits", waits_for="temporal")
     assert started.lines("control", "store.schema_is_newer")
 
 
@@ -211,11 +253,11 @@ async def test_processes_wait_for_a_database_that_comes_later(
     for process in WITH_DATABASE:
         started.start(process, env)
     for process in WITH_DATABASE:
-        await started.says(process, "database.away", "Connection refused")
-    assert not started.lines("service", "database.there")
+        await started.says(process, "process.waits", "Connection refused", waits_for="database")
+    assert not started.lines("service", "process.goes_on", waited_for="database")
     async with forwarded(port, f"{server.hostname}:{server.port}"):
         for process in WITH_DATABASE:
-            await started.says(process, "database.there")
+            await started.says(process, "process.goes_on", waited_for="database")
         await started.says("gateway", "gateway.serves")
         url = f"http://127.0.0.1:{env['GPU_PLATFORM_SERVICE__PORT']}/healthz"
         async with httpx.AsyncClient(trust_env=False) as http:
@@ -237,17 +279,20 @@ async def test_processes_wait_for_temporal_and_for_its_namespace(
     for process in waiting:
         started.start(process, env)
     for process in waiting:
-        await started.says(process, "temporal.away")
+        await started.says(process, "process.waits", waits_for="temporal")
     command = f"`temporal operator namespace create --address 127.0.0.1:{port} --namespace {namespace} --retention 72h`"
     async with forwarded(port, temporal_address):
         for process in waiting:
             await started.says(
-                process, "temporal.away", f"has no namespace '{namespace}' (temporal.namespace). Make it"
+                process,
+                "process.waits",
+                f"has no namespace '{namespace}' (temporal.namespace). Make it",
+                waits_for="temporal",
             )
-            assert command in started.lines(process, "temporal.away")[-1]["error"]
+            assert command in started.lines(process, "process.waits", waits_for="temporal")[-1]["error"]
         await _make_namespace(temporal_address, namespace)
         for process in waiting:
-            await started.says(process, "temporal.there")
+            await started.says(process, "process.goes_on", waited_for="temporal")
         await started.end()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import pytest
 from sqlalchemy import func, select
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -117,6 +118,7 @@ def try_to_reserve(store: Store, this: AttemptKey, gang: Sequence[tuple[str, int
     return "reserved"
 
 
+@pytest.mark.long
 def test_no_gpu_is_ever_held_twice(store: Store, store_url: str) -> None:
     cluster = Cluster(store)
     for number in range(HOSTS):

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from gpu_platform.tracing import TracingSettings, start_tracing, trace_headers
+from gpu_platform.tracing import start_tracing, trace_headers
+from gpu_platform.tracing_settings import TracingSettings
 from tests.command_line import run
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -66,6 +67,7 @@ def collecting() -> Iterator[Collector]:
         server.server_close()
 
 
+@pytest.mark.long
 async def test_one_trace_from_the_command_line_to_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         tracing = {"GPU_PLATFORM_TRACING__ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
@@ -95,7 +97,7 @@ async def test_one_trace_from_the_command_line_to_the_rank(tmp_path: Path, monke
             described = await run("jobs", "describe", job_id, url=cluster.api_url)
             assert trace_id in described.out
             log = (tmp_path / "state" / "logs" / "service.log").read_text()
-            [accepted] = [json.loads(line) for line in log.splitlines() if '"job accepted"' in line]
+            [accepted] = [json.loads(line) for line in log.splitlines() if '"job.accepted"' in line]
             assert accepted["trace_id"] == trace_id
             often = {span.name for span in collector.spans if span.name.endswith(("/heartbeat", "/report", "/readyz"))}
             assert often == set()

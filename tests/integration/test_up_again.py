@@ -21,6 +21,7 @@ from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.long
 async def test_a_job_runs_on_and_a_drained_host_stays_drained(tmp_path: Path) -> None:
     config = ClusterConfig(state_dir=tmp_path, nodes=(NodeSpec("a", "dgx-h100"),), ui=False, schedulers=1)
     async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url) as client:
@@ -63,4 +64,9 @@ async def test_a_service_that_refuses_at_first_is_waited_for(tmp_path: Path, mon
         refusals = itertools.repeat(503)
         monkeypatch.setattr("workers.local.cluster.READY_TIMEOUT_S", 2.0)
         with pytest.raises(CannotStart, match=r'a, services \(the service says: 503 {"title":"away"}\)'):
+            await cluster.wait_until_ready()
+        refusals = iter(())
+        monkeypatch.setattr("workers.local.cluster.READY_TIMEOUT_S", 0.2)
+        cluster.nodes["b"] = cluster.nodes["a"]
+        with pytest.raises(CannotStart, match=r"(?s)^not ready after 0 s: b\n.*node-a: see its log"):
             await cluster.wait_until_ready()

@@ -118,7 +118,7 @@ def figures_in_memory(samples: Sequence[tuple[int, int]], query: SampleQuery) ->
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(written, tears, st.integers(0, 3)), max_size=6), queries())
 def test_the_figures_are_those_of_all_samples_in_memory(
     steps: list[tuple[tuple[str, list[Sample]], int | None, int]], query: SampleQuery

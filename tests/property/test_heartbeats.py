@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Row, select
@@ -175,7 +176,7 @@ def world(template: Path) -> Iterator[World]:
             made.store.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=STEPS)
 def test_any_order_and_loss_of_reports_leaves_the_true_inventory(
     sqlite_template: Path, steps: list[tuple[str, int]]
@@ -204,7 +205,8 @@ def _copy(made: World) -> Path:
     return path
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.long
+@settings(max_examples=25, deadline=None)
 @given(
     busy=st.sets(st.sampled_from("abcdef")),
     lost=st.sets(st.sampled_from("abcdef")),

@@ -86,7 +86,7 @@ def rows(
     quotas=st.sampled_from([Quotas(), LAB]),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_the_dry_run_says_happens(
     order: str, backfill: str, preemption: bool, min_run_s: float, quotas: Quotas, data: st.DataObject
 ) -> None:

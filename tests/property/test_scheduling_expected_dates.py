@@ -25,6 +25,7 @@ def could_start(scheduler: Scheduler, row: PlacementRequest) -> bool:
     return scheduler.framework.choose(row.resources, scheduler.snapshot, candidates.offers, open_hosts) is not None
 
 
+@pytest.mark.long
 def test_nobody_who_was_given_no_turn_could_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of the same need, with and without time limits and learned run times, wait for each other only if they must,
     and the screen rules nobody out who could start.
@@ -58,7 +59,7 @@ def _play(seed: int) -> int:
     before=st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.floats(0.2, 8.0)), min_size=2, max_size=6),
     stream=st.tuples(st.sampled_from([1, 2, 4]), st.floats(0.2, 8.0)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_gang_starts_however_wrong_run_times_are(before: list[tuple[int, float]], stream: tuple[int, float]) -> None:
     """No job has a time limit, small ones keep coming, and all run ``factor`` times as long as was learned."""
     factors: dict[str, float] = {}

@@ -7,11 +7,12 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
-from gpu_platform.scheduling.backfilling.release_forecast import WhatIf
+from gpu_platform.scheduling.backfilling.what_if import WhatIf
 from gpu_platform.scheduling.placing.domains import soonest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -63,8 +64,8 @@ def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng
     for number in range(12):
         row = job(rng.choice([1, 2, 4, 8]), hosts=rng.choice([1, 1, 2]), name=f"w{number}").row
         anew = WhatIf(forecast, snapshot, kept.ends.copy())
-        found = kept.earliest(row)
-        assert found == anew.earliest(row)
+        found = kept.earliest(row, play.now)
+        assert found == anew.earliest(row, play.now)
         if rng.random() < 0.2:
             kept.close(np.array([rng.randrange(4)]))
         elif found is not None:
@@ -72,6 +73,7 @@ def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng
             kept.take(gpus, start + rng.choice([math.inf, 30.0, 300.0]))
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_a_date_beside_remembered_bookings_is_the_date_that_is_found_anew(seed: int) -> None:

@@ -25,7 +25,7 @@ from tests.builders import cluster, job
 from tests.promise_worlds import Trace, Violation, play
 from tests.virtual_time import VirtualTime
 
-WORLDS = int(os.environ.get("WORLDS", "16"))
+WORLDS = int(os.environ.get("WORLDS", "8"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))
 
 STALLED = (5, 18, 59, 69, 73, 101, 114, 128)
@@ -108,6 +108,7 @@ FAULTS_OF_LEADERS = {
 FAULTS_OF_MOVES = {"moves need not pay", "jobs are moved again and again", "a new leader knows no move"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS_OF_LEADERS)
 def test_a_planted_fault_of_the_ledger_is_found(fault: str) -> None:
     planted, words = FAULTS_OF_LEADERS[fault]

@@ -16,7 +16,7 @@ from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S, 
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
-WORLDS = int(os.environ.get("WORLDS", "25"))
+WORLDS = int(os.environ.get("WORLDS", "12"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))
 MOST_STOPS = 150
 """Far more than a dozen jobs need until the most important ones run."""

@@ -37,7 +37,15 @@ class Twins:
         self.machines, self.hosts = cluster(), rng.randint(2, 8)
         for n in range(self.hosts):
             mps = rng.random() < 0.3
-            self.machines.host(f"h{n}", rng.choice(MACHINES), leaf=f"l{n // 3}", cpus=32, ram_mib=100_000, mps=mps)
+            self.machines.host(
+                f"h{n}",
+                rng.choice(MACHINES),
+                leaf=f"l{n // 3}",
+                cpus=32,
+                ram_mib=100_000,
+                mps=mps,
+                zone=rng.choice(["a", "b"]),
+            )
         self.policy = Policy(
             backfill=rng.choice(["easy", "easy", "conservative", "keep", "none"]),
             order=rng.choice(["priority", "fcfs", "shortest", "multifactor", "size_classes", "fair_share"]),
@@ -87,6 +95,8 @@ class Twins:
                 0.1,
                 lambda: wanted.min_bandwidth(rng.choice([11.0, 12.0, 100.0])) if wanted.row.gpu_count > 1 else wanted,
             ),
+            (0.2, lambda: wanted.where(rng.choice(["zone=a", "zone!=a", "zone=a|b"]))),
+            (0.1, lambda: wanted.where(include=["h[0-3]"], exclude=[f"h{rng.randrange(self.hosts)}"])),
             (0.1, lambda: wanted.avoiding(hosts=[f"h{rng.randrange(self.hosts)}"])),
             (0.3, lambda: wanted.of(rng.choice("ab"), rng.choice("xy"))),
             (0.05, lambda: wanted.total(rng.randint(2, 12))),

@@ -58,6 +58,7 @@ def test_use_converges_whatever_the_size_of_jobs() -> None:
     assert got == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.04)
 
 
+@pytest.mark.long
 def test_use_converges_level_by_level() -> None:
     quotas = tree(("lab", None, 1.0), ("x", "lab", 3.0), ("y", "lab", 1.0), ("z", None, 1.0))
     got = gpu_seconds(quotas, {"x": 1, "y": 1, "z": 1}, 600)
@@ -75,7 +76,7 @@ def test_users_of_a_namespace_take_turns() -> None:
 
 
 @given(charges=st.lists(st.tuples(st.integers(-3, 4), st.floats(0, 100)), max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_average_is_that_of_the_whole_history(charges: list[tuple[int, float]]) -> None:
     """Against the integral of what was held, weighted with half-lives."""
     shares, now, held, history = FairShare(Quotas(), 50.0), 0.0, 0, []
@@ -116,7 +117,7 @@ def test_without_ageing_it_never_does() -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_jobs_come_in_the_order_of_shares_while_jobs_start(seed: int) -> None:
     """Each job is the least of all that are left, by the shares at that moment."""
     rng = random.Random(seed)

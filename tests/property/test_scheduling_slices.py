@@ -23,7 +23,7 @@ from tests.builders import cluster, job
 from tests.promise_worlds import Trace, Violation, play
 from tests.virtual_time import VirtualTime
 
-WORLDS = int(os.environ.get("WORLDS", "12"))
+WORLDS = int(os.environ.get("WORLDS", "6"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))
 
 
@@ -78,6 +78,7 @@ def test_a_date_that_was_given_in_a_round_that_ended_early_stands_in_the_next(tu
         play(world)
 
 
+@pytest.mark.long
 def test_a_promise_that_is_kept_without_a_look_at_others_is_found(small: int) -> None:
     """Else the worlds would prove nothing."""
     del small

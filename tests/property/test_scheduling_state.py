@@ -274,5 +274,5 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             scheduler.upsert_gpus(rows)
 
 
-SchedulerAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+SchedulerAgainstModel.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestSchedulerAgainstModel = SchedulerAgainstModel.TestCase

@@ -124,6 +124,7 @@ def test_in_steps_the_victims_are_those_that_are_found_at_once(seed: int, slices
             assert decisions > 2, "it was not searched in steps"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("allowance", [100, 400])
 def test_nobody_is_stopped_in_vain_if_the_cluster_changes_during_the_search(allowance: int) -> None:
     with patch.object(victim_planning, "ALLOWANCE", allowance):

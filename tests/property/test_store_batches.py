@@ -101,6 +101,7 @@ def room(host: str, cpus: int, ram_mib: int) -> HostInventory:
     return inventory(host, 8).model_copy(update={"cpus": cpus, "ram_mib": ram_mib})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_a_batch_is_as_good_as_its_attempts_one_by_one(pair: tuple[Store, Store], seed: int) -> None:
     chance = random.Random(seed)

@@ -154,7 +154,7 @@ def play(world: World, step: tuple[Any, ...]) -> None:
             world.wake()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_no_job_starts_too_early_and_none_waits_for_ever(
     sqlite_template: Path, tmp_path: Path, steps: list[tuple[Any, ...]]

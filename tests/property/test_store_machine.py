@@ -323,6 +323,7 @@ def run(new_database: Callable[[], tuple[str, Callable[[], None]]], examples: in
     )
 
 
+@pytest.mark.long
 def test_sqlite_agrees_with_the_model(sqlite_template: Path, tmp_path: Path) -> None:
     path = tmp_path / "platform.db"
 
@@ -335,6 +336,7 @@ def test_sqlite_agrees_with_the_model(sqlite_template: Path, tmp_path: Path) -> 
     run(new_database, examples=24)
 
 
+@pytest.mark.long
 def test_postgresql_agrees_with_the_model(postgres_databases: Databases, postgres_template: str) -> None:
     def new_database() -> tuple[str, Callable[[], None]]:
         name = postgres_databases.create(postgres_template)

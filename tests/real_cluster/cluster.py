@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.killable_postgres import Server, new_server
-from tests.real_cluster.temporal import RealTemporal
+from tests.real_cluster.temporal import SHARDS, RealTemporal
 from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 
 
@@ -28,10 +28,11 @@ async def real_cluster(
     each: int = 2,
     durable: bool = False,
     settings: dict[str, str] | None = None,
+    shards: int = SHARDS,
 ) -> AsyncIterator[RealCluster]:
     """Everything, ready. ``each``: how many services, control workers and schedulers; ``durable``: PostgreSQL syncs."""
     with new_server(durable=durable) as temporal_database, new_server(durable=durable) as database:
-        async with RealTemporal(directory / "temporal", temporal_database) as temporal:
+        async with RealTemporal(directory / "temporal", temporal_database, shards) as temporal:
             config = ClusterConfig(
                 state_dir=directory / "state",
                 nodes=nodes,

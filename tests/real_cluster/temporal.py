@@ -35,8 +35,9 @@ READY_S = 60.0
 class RealTemporal:
     """``async with RealTemporal(directory, database) as temporal``: ready, with the namespace ``default``."""
 
-    def __init__(self, directory: Path, database: Server) -> None:
+    def __init__(self, directory: Path, database: Server, shards: int = SHARDS) -> None:
         self._directory = directory
+        self._shards = shards
         self._database = make_url(database.url)
         ports: list[int] = []
         while len(ports) < 2 * len(PROCESSES):
@@ -76,7 +77,7 @@ class RealTemporal:
         for process in others:
             await process.start()
         client = await client_of_new_namespace(self.address, "default")
-        await eventually(lambda: _answers(client), "Temporal to be ready", within_s=READY_S)
+        await eventually(lambda: _answers(client, self._shards), "Temporal to be ready", within_s=READY_S)
 
     async def __aexit__(self, *_: object) -> None:
         # They are asked for nothing any more, and what they have written goes, too.
@@ -110,7 +111,7 @@ class RealTemporal:
             "persistence": {
                 "defaultStore": "temporal",
                 "visibilityStore": "temporal_visibility",
-                "numHistoryShards": SHARDS,
+                "numHistoryShards": self._shards,
                 "datastores": {database: {"sql": self._store(database)} for database in DATABASES},
             },
             "global": {"membership": {"maxJoinDuration": "30s", "broadcastAddress": "127.0.0.1"}},
@@ -164,11 +165,11 @@ def dynamic_config() -> dict[str, Any]:
     return values
 
 
-async def _answers(client: Client) -> bool:
+async def _answers(client: Client, shards: int) -> bool:
     """Every shard of histories has an owner that answers, and workflows are found by our search attributes."""
     try:
         await client.count_workflows("GpuPlatformUser = 'nobody'")
-        for number in range(4 * SHARDS):
+        for number in range(4 * shards):
             try:
                 await client.get_workflow_handle(f"nothing-{number}").describe()
             except RPCError as error:

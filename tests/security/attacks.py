@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import textwrap
 import time
@@ -67,22 +68,32 @@ async def run(host: HostRig, script: str, gpu: int | None = 0, python: str = PYT
 
 
 def inside(cgroup: Cgroup, check: Callable[[], object]) -> bool:
-    pid = cgroup.fork()
-    if pid == 0:
-        try:
-            cgroup.enter()
-            check()
-            os._exit(0)
-        except PermissionError:
-            os._exit(1)
-        finally:
-            os._exit(2)
-    deadline = time.monotonic() + 10
-    while (done := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    code = os.waitstatus_to_exitcode(done[1])
-    assert code in (0, 1)
-    return code == 0
+    """Try ``check`` in a process of ``cgroup``. False: it raised ``PermissionError``.
+
+    The process is not made by ``fork(3)``. Another thread of the tests may hold a lock at that moment, and the process
+    would wait for it for ever: then it is tried again.
+    """
+    for _ in range(5):
+        pid = cgroup.fork()
+        if pid == 0:
+            try:
+                cgroup.enter()
+                check()
+                os._exit(0)
+            except PermissionError:
+                os._exit(1)
+            finally:
+                os._exit(2)
+        deadline = time.monotonic() + 10
+        while (done := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.002)
+        if done[0] != 0:
+            code = os.waitstatus_to_exitcode(done[1])
+            assert code in (0, 1), code
+            return code == 0
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    raise AssertionError("the process in the cgroup does not end")
 
 
 def can_open(cgroup: Cgroup, path: Path) -> bool:

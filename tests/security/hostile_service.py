@@ -6,17 +6,21 @@ Answers are made from the response models of the real application: a new field i
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import types
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
+from urllib.parse import unquote
 
-import httpx
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, BaseModel, TypeAdapter, ValidationError
 from starlette.routing import Match
+
+from gpu_platform.client.answer import Answer
+from gpu_platform.client.calls import Call
 
 HOSTILE = "x[/oops]\x1b]52;c;ZXZpbA==\x07\r\x9b31m\u202e:skull:\u2028[red]"
 """Markup, a write to the clipboard, a carriage return, CSI as one byte, a bidirectional override, a line separator."""
@@ -31,19 +35,23 @@ def routes_of(app: FastAPI) -> list[APIRoute]:
     return [route for route in [*app.routes, *found] if isinstance(route, APIRoute)]
 
 
-def answering(app: FastAPI) -> httpx.MockTransport:
-    """Answers every request as the application would, with hostile texts."""
+class HostileHttp:
+    """Answers every request of a client as the application would, with hostile texts."""
 
-    def handle(request: httpx.Request) -> httpx.Response:
-        scope = {"type": "http", "path": request.url.path, "method": request.method, "headers": []}
-        for route in routes_of(app):
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    def send(self, url: str, call: Call, token: str | None, tries: int = 0) -> Answer:
+        scope = {"type": "http", "path": unquote(call.path), "method": call.method, "headers": []}
+        for route in routes_of(self._app):
             if route.matches(scope)[0] is Match.FULL:
                 if route.response_model is None:
-                    return httpx.Response(route.status_code or 200, text=HOSTILE)
-                return httpx.Response(200, json=answer_of(route.response_model))
-        return httpx.Response(404)
+                    return Answer(route.status_code or 200, {}, HOSTILE.encode())
+                return Answer(200, {}, json.dumps(answer_of(route.response_model)).encode())
+        return Answer(404, {}, b"")
 
-    return httpx.MockTransport(handle)
+    def close(self) -> None:
+        pass
 
 
 def answer_of(model: Any) -> Any:

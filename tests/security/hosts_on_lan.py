@@ -87,13 +87,13 @@ class Host:
         await self.rig.aclose()
 
 
-async def start_gang(pair: list[Host], script: str) -> list[HostPlan]:
+async def start_gang(pair: list[Host], script: str, **changes: Any) -> list[HostPlan]:
     """Start one rank on each host, as the workflow does: prepare all, then launch all."""
     key = AttemptKey(job_id=f"gang-{os.urandom(4).hex()}", attempt=1)
     plans: list[HostPlan] = []
     prepared: list[Prepared] = []
     for number, host in enumerate(pair):
-        plan = host.plan(script, key=key, world_size=len(pair), node_rank=number)
+        plan = host.plan(script, **changes, key=key, world_size=len(pair), node_rank=number)
         plans.append(plan.model_copy(update={"ranks": [plan.ranks[0].model_copy(update={"rank": number})]}))
         host.rig.keys.append(key)
         with host.machine.here():

@@ -1,15 +1,18 @@
-"""A small OpenID Connect provider with real keys: discovery, JWKS, and the device authorization grant (RFC 8628)."""
+"""A small OpenID Connect provider with real keys: discovery, JWKS, the device authorization grant (RFC 8628), and the
+authorization code grant with PKCE (RFC 7636) on a page with one button, as a person who is signed in there already."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
@@ -33,6 +36,15 @@ class Provider:
     """User codes that a person confirmed."""
     codes: dict[str, str] = field(default_factory=dict)
     refresh_tokens: set[str] = field(default_factory=set)
+    pages: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Code -> what the page that asked for it said."""
+    returns_to: set[str] = field(default_factory=set)
+    """Addresses to which browsers may be sent back, as they are registered."""
+    refuses: str = ""
+    """The error with which pages are sent back, instead of a code."""
+    revoked: list[str] = field(default_factory=list)
+    away: bool = False
+    """True: it answers tokens with 503."""
     asked_for_keys: int = 0
     asked_for_tokens: list[str] = field(default_factory=list)
 
@@ -50,6 +62,7 @@ class Provider:
 
     def application(self) -> FastAPI:
         app = FastAPI()
+        self._serve_pages(app)
 
         @app.get("/.well-known/openid-configuration")
         def discovery() -> dict[str, str]:
@@ -58,6 +71,9 @@ class Provider:
                 "jwks_uri": f"{self.url}/keys",
                 "device_authorization_endpoint": f"{self.url}/device",
                 "token_endpoint": f"{self.url}/token",
+                "authorization_endpoint": f"{self.url}/authorize",
+                "revocation_endpoint": f"{self.url}/revoke",
+                "end_session_endpoint": f"{self.url}/logout",
             }
 
         @app.get("/keys")
@@ -88,13 +104,14 @@ class Provider:
             grant_type, client_id = form["grant_type"], form["client_id"]
             device_code, refresh_token = form.get("device_code", ""), form.get("refresh_token", "")
             self.asked_for_tokens.append(grant_type)
+            if self.away:
+                return JSONResponse({"error": "temporarily_unavailable"}, 503)
             if client_id != CLIENT:
                 return JSONResponse({"error": "invalid_client"}, 401)
             if grant_type == "refresh_token":
-                if refresh_token not in self.refresh_tokens:
-                    return JSONResponse({"error": "invalid_grant", "error_description": "used before"}, 400)
-                self.refresh_tokens.remove(refresh_token)
-                return JSONResponse(self._given())
+                return self._refreshed(refresh_token)
+            if grant_type == "authorization_code":
+                return self._exchanged(form)
             shown = self.codes.get(device_code)
             if shown is None:
                 return JSONResponse({"error": "invalid_grant"}, 400)
@@ -104,6 +121,50 @@ class Provider:
             return JSONResponse(self._given())
 
         return app
+
+    def _serve_pages(self, app: FastAPI) -> None:
+        """What browsers see, and what pages ask when somebody signs out."""
+
+        @app.get("/authorize")
+        def authorize(request: Request) -> Response:
+            asked = dict(request.query_params)
+            if asked["redirect_uri"] not in self.returns_to or asked["client_id"] != CLIENT:
+                return HTMLResponse("<p>This address is not registered.</p>", 400)
+            assert asked["response_type"] == "code"
+            assert asked["code_challenge_method"] == "S256"
+            answer = {"state": asked["state"], "iss": self.url}
+            if self.refuses:
+                answer["error"] = self.refuses
+            else:
+                answer["code"] = code = secrets.token_hex(8)
+                self.pages[code] = asked
+            back = f"{asked['redirect_uri']}?{urlencode(answer)}"
+            return HTMLResponse(f"<a href='{back.replace('&', '&amp;')}'>Go on as {self.claims['sub']}</a>")
+
+        @app.post("/revoke")
+        async def revoke(request: Request) -> Response:
+            token = (await _form(request))["token"]
+            self.revoked.append(token)
+            self.refresh_tokens.discard(token)
+            return Response(status_code=200)
+
+        @app.get("/logout")
+        def logout() -> Response:
+            return RedirectResponse("/signed-out")
+
+    def _refreshed(self, refresh_token: str) -> Response:
+        if refresh_token not in self.refresh_tokens:
+            return JSONResponse({"error": "invalid_grant", "error_description": "used before"}, 400)
+        self.refresh_tokens.remove(refresh_token)
+        return JSONResponse(self._given())
+
+    def _exchanged(self, form: dict[str, str]) -> Response:
+        asked = self.pages.pop(form["code"], None)
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        proved = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if asked is None or asked["code_challenge"] != proved or asked["redirect_uri"] != form["redirect_uri"]:
+            return JSONResponse({"error": "invalid_grant", "error_description": "no such code"}, 400)
+        return JSONResponse(self._given())
 
     def _given(self) -> dict[str, Any]:
         refresh = secrets.token_hex(16)

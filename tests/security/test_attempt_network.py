@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NetworkSettings, NodeSettings, TemporalSettings
 from tests.hosts_rig import is_running
@@ -511,3 +513,18 @@ def test_a_host_without_nft_says_so_and_does_not_start_if_it_must_isolate(monkey
             choose_isolation(NodeSettings(isolation="required", network=NetworkSettings(mode="isolated")))
     finally:
         choice._run_aside.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed here: apt-get install openmpi-bin")
+async def test_mpirun_starts_its_processes_in_the_jails_of_its_own_gang(hosts: Any) -> None:
+    pair = [hosts("one"), hosts("two")]
+    say = "echo $OMPI_COMM_WORLD_RANK on $GPU_PLATFORM_HOST as $(id -u) in $(readlink /proc/self/ns/net)"
+    plans = await start_gang(pair, "", launcher=Launcher.MPI, command=["mpirun", "sh", "-c", say], host_count=2)
+    first, second = await logs(pair, plans)
+    told = sorted(line.split() for line in first)
+    assert [line[:3] for line in told] == [["0", "on", "one"], ["1", "on", "two"]]
+    assert all(int(line[4]) in NodeSettings(name="x").attempt_uid_range for line in told)
+    networks = {line[-1] for line in told}
+    assert len(networks) == 2
+    assert os.readlink("/proc/self/ns/net") not in networks
+    assert second == []

@@ -29,7 +29,7 @@ from gpu_platform.store.jobs import jobs
 from service import audit_log
 from service.app import create_app
 from service.audit_log import AuditLog
-from service.cli.main import app as command_line
+from service.cli.app import app as command_line
 from tests.store_cluster import Cluster
 from tests.unit.service.api_server import application, bearer, served, sign_in
 

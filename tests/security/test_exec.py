@@ -12,6 +12,7 @@ import pytest
 
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
+from service.cli import placeholder
 from tests.hosts_rig import HostRig, is_running
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack
@@ -132,3 +133,12 @@ async def test_a_terminal_has_a_name_inside(host: ExecRig) -> None:
     ended = await asyncio.wait_for(output(session), 20)
     assert ended.code == 0, ended
     assert ended.out.split() == ["/dev/pts/0", "hello"]
+
+
+async def test_a_session_finds_the_placeholder_of_its_job_inside(host: ExecRig) -> None:
+    plan = host.rig.plan(*placeholder.placeholder(["sh"], 900), user="bob")
+    host.rig.launch(plan)
+    script = "id -un; ls -l /proc/self/fd | grep -c end; exit 7"
+    ran = await host.run(plan.key, *placeholder.session_command(["sh", "-c", script]))
+    assert (ran.out.split(), ran.code) == (["nobody", "0"], 7), "the program does not get the pipe"
+    assert [one.exit_code for one in (await host.rig.watch(plan)).exits] == [7]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.filters import port_filter
+from gpu_platform.hosts.network import choice, firewall, nftables
 from gpu_platform.settings import NetworkSettings
 from tests.security.hosts_on_lan import logs, start_gang
 
@@ -25,6 +29,20 @@ def take(port, family=socket.AF_INET, kind=socket.SOCK_STREAM):
 def can_filter() -> None:
     if not port_filter.is_supported():
         pytest.skip("the kernel takes no eBPF program for bind(2)")
+
+
+@pytest.fixture
+def without_nftables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine does not have the package nftables: neither the program nor its library."""
+    find_tool = choice.find_tool
+    monkeypatch.setattr(choice, "find_tool", lambda name: None if name == "nft" else find_tool(name))
+    monkeypatch.setattr(nftables, "_LIBRARY", "libnftables-that-is-not-there.so.1")
+    caches = (choice._run_aside, nftables.library)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
 
 
 async def test_a_rank_takes_no_port_of_the_platform_or_of_another_job(hosts: Any) -> None:
@@ -72,3 +90,28 @@ def test_the_host_says_what_its_network_does_not_keep_apart(hosts: Any) -> None:
     host = hosts("box", network=NetworkSettings(mode="host"))
     [said] = [text for text in host.rig.inventory.missing_guarantees if "network isolation" in text]
     assert "may take ports that other programs want" in said
+
+
+@pytest.mark.usefixtures("without_nftables")
+@pytest.mark.parametrize("mode", ["auto", "host"])
+async def test_a_host_without_nftables_runs_jobs_and_says_what_is_missing(hosts: Any, mode: Any) -> None:
+    """Also after a restart. Ports of the platform stay refused: another filter of the kernel keeps them."""
+    host = hosts("box", network=NetworkSettings(mode=mode), agent_port=8701)
+    host.rig.restart()
+    lines = await host.run(f"{TAKE}\nfor port in (8700, 7233, 8701, 8888): attempt(str(port), take, port)")
+    assert lines == ["8700 EPERM", "7233 EPERM", "8701 EPERM", "8888 WORKS"]
+    [said] = [text for text in host.rig.inventory.missing_guarantees if "packet filter" in text]
+    assert said.endswith("because nft is not installed (apt-get install nftables)")
+    assert not host.firewall.is_there()
+
+
+@pytest.mark.usefixtures("without_nftables")
+def test_a_host_that_must_isolate_its_network_refuses_to_start_without_nftables(hosts: Any) -> None:
+    with pytest.raises(HostUnavailable, match=r"mode: isolated\) and cannot: .*\(apt-get install nftables\)"):
+        hosts("box", network=NetworkSettings(mode="isolated"))
+
+
+def test_a_machine_whose_forwarding_is_fixed_is_named(hosts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(firewall, "_FORWARDING", Path("/proc/version"))  # a file that also root cannot write
+    with pytest.raises(HostUnavailable, match=r"ip_forward is 0 here and cannot be changed \(.*set it to 1"):
+        hosts("box")

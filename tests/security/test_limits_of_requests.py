@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import DryRun, Problem
 from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.cluster_report import ClusterReport
 from gpu_platform.domain.errors import TooManyRequests, Unavailable
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
-from gpu_platform.store import Store
+from gpu_platform.store import Store, cluster_report
 from service.app import create_app
 from service.operations import dry_runs
 from service.planning_queue import MAX_WAITING, MAX_WAITING_OF_ONE, PlanningQueue
@@ -127,6 +129,30 @@ async def test_many_callers_cannot_make_the_queue_long() -> None:
     planning.close()
 
 
+async def test_dry_runs_do_not_wait_for_a_report(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, over = threading.Event(), threading.Event()
+    report = cluster_report.cluster_report
+
+    def slow(store: Store, since: datetime, until: datetime) -> ClusterReport:
+        begun.set()
+        over.wait(30)
+        return report(store, since, until)
+
+    monkeypatch.setattr(cluster_report, "cluster_report", slow)
+    async with service(sqlite_store) as url, httpx.AsyncClient(base_url=url, headers=bearer()) as http:
+        reports = [asyncio.create_task(http.get("/v1/report")) for _ in range(3)]
+        try:
+            assert await asyncio.to_thread(begun.wait, 10)
+            body = SPEC.model_dump(mode="json")
+            planned = http.post("/v1/jobs:dry-run", json=body)
+            assert (await asyncio.wait_for(planned, 5)).status_code == 200
+        finally:
+            over.set()
+            answers = Counter([answer.status_code for answer in await asyncio.gather(*reports)])
+        assert answers == {200: 2, 429: 1}, "one caller may have two reports"
+
+
+@pytest.mark.long
 async def test_a_flood_of_dry_runs_loses_no_host(tmp_path: Path) -> None:
     """60 clients ask without a pause, and no limit of requests holds them back: only the queue is in the way."""
     settings = {

@@ -50,7 +50,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.engines import postgresql_engine
 from gpu_platform.store.hosts import hosts, identities
 from service.app import create_app
-from service.cli.main import app as cli
+from service.cli.app import app as cli
 from service.server import Server, check_address
 from tests.store_cluster import Cluster, inventory
 from tests.unit.service.api_server import (

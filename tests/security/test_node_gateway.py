@@ -273,6 +273,7 @@ async def test_every_method_that_a_host_does_not_need_is_refused(evil: Host, tem
         assert await evil.refused(method, PollActivityTaskQueueRequest()) is grpc.StatusCode.PERMISSION_DENIED
 
 
+@pytest.mark.long
 async def test_a_cluster_works_through_the_process_of_the_gateway(tmp_path: Path) -> None:
     """Real processes: hosts that know only the gateway, with certificates that are renewed meanwhile."""
     nodes = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import hmac
 import json
 import re
@@ -240,9 +241,71 @@ async def test_a_stream_breaks_off_when_its_token_ends_so_that_the_client_comes_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(middleware, "LOOK_AGAIN_S", 0.2)
-    short = world.provider.token(exp=int(time.time()) - oidc.LEEWAY_S + 3)
+    short = world.provider.token(exp=int(time.time()) - oidc.LEEWAY_S + 6)
     async with httpx.AsyncClient(headers=bearer(short), timeout=50) as http:
         async with aconnect_sse(http, "GET", f"{world.url}/v1/events") as source:
             assert source.response.status_code == 200
             assert [sse.event async for sse in source.aiter_sse()] == []
         assert (await http.get(f"{world.url}/v1/events")).status_code == 401
+
+
+# ---- on the page of the dashboard ----
+
+VERIFIER = "v" * 43
+_DIGEST = hashlib.sha256(VERIFIER.encode()).digest()
+BEGINNING = {"state": "s" * 22, "challenge": base64.urlsafe_b64encode(_DIGEST).rstrip(b"=").decode()}
+
+
+async def code_at(address: str) -> str:
+    """What the provider sends the browser back with, once the person has gone on."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        page = (await http.get(address)).raise_for_status().text
+    [code] = re.findall(r"code=([0-9a-f]+)", page)
+    return code
+
+
+async def test_a_page_signs_in_with_a_code_that_nobody_else_can_use(world: World) -> None:
+    world.provider.returns_to.add(f"{world.url}/sign-in")
+    async with httpx.AsyncClient(base_url=world.url, headers={"Origin": world.url}, trust_env=False) as http:
+        address = (await http.post("/sign-in/begin", json=BEGINNING)).raise_for_status().json()["address"]
+        stolen = {"code": await code_at(address), "verifier": "w" * 43}
+        assert (await http.post("/sign-in/code", json=stolen)).status_code == 401
+        mine = {"code": await code_at(address), "verifier": VERIFIER}
+        found = (await http.post("/sign-in/code", json=mine)).raise_for_status().json()
+        assert (await world.ask(found["token"])).json()["name"] == "ada"
+        assert (await http.post("/sign-in/code", json=mine)).status_code == 401, "a code is of use once"
+        old = {"refresh_token": found["refresh_token"]}
+        fresh = (await http.post("/sign-in/refresh", json=old)).raise_for_status().json()
+        assert (await http.post("/sign-in/refresh", json=old)).status_code == 401
+        left = {"refresh_token": fresh["refresh_token"]}
+        ended = (await http.post("/sign-in/end", json=left)).raise_for_status().json()
+        assert ended["address"].startswith(f"{world.provider.url}/logout")
+        assert (await http.post("/sign-in/refresh", json=left)).status_code == 401
+        world.provider.away = True
+        away = await http.post("/sign-in/refresh", json=left)
+        assert (away.status_code, away.json()["retryable"]) == (503, True)
+
+
+async def test_the_service_carries_only_sign_ins_of_its_own_pages(world: World) -> None:
+    async with httpx.AsyncClient(base_url=world.url, trust_env=False) as http:
+        for origin in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {}):
+            answer = await http.post("/sign-in/begin", json=BEGINNING, headers=origin)
+            assert answer.status_code in (403, 422), answer.text
+        for body in (
+            {**BEGINNING, "redirect_uri": "https://evil.example"},
+            {**BEGINNING, "challenge": "plain"},
+            {**BEGINNING, "state": "a&redirect_uri=https://evil.example"},
+            {**BEGINNING, "state": ""},
+        ):
+            answer = await http.post("/sign-in/begin", json=body, headers={"Origin": world.url})
+            assert answer.status_code == 422, answer.text
+
+
+async def test_without_a_provider_and_with_one_that_is_away_the_page_is_told_so(sqlite_store: Store) -> None:
+    nobody = OidcSettings(issuer="http://127.0.0.1:1")
+    for known, status, said in ((OidcSettings(), 422, "access.oidc.issuer"), (nobody, 503, "does not answer")):
+        app = application(sqlite_store, NOWHERE, access=AccessSettings(oidc=known))
+        async with served(app) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            answer = await http.post("/sign-in/begin", json=BEGINNING, headers={"Origin": url})
+            assert answer.status_code == status, answer.text
+            assert said in answer.json()["detail"]

@@ -26,8 +26,9 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, Step
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.windows import WindowRequest
 from gpu_platform.settings import RateLimitSettings, ServiceSettings
-from gpu_platform.store import Store
+from gpu_platform.store import Store, windows
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import arrays, jobs, pipelines, queue, schedules
 from gpu_platform.store.jobs.jobs import JobUpdate
@@ -44,6 +45,7 @@ CANARY = "canary"
 RUNNING, WAITING, ENDED, SHARING = (f"j-canary{number:09}" for number in range(4))
 THEIRS = (RUNNING, WAITING, ENDED, SHARING)
 THEIR_ARRAY, THEIR_SCHEDULE, THEIR_PIPELINE = "a-canary000000000", "s-canary000000000", "p-canary000000000"
+THEIR_WINDOW = "their-window"
 MINE, MINE_ENDED = "j-0000000000mine0", "j-0000000000mine1"
 LAST = "my-last-event"
 """The event after all others: a stream that showed it has shown everything."""
@@ -87,6 +89,9 @@ def others_of_theirs(store: Store) -> None:
     steps = (Step(name="one", job=spec),)
     pipeline = PipelineSpec(name=f"{CANARY}-name", namespace=spec.namespace, user=spec.user, steps=steps)
     pipelines.create(store, THEIR_PIPELINE, pipeline, actor=actor, uses_cache=False, now=NOW)
+    kept = {"start_at": NOW + timedelta(days=1), "duration_s": 60, "hosts": ["a"], "stop_running": True}
+    whose = {"namespaces": [spec.namespace], "users": [actor], "reason": f"{CANARY}-reason"}
+    windows.create(store, WindowRequest.model_validate({"name": THEIR_WINDOW, **kept, **whose}), actor, NOW)
 
 
 def mine(store: Store, job_id: str, **fields: object) -> None:
@@ -160,12 +165,22 @@ async def tenants(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Async
 
 VALUES = {
     "job_id": (*THEIRS, f"{THEIR_ARRAY}.0", MINE, MINE_ENDED),
+    "job": THEIRS,
+    "release": ("0",),
+    "path:path": ("main.js",),
+    "array": (THEIR_ARRAY,),
+    "pipeline": (THEIR_PIPELINE,),
+    "schedule": (THEIR_SCHEDULE,),
     "array_id": (THEIR_ARRAY,),
     "schedule_id": (THEIR_SCHEDULE,),
     "pipeline_id": (THEIR_PIPELINE,),
+    "reservation": (THEIR_WINDOW,),
     "name": ("a", "b"),
     "gpu_id": ("a:0", "b:0", uuid_of("b", 0)),
     "session_id": (SESSION,),
+    "attempt": ("1",),
+    "namespace": ("team-a", "team-b"),
+    "sha256": ("0" * 64,),
     "token_id": ("t-x",),
     "asset": ("favicon.png",),
 }

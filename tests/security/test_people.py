@@ -462,14 +462,16 @@ class TestTheTokenOfUp:
     async def test_refusals_arrive_in_the_client_as_what_they_are(self, tenants: Tenants) -> None:
         app: Any = tenants.http._transport.app  # type: ignore[attr-defined]
         transport = httpx.ASGITransport(app)
-        async with AsyncClient("http://localhost", token=BOB, transport=transport) as client:
+        async with AsyncClient("http://localhost", token=BOB, mounts={"http://": transport}) as client:
             with pytest.raises(NotFound):
                 await client.kill(ADAS)
             with pytest.raises(Forbidden, match="role operator"):
                 await client.drain("a")
             with pytest.raises(Forbidden):
                 await client.submit(JobSpec(command=["true"], namespace="team-a"))
-        async with AsyncClient("http://localhost", user="no such name!", token=ADA, transport=transport) as client:
+        async with AsyncClient(
+            "http://localhost", user="no such name!", token=ADA, mounts={"http://": transport}
+        ) as client:
             with pytest.raises(InvalidRequest):
                 await client.who_am_i()
 

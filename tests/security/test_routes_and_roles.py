@@ -24,6 +24,7 @@ from gpu_platform.store.access import job_tokens
 from gpu_platform.store.jobs import arrays, pipelines, schedules
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
+from service.routers.dashboard import site
 from tests.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import application, bearer, in_process, sign_in
 
@@ -62,6 +63,26 @@ MAY: dict[str, frozenset[str]] = {
     "GET /healthz": EVERYBODY,
     "GET /readyz": EVERYBODY,
     "GET /metrics": CLUSTER_WIDE,
+    "GET /": EVERYBODY,
+    "GET /sign-in": EVERYBODY,
+    "POST /sign-in/begin": EVERYBODY,
+    "POST /sign-in/code": EVERYBODY,
+    "POST /sign-in/refresh": EVERYBODY,
+    "POST /sign-in/end": EVERYBODY,
+    "GET /hosts/{name}": EVERYBODY,
+    "GET /jobs": EVERYBODY,
+    "GET /jobs/{job}": EVERYBODY,
+    "GET /arrays": EVERYBODY,
+    "GET /arrays/{array}": EVERYBODY,
+    "GET /pipelines": EVERYBODY,
+    "GET /pipelines/{pipeline}": EVERYBODY,
+    "GET /schedules": EVERYBODY,
+    "GET /schedules/{schedule}": EVERYBODY,
+    "GET /queue": EVERYBODY,
+    "GET /what-if": EVERYBODY,
+    "GET /submit": EVERYBODY,
+    "GET /usage": EVERYBODY,
+    "GET /dashboard/{release}/{path:path}": EVERYBODY,
     "GET /docs": SIGNED_IN,
     "GET /docs/start.js": SIGNED_IN,
     "GET /docs/{asset}": SIGNED_IN,
@@ -73,32 +94,49 @@ MAY: dict[str, frozenset[str]] = {
     "DELETE /v1/tokens/{token_id}": SIGNED_IN,
     "GET /v1/secrets": MAY_SUBMIT_SOMEWHERE,
     "PUT /v1/secrets/{namespace}/{secret}": TEAM_USERS,
+    "GET /v1/uploads/{namespace}/{sha256}": TEAM_USERS,
+    "PUT /v1/uploads/{namespace}/{sha256}": TEAM_USERS,
     "DELETE /v1/secrets/{namespace}/{secret}": TEAM_USERS,
     "POST /v1/jobs": MAY_SUBMIT_SOMEWHERE | {"job"},
     "POST /v1/jobs:dry-run": MAY_SUBMIT_SOMEWHERE | {"job"},
     "GET /v1/jobs": SIGNED_IN,
     "GET /v1/jobs/{job_id}": TEAM | {"job"},
+    "PATCH /v1/jobs/{job_id}": ABOVE_OWNER | {"owner"},
     "GET /v1/jobs/{job_id}/reason": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/events": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/usage": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/metrics": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/checkpoints": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/logs": OWNER_OR_ADMIN,
-    "POST /v1/jobs/{job_id}/cancel": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/cancel": ABOVE_OWNER | {"owner", "job"},
     "POST /v1/jobs/{job_id}/kill": ABOVE_OWNER | {"owner"},
-    "POST /v1/jobs/{job_id}/preempt": ABOVE_OWNER,
+    "POST /v1/jobs/{job_id}/retry": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/hold": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/release": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/preempt": ABOVE_OWNER | {"owner", "job"},
     "POST /v1/jobs/{job_id}/checkpoints": ABOVE_OWNER | {"owner"},
     "POST /v1/jobs/{job_id}/exec": OWNER_OR_ADMIN,
+    "GET /v1/jobs/{job_id}/exec": OWNER_OR_ADMIN,
     "GET /v1/jobs/{job_id}/exec/{session_id}": NOBODY,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/attach": NOBODY,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/connections": NOBODY,
     "POST /v1/jobs/{job_id}/exec/{session_id}/input": NOBODY,
     "POST /v1/jobs/{job_id}/exec/{session_id}/size": NOBODY,
     "DELETE /v1/jobs/{job_id}/exec/{session_id}": NOBODY,
     "POST /v1/arrays": MAY_SUBMIT_SOMEWHERE | {"job"},
     "GET /v1/arrays": SIGNED_IN,
     "GET /v1/arrays/{array_id}": TEAM,
+    "PATCH /v1/arrays/{array_id}": ABOVE_OWNER | {"owner"},
     "POST /v1/arrays/{array_id}/cancel": ABOVE_OWNER | {"owner"},
     "POST /v1/arrays/{array_id}/kill": ABOVE_OWNER | {"owner"},
+    "POST /v1/arrays/{array_id}/hold": ABOVE_OWNER | {"owner"},
+    "POST /v1/arrays/{array_id}/release": ABOVE_OWNER | {"owner"},
     "POST /v1/arrays/{array_id}/retry": ABOVE_OWNER | {"owner"},
+    "GET /v1/reservations": SIGNED_IN,
+    "POST /v1/reservations": OPERATORS,
+    "GET /v1/reservations/{reservation}": SIGNED_IN,
+    "PATCH /v1/reservations/{reservation}": OPERATORS,
+    "DELETE /v1/reservations/{reservation}": OPERATORS,
     "POST /v1/schedules": MAY_SUBMIT_SOMEWHERE,
     "GET /v1/schedules": SIGNED_IN,
     "GET /v1/schedules/{schedule_id}": TEAM,
@@ -112,14 +150,21 @@ MAY: dict[str, frozenset[str]] = {
     "GET /v1/pipelines/{pipeline_id}": TEAM,
     "POST /v1/pipelines/{pipeline_id}/cancel": ABOVE_OWNER | {"owner"},
     "POST /v1/pipelines/{pipeline_id}/retry": ABOVE_OWNER | {"owner"},
+    "GET /v1/quotas": SIGNED_IN,
     "GET /v1/queue": SIGNED_IN,
     "GET /v1/usage": SIGNED_IN,
     "GET /v1/events": SIGNED_IN,
     "GET /v1/snapshot": CLUSTER_WIDE,
+    "POST /v1/snapshot:what-if": OPERATORS,
     "GET /v1/report": CLUSTER_WIDE,
     "GET /v1/audit": OPERATORS,
+    "POST /v1/alertmanager/api/v2/alerts": OPERATORS,
+    "POST /v1/alerts:test": OPERATORS,
+    "GET /v1/notifications": SIGNED_IN,
+    "POST /v1/notifications:test": MAY_SUBMIT_SOMEWHERE,
     "POST /v1/temporal/decode": OPERATORS,
     "POST /v1/checkpoint-roots:check": OPERATORS,
+    "GET /v1/clocks": OPERATORS,
     "GET /v1/cluster": SIGNED_IN,
     "GET /v1/hosts": SIGNED_IN,
     "GET /v1/hosts/{name}": SIGNED_IN,
@@ -149,8 +194,9 @@ OF_NODES = {
     "POST /v1/hosts/{name}/report",
     "POST /v1/hosts/{name}/heartbeat",
     "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets",
+    "GET /v1/hosts/{name}/attempts/{job_id}/{attempt}/upload",
 }
-"""Only for the node worker of that host: see ``test_machines`` and ``test_secrets``."""
+"""Only for the node worker of that host: see ``test_machines``, ``test_secrets`` and ``test_uploads``."""
 OF_MACHINES = {"GET /v1/identity/authorities", "POST /v1/identity/enroll", "POST /v1/identity/renew"}
 """For machines that have no certificate yet, or renew theirs: the handler checks the join token or the certificate."""
 
@@ -199,7 +245,10 @@ def address(path: str) -> str:
         "name": "a",
         "gpu_id": "nothing",
         "token_id": "t-none",
+        "release": "0",
+        "path:path": "app.js",
     }
+    values["reservation"] = "none"
     values |= {"namespace": "team-a", "secret": "nothing", "schedule_id": SCHEDULE, "pipeline_id": PIPELINE}
     for name, value in values.items():
         path = path.replace(f"{{{name}}}", value)
@@ -219,7 +268,7 @@ async def got_through(http: httpx.AsyncClient, route: str, who: str) -> bool:
         params={"follow": "false", "limit": "1"},
     )
     problem = answer.json() if answer.headers["content-type"] == "application/problem+json" else {}
-    if who == "nobody" and route not in ("GET /healthz", "GET /readyz", "GET /v1/login"):
+    if who == "nobody" and "nobody" not in MAY[route]:
         assert answer.status_code == 401, (route, answer.text)
         assert answer.headers["WWW-Authenticate"].endswith('realm="gpu-platform"')
         return False
@@ -276,7 +325,8 @@ async def test_a_route_that_was_added_later_is_not_served(sqlite_store: Store) -
 @pytest.mark.parametrize("path", ["//v1/jobs", "/v1//jobs", "/V1/jobs", "/v1/jobs/", "/v1/jobs%2f", "/v1/%6aobs"])
 async def test_a_path_written_in_another_way_is_no_way_in(service: httpx.AsyncClient, path: str) -> None:
     answer = await service.get(path)
-    assert answer.status_code in (401, 404)
+    # What the client takes for the name of a host leaves the address of a page, which has no data in it.
+    assert answer.status_code in (401, 404) or answer.text == site().page
 
 
 @pytest.mark.parametrize(

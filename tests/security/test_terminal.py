@@ -26,10 +26,10 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.cli import session
-from service.cli.main import app as command_line
+from service.cli.app import app as command_line
 from service.cli.show import tables
 from service.cli.terminal import ProgramOutput, SafeConsole
-from tests.security.hostile_service import HOSTILE, answer_of, answering
+from tests.security.hostile_service import HOSTILE, HostileHttp, answer_of
 
 _FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _COMMANDS = [
@@ -59,6 +59,8 @@ _COMMANDS = [
     ["pipelines", "graph", "--mermaid", "p-1"],
     ["pipelines", "cancel", "p-1"],
     ["pipelines", "retry", "p-1"],
+    ["reservations", "list"],
+    ["reservations", "describe", "fans"],
     ["schedules", "list"],
     ["schedules", "describe", "s-1"],
     ["schedules", "create", "--every", "1h", "--", "true"],
@@ -87,11 +89,12 @@ def dangerous(text: str, allowed: str = "\n") -> list[str]:
 @pytest.fixture
 def hostile_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     store = Store(f"sqlite:///{tmp_path}/none.db")
-    transport = answering(create_app(Settings(), store))
+    http = HostileHttp(create_app(Settings(), store))
 
     @contextmanager
     def service(patience_s: float = 0.0) -> Iterator[Client]:
-        with Client(retry_for_s=0.0, transport=transport) as client:
+        with Client(retry_for_s=0.0) as client:
+            monkeypatch.setattr(client, "_http", http)
             yield client
 
     monkeypatch.setattr(session, "service", service)

@@ -49,6 +49,27 @@ def test_an_unhardened_unit_is_found(tmp_path: Path) -> None:
     assert exposure(weak) > 7.0
 
 
+def test_temporals_unit_is_hardened() -> None:
+    assert exposure(UNITS.parent / "temporal" / "temporal.service") < 2.0
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [*sorted(UNITS.glob("*.service")), UNITS.parent / "temporal" / "temporal.service"],
+    ids=lambda path: path.stem,
+)
+def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> None:
+    """Programs of an installation are replaced by one that this machine has."""
+    here = tmp_path / unit.name
+    text = re.sub(r"/opt/gpu-platform/\.venv/bin/python|/usr/local/bin/temporal-server", "/bin/true", unit.read_text())
+    here.write_text(text)
+    done = subprocess.run([str(PROGRAM), "verify", str(here)], capture_output=True, text=True, check=False, timeout=20)
+    found = [line for line in done.stderr.splitlines() if unit.name in line and "nvidia-modprobe" not in line]
+    assert found == []
+    programs = re.findall(r"^Exec\w+=[-+]*(\S+)", text, re.MULTILINE)
+    assert set(programs) <= {"/bin/true", "/bin/sh", "/usr/bin/nvidia-modprobe"}, "a minimal Debian has no other"
+
+
 @pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.stem)
 def test_files_of_a_unit_are_its_own(unit: Path) -> None:
     text = unit.read_text()

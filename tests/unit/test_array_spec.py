@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpu_platform.domain.contracts import array_of, element_id, index_of, is_array_id
+from gpu_platform.domain.array_ids import array_of, element_id, index_of, is_array_id
 from gpu_platform.domain.jobs.array import (
     MAX_ELEMENTS,
     MAX_PARAMETERS,

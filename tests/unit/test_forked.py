@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.domain.errors import CannotStart
 from tests.forking import SERVER
 from tests.lan import Machine
 from workers.local.forked.client import COMMAND, ForkServer, Process, program_of
@@ -101,3 +102,14 @@ def test_what_would_not_be_the_same_is_not_forked(can_jail: None) -> None:
         assert not SERVER.can_fork(SERVICE, env)
     machine.close()
     assert SERVER.can_fork(SERVICE, env)
+
+
+def test_a_server_that_lacks_a_package_says_which(tmp_path: Path) -> None:
+    """And the next start begins another one."""
+    server = ForkServer(("a_package_that_is_not_there",))
+    for _ in range(2):
+        with pytest.raises(
+            CannotStart, match=r"ended with code 1: ModuleNotFoundError: No module named 'a_package_.*`make"
+        ):
+            server.can_fork(SERVICE, dict(os.environ))
+        assert server.pid is None

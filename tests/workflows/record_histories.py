@@ -12,17 +12,26 @@ import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from temporalio.common import WorkflowIDConflictPolicy
+
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
+from activities.notifications import NotificationActivities
 from activities.pipelines import start_pipeline
+from gpu_platform.alerting.group import AlertGroup
+from gpu_platform.alerting.reports import AlertReport, AlertReports
 from gpu_platform.domain.contracts import (
+    ALERT_WORKFLOW,
     CONTROL_TASK_QUEUE,
+    NOTICES_WORKFLOW,
     SCHEDULED_SUBMISSION_WORKFLOW,
     AttemptKey,
+    alert_workflow_id,
     cleanup_id,
+    notices_workflow_id,
     remediation_id,
     schedule_workflow_prefix,
 )
@@ -31,19 +40,26 @@ from gpu_platform.domain.jobs.array import OnFailure
 from gpu_platform.domain.jobs.array_steps import ElementsInterrupt
 from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
+from gpu_platform.domain.jobs.notify import NotifyOn
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.notices import Notice, Notices
+from gpu_platform.domain.notifications import Severity
 from gpu_platform.domain.pipelines.file import read_pipeline
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec
 from gpu_platform.domain.states import ArrayState, GpuState, JobState
+from gpu_platform.notifications.inbox import Inbox
+from gpu_platform.notifications.settings import NotificationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import arrays, pipelines, schedules
 from tests.builders import ONE_GPU
 from tests.harness import Platform
+from tests.recipients import webhook
 from tests.temporal_server import temporal_server
 from tests.waiting import eventually
+from workers.control import notification_worker
 
 HISTORIES = Path(__file__).parent / "histories"
 MACHINES = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -397,6 +413,58 @@ async def firing_of_a_schedule(platform: Platform) -> str:
     return await closed(platform, workflow_id)
 
 
+async def alert_that_is_told_and_ends(platform: Platform) -> str:
+    now = datetime.now(UTC)
+    firing = AlertReport(
+        fingerprint="f", severity=Severity.WARNING, text="a is down", starts_at=now, until=now + timedelta(minutes=9)
+    )
+    over = firing.model_copy(update={"resolved": True})
+    workflow_id = alert_workflow_id("ProcessDown")
+    for report, sends in ((firing, 1), (over, 2)):
+        await platform.client.start_workflow(
+            ALERT_WORKFLOW,
+            AlertGroup(name="ProcessDown"),
+            id=workflow_id,
+            task_queue=CONTROL_TASK_QUEUE,
+            start_signal="report",
+            start_signal_args=[AlertReports(alerts=[report])],
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        )
+
+        async def sent(wanted: int = sends) -> bool:
+            return len(await activities(platform, workflow_id)) == wanted
+
+        await eventually(sent, "the message to be sent")
+    return await closed(platform, workflow_id)
+
+
+async def user_who_is_told_of_jobs(platform: Platform) -> str:
+    """One notice at once, and one that is due later and not true any more. It is terminated: it would stay an hour."""
+    terms: dict[str, Any] = {"target": "hook", "at": datetime.now(UTC), "title": "t", "line": "l", "body": "b"}
+    due_at = datetime.now(UTC) + timedelta(seconds=3)
+    notices = [
+        Notice(id="1", on=NotifyOn.END, job_id="j-1", **terms),
+        Notice(id="2", on=NotifyOn.LIMIT, job_id="j-2", due_at=due_at, attempt=1, **terms),
+    ]
+    workflow_id = notices_workflow_id("ada")
+    await platform.client.start_workflow(
+        NOTICES_WORKFLOW,
+        Inbox(user="ada"),
+        id=workflow_id,
+        task_queue=CONTROL_TASK_QUEUE,
+        start_signal="tell",
+        start_signal_args=[Notices(notices=notices)],
+    )
+
+    async def has_asked() -> bool:
+        return "attempt_runs" in str(await platform.workflow(workflow_id).fetch_history())
+
+    await eventually(has_asked, "what was due later to be looked at")
+    assert await activities(platform, workflow_id) == ["send_notification"]
+    await platform.workflow(workflow_id).terminate()
+    return workflow_id
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -433,6 +501,8 @@ SCENARIOS: dict[str, Scenario] = {
         firing_of_a_schedule,
         remediation_heals,
         remediation_repairs_the_host,
+        alert_that_is_told_and_ends,
+        user_who_is_told_of_jobs,
         remediation_takes_offline,  # last: the GPUs stay away
         remediation_opens_a_service_case,
     )
@@ -465,15 +535,26 @@ async def record(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-platform-") as directory:
         store = Store(f"sqlite:///{directory}/platform.db")
         store.migrate()
-        async with temporal_server() as client, Platform.start(client, store, Path(directory), MACHINES) as platform:
-            for name in names:
-                workflow_id = await SCENARIOS[name](platform)
-                history = await platform.workflow(workflow_id).fetch_history()
-                lines = json.dumps(without_traces_of_this_machine(history.to_json_dict()), indent=1)
-                (HISTORIES / f"{name}.json").write_text(lines + "\n")
-                print(f"{name}: {len(history.events)} events", flush=True)
-            await platform.nothing_leaked()
+        with webhook() as hook:
+            targets = {"targets": [{"name": "hook", "url": hook.url}], "group_wait_s": 0.2, "job_wait_s": 0.2}
+            notifications = NotificationActivities(NotificationSettings.model_validate(targets), "lab")
+            await _record(names, store, Path(directory), notifications)
         store.close()
+
+
+async def _record(names: list[str], store: Store, directory: Path, notifications: NotificationActivities) -> None:
+    async with (
+        temporal_server() as client,
+        notification_worker(client, notifications),
+        Platform.start(client, store, directory, MACHINES, notifications=notifications) as platform,
+    ):
+        for name in names:
+            workflow_id = await SCENARIOS[name](platform)
+            history = await platform.workflow(workflow_id).fetch_history()
+            lines = json.dumps(without_traces_of_this_machine(history.to_json_dict()), indent=1)
+            (HISTORIES / f"{name}.json").write_text(lines + "\n")
+            print(f"{name}: {len(history.events)} events", flush=True)
+        await platform.nothing_leaked()
 
 
 if __name__ == "__main__":

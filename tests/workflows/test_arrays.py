@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from gpu_platform.domain.contracts import element_id, index_of
+from gpu_platform.domain.array_ids import element_id, index_of
 from gpu_platform.domain.jobs import array_steps
 from gpu_platform.domain.jobs.array import OnFailure
 from gpu_platform.domain.jobs.array_steps import ElementInterrupt, ElementsInterrupt
@@ -53,6 +53,7 @@ def waits(tmp_path: Path) -> str:
     return writes(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done")
 
 
+@pytest.mark.long
 async def test_each_element_runs_once_with_its_parameters(platform: Platform, tmp_path: Path) -> None:
     script = f'echo "{{index}} {{lr}} $GPU_PLATFORM_PARAM_LR $GPU_PLATFORM_ARRAY_COUNT" >> {tmp_path}/runs'
     array_id = await platform.submit_array(
@@ -110,6 +111,7 @@ async def test_the_first_failure_stops_the_array_if_asked(platform: Platform, tm
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["cancel", "kill"])
 async def test_an_array_is_stopped_while_elements_run_and_wait(platform: Platform, tmp_path: Path, verb: str) -> None:
     array_id = await platform.submit_array(shell(writes(tmp_path, "exec sleep 60")), "0-499")
@@ -140,6 +142,7 @@ async def test_an_element_goes_on_after_a_gpu_fault(platform: Platform, tmp_path
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_elements_on_a_lost_host_run_elsewhere(platform: Platform, tmp_path: Path) -> None:
     array_id = await platform.submit_array(shell(waits(tmp_path), checkpoints=True), "0-7")
     await eventually(lambda: len(runs(tmp_path)) == 8, "all elements to run")
@@ -167,6 +170,7 @@ async def test_elements_on_a_lost_host_run_elsewhere(platform: Platform, tmp_pat
     await platform.array_ends(array_id, ArrayState.COMPLETED)
 
 
+@pytest.mark.long
 async def test_elements_that_lost_their_host_keep_their_places_and_can_be_cancelled(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,12 +201,13 @@ async def test_elements_that_lost_their_host_keep_their_places_and_can_be_cancel
     await platform.ends(later, JobState.COMPLETED)
 
 
+@pytest.mark.long
 async def test_a_cancel_is_not_lost_while_a_preempted_element_is_being_stopped(
     platform: Platform, tmp_path: Path
 ) -> None:
     """Its next attempt belongs to a workflow of its own, which has not begun yet."""
     script = writes(tmp_path, "trap '' TERM; while :; do sleep 0.02; done")
-    array_id = await platform.submit_array(shell(script), "0-1")
+    array_id = await platform.submit_array(shell(script, grace_s=5), "0-1")  # longer than from one signal to the next
     await eventually(lambda: len(runs(tmp_path)) == 2, "all elements to run")
     job_id = element_id(array_id, 0)
     await platform.reaches(job_id, JobState.RUNNING)
@@ -222,6 +227,7 @@ async def test_gangs_are_elements(platform: Platform, tmp_path: Path) -> None:
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_long_array_continues_as_new_and_loses_nothing(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +243,7 @@ async def test_a_long_array_continues_as_new_and_loses_nothing(
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_an_array_that_temporal_forgot_goes_on(platform: Platform, tmp_path: Path) -> None:
     array_id = await platform.submit_array(shell(waits(tmp_path)), "0-39", at_once=8)
     await eventually(lambda: len(runs(tmp_path)) == 8, "elements to run")

@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.leader.dependency_watch import DependencyWatch
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.jobs.array_steps import ElementsInterrupt
 from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.job import Interrupt
@@ -64,6 +64,7 @@ def waits_for(platform: Platform, array_id: str) -> str:
     return "" if reason is None else reason.message
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("never_swept")
 async def test_arrays_and_jobs_wait_for_each_other(platform: Platform, tmp_path: Path) -> None:
     first = await platform.submit(shell(held_up(tmp_path)))
@@ -114,6 +115,7 @@ async def test_an_array_that_can_never_start_is_cancelled_or_held(platform: Plat
     assert await asyncio.to_thread(jobs.list_elements, platform.store, held) == ([], None)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("never_swept")
 async def test_each_element_starts_when_its_counterpart_has_completed(platform: Platform, tmp_path: Path) -> None:
     first = await platform.submit_array(shell(held_up(tmp_path, "[ {index} != 4 ]")), "0-5")
@@ -140,6 +142,7 @@ async def test_each_element_starts_when_its_counterpart_has_completed(platform: 
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_what_never_runs_is_cancelled_when_the_other_array_is_stopped(platform: Platform, tmp_path: Path) -> None:
     first = await platform.submit_array(shell(held_up(tmp_path)), "0-499", at_once=4)
     second = await platform.submit_array(shell("true", first, kind=EACH), "0-499")
@@ -156,6 +159,7 @@ async def test_what_never_runs_is_cancelled_when_the_other_array_is_stopped(plat
     )
 
 
+@pytest.mark.long
 async def test_held_elements_wait_until_somebody_cancels_them(platform: Platform, tmp_path: Path) -> None:
     first = await platform.submit_array(shell("[ {index} != 1 ]"), "0-3")
     await platform.array_ends(first, ArrayState.FAILED)
@@ -169,6 +173,7 @@ async def test_held_elements_wait_until_somebody_cancels_them(platform: Platform
     assert ended.counts == {JobState.CANCELLED: 1, JobState.COMPLETED: 3}
 
 
+@pytest.mark.long
 async def test_lost_signals_and_a_lost_workflow_lose_no_element(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tm
         await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation is a local step, of which Temporal knows nothing while it waits for the database."""
     monkeypatch.setattr(activities.first_places, "PATIENCE_S", 0.0)
@@ -142,6 +143,7 @@ async def test_during_prepare_of_a_gang(temporal: Client, sqlite_store: Store, t
             await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_during_launch(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, silent={"a"}) as platform:
         job_id = await platform.submit(SLEEP)
@@ -173,6 +175,7 @@ async def test_during_retry(platform: Platform) -> None:
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["cancel", "kill"])
 async def test_at_many_moments(platform: Platform, verb: str) -> None:
     """Twelve jobs, each stopped a little later in its life than the one before."""

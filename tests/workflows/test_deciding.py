@@ -62,6 +62,7 @@ async def waits_because(platform: Platform, job_id: str, code: str) -> Job:
     return await eventually(explained, f"{job_id} to wait because of {code}, is {platform.job(job_id)}")
 
 
+@pytest.mark.long
 async def test_a_job_whose_token_temporal_forgot_asks_again(start: Start) -> None:
     """Temporal is restored to before it gave the token out: it does not call it unknown, but asks to try again."""
     async with start({"a": "dgx-h100"}, proposal_timeout_s=0.5) as platform:
@@ -82,6 +83,7 @@ async def test_a_job_whose_token_temporal_forgot_asks_again(start: Start) -> Non
         await platform.ends(waiting, JobState.COMPLETED)
 
 
+@pytest.mark.long
 async def test_a_job_of_higher_priority_preempts_and_the_victim_comes_back(start: Start) -> None:
     async with start({"a": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
         low = await platform.submit(shell("sleep 60"))
@@ -98,6 +100,7 @@ async def test_a_job_of_higher_priority_preempts_and_the_victim_comes_back(start
         await platform.nothing_leaked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("new_leader", [False, True])
 async def test_who_has_just_saved_its_work_makes_room(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_leader: bool
@@ -152,6 +155,7 @@ async def test_who_is_not_preemptible_stays(start: Start) -> None:
         assert platform.job(low).state is JobState.COMPLETED
 
 
+@pytest.mark.long
 async def test_short_jobs_pass_a_gang_that_starts_when_it_was_promised(start: Start) -> None:
     async with start({"a": "dgx-h100", "b": "dgx-h100"}) as platform:
         first = await platform.submit(shell("sleep 4", time_limit_s=6))
@@ -201,6 +205,7 @@ async def test_quotas_of_the_configuration_hold(start: Start) -> None:
         await platform.ends(second, JobState.COMPLETED)
 
 
+@pytest.mark.long
 async def test_a_new_leader_knows_who_is_leaving(start: Start, tmp_path: Path) -> None:
     done = tmp_path / "done"
     async with start({"a": "dgx-h100", "b": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
@@ -226,6 +231,7 @@ async def test_a_new_leader_knows_who_is_leaving(start: Start, tmp_path: Path) -
         await platform.ends(probe, JobState.COMPLETED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
 async def test_a_leader_that_comes_back_keeps_dates(start: Start, backfill: str) -> None:
     async with start({"a": "dgx-h100", "b": "dgx-h100"}, backfill=backfill) as platform:
@@ -304,6 +310,7 @@ def ran(platform: Platform, job_id: str, hosts_: list[str], seconds: float) -> N
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("new_leader", [False, True])
 async def test_a_gang_goes_where_earlier_jobs_ran_faster(start: Start, new_leader: bool) -> None:
     """With the weights as they are by default; alike in all else, the first leaf by name would be chosen."""

@@ -86,6 +86,7 @@ async def test_a_lost_spare_stops_nobody(platform: Platform) -> None:
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_gang_keeps_its_place_while_its_gpu_is_reset(platform: Platform) -> None:
     gang = ResourceRequest(hosts=3, gpus_per_host=8)
     job_id = await platform.submit(shell(ONCE, gpus=gang, keep_reservation_s=60))
@@ -119,6 +120,7 @@ async def test_a_gang_gives_up_its_place_when_the_gpu_does_not_heal(platform: Pl
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["cancel", "kill", "preempt"])
 async def test_a_parked_gang_can_be_told_to_leave(platform: Platform, how: str) -> None:
     job_id = await platform.submit(shell(ONCE, gpus=ResourceRequest(gpus_per_host=4), keep_reservation_s=600))
@@ -137,6 +139,7 @@ async def test_a_parked_gang_can_be_told_to_leave(platform: Platform, how: str) 
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_terminated_parked_gang_gives_everything_back(platform: Platform) -> None:
     job_id = await platform.submit(shell(ONCE, gpus=ResourceRequest(gpus_per_host=4), keep_reservation_s=600))
     job = await platform.reaches(job_id, JobState.RUNNING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
@@ -20,6 +21,7 @@ def job(time_limit_s: int) -> JobSpec:
     return JobSpec(command=["/bin/sh", "-c", "sleep 600"], gpus=whole, time_limit_s=time_limit_s, grace_s=1)
 
 
+@pytest.mark.long
 async def test_a_short_job_is_shown_ahead_of_a_long_one_that_came_before(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

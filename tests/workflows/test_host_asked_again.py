@@ -32,6 +32,7 @@ async def steps(platform: Platform, job_id: str) -> list[str]:
     return [name for name in scheduled if name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_once_more_and_no_more(temporal: Client, sqlite_store: Store, tmp_path: Path, comes_back: bool) -> None:
     spec = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1), max_hardware_retries=0)

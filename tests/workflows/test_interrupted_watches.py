@@ -9,7 +9,8 @@ import pytest
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
 
-from gpu_platform.domain.contracts import AttemptKey, element_id, elements_watch_id, watch_id
+from gpu_platform.domain.array_ids import element_id
+from gpu_platform.domain.contracts import AttemptKey, elements_watch_id, watch_id
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState

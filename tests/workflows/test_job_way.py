@@ -22,7 +22,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import queue
-from service.cli.show.tables import retry_text
+from service.cli.show.job_rows import retry_text
 from tests.builders import ONE_GPU
 from tests.harness import Platform
 from tests.waiting import eventually
@@ -121,7 +121,7 @@ async def test_a_job_begins_when_it_was_asked_to(platform: Platform) -> None:
 async def test_a_program_that_crashes_is_tried_again_ever_later(platform: Platform) -> None:
     job_id = await platform.submit(shell("exit 3", max_retries=2))
     waiting = await eventually(lambda: (job := platform.job(job_id)).retry_at and job, "the first wait")
-    told = retry_text(waiting, now=waiting.retry_at - timedelta(seconds=0.5))
+    told = retry_text(waiting.model_dump(mode="json"), now=waiting.retry_at - timedelta(seconds=0.5))
     assert told == "retry 1 of 2 in 1s, after exit code 3"
     assert queue.queued_without_row(platform.store, waiting.retry_at) == [], "nobody has to ask for it again"
     ended = await platform.ends(job_id, JobState.FAILED)
@@ -191,6 +191,7 @@ async def test_an_xid_moves_the_job_and_heals_the_gpu(platform: Platform) -> Non
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_gpu_that_does_not_heal_goes_offline(platform: Platform) -> None:
     job_id = await platform.submit(shell("sleep 60", gpus=ResourceRequest(gpus_per_host=1)))
     job = await platform.reaches(job_id, JobState.RUNNING)
@@ -227,6 +228,7 @@ async def test_a_preempted_job_gets_its_grace_and_comes_back(platform: Platform)
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_job_ends_at_its_time_limit(platform: Platform) -> None:
     job_id = await platform.submit(shell("sleep 60", time_limit_s=1))
     job = await platform.ends(job_id, JobState.FAILED)
@@ -261,6 +263,7 @@ async def test_who_stopped_a_job_and_why_is_kept(platform: Platform, verb: str, 
     assert (ended.actor, ended.data) == ("test", {"verb": verb, "reason": "asked"})
 
 
+@pytest.mark.long
 async def test_a_lost_hosts_job_runs_elsewhere_and_its_stale_rank_dies(platform: Platform) -> None:
     job_id = await platform.submit(shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'))
     job = await platform.reaches(job_id, JobState.RUNNING)
@@ -277,6 +280,7 @@ async def test_a_lost_hosts_job_runs_elsewhere_and_its_stale_rank_dies(platform:
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_terminated_workflow_gives_everything_back(platform: Platform) -> None:
     job_id = await platform.submit(shell("sleep 600"))
     await platform.reaches(job_id, JobState.RUNNING)
@@ -297,6 +301,7 @@ async def test_cancelling_in_temporals_ui_is_a_cancel(platform: Platform) -> Non
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_operators_find_a_job_by_its_search_attributes(platform: Platform) -> None:
     job_id = await platform.submit(shell("true", user="ada", gpus=ResourceRequest(gpus_per_host=2)))
     await platform.ends(job_id, JobState.COMPLETED)

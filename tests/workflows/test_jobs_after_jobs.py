@@ -167,6 +167,7 @@ async def test_a_lost_signal_is_sent_again(platform: Platform, tmp_path: Path, m
     await platform.ends(second, JobState.COMPLETED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends_meanwhile", [False, True])
 async def test_a_lost_database_starts_nothing_too_early_and_loses_nothing(
     temporal: Client, sqlite_store: Store, sqlite_template: Path, tmp_path: Path, ends_meanwhile: bool

@@ -115,6 +115,7 @@ async def test_the_host_knows_the_deadline_and_ends_the_job_itself(platform: Pla
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit_s", [None, 3600])
 async def test_a_job_that_has_not_started_in_time_ends(platform: Platform, limit_s: int | None) -> None:
     """With a time limit it ends as soon as it could not run for so long any more, without one at the deadline."""

@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from activities.lost_arrays import ARRAY_LOST
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.jobs.dependency import Dependency
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -80,6 +80,7 @@ async def test_an_array_without_a_row_ends_and_so_does_what_it_ran(
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_an_array_whose_elements_are_missing_ends_and_its_row_says_why(
     platform: Platform, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from tests.older_database import replace_database
 from tests.waiting import eventually
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("older", [False, True], ids=["lost", "older"])
 async def test_waiting_and_running_jobs_are_restored(
     temporal: Client, sqlite_store: Store, sqlite_template: Path, tmp_path: Path, older: bool
@@ -60,6 +61,7 @@ async def test_waiting_and_running_jobs_are_restored(
         assert "job.restored" in platform.kinds(running)
 
 
+@pytest.mark.long
 async def test_a_job_that_was_not_admitted_yet_is_not_taken_for_a_withdrawn_one(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

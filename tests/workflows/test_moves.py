@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from activities.clock import utc_now
@@ -30,6 +31,7 @@ def sleeper(gpus: int) -> JobSpec:
     )
 
 
+@pytest.mark.long
 async def test_a_job_is_moved_so_that_a_whole_host_is_free(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ async def report(platform: Platform) -> None:
         await node.report()
 
 
+@pytest.mark.long
 async def test_an_older_row_is_brought_up_to_date(platform: Platform, tmp_path: Path) -> None:
     jobs = Jobs(platform, tmp_path)
     backup, live = str(tmp_path / "backup.db"), platform.store.url.database or ""
@@ -175,6 +176,7 @@ async def test_an_older_workflow_learns_that_its_attempt_runs(platform: Platform
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_an_older_workflow_of_an_attempt_that_is_over_begins_again(platform: Platform, tmp_path: Path) -> None:
     jobs = Jobs(platform, tmp_path)
     retried = await jobs.submit("retried", 4, exit_codes="3 0", retries=1)

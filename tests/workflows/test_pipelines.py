@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.leader.workflow_watch import WorkflowWatch
 from activities.pipelines import start_pipeline
-from gpu_platform.domain.contracts import array_of, element_id
+from gpu_platform.domain.array_ids import array_of, element_id
 from gpu_platform.domain.pipelines.file import read_pipeline
 from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineSpec, PipelineState, StepState
 from gpu_platform.domain.states import ArrayState, JobState
@@ -80,6 +80,7 @@ def state_of(platform: Platform, job_id: str) -> JobState | None:
     return elements.states_of(platform.store, [job_id]).get(job_id)
 
 
+@pytest.mark.long
 async def test_the_example_picks_the_best_and_takes_from_the_cache(platform: Platform) -> None:
     text = (EXAMPLE / "pipeline.yaml").read_text()
     await submitted(platform, text, given={"points": 50}, workdir=EXAMPLE)
@@ -134,6 +135,7 @@ steps:
 """
 
 
+@pytest.mark.long
 async def test_a_failed_step_is_retried_and_what_completed_is_kept(platform: Platform, tmp_path: Path) -> None:
     await submitted(platform, FAN_OUT.replace("DIR", str(tmp_path)))
     found = await ends(platform, PipelineState.FAILED)
@@ -158,6 +160,7 @@ async def test_a_failed_step_is_retried_and_what_completed_is_kept(platform: Pla
     assert job_of(third, "part", 0) != job_of(found, "part", 0)
 
 
+@pytest.mark.long
 async def test_a_bad_output_fails_its_step_and_says_why(platform: Platform) -> None:
     text = """
 steps:
@@ -187,6 +190,7 @@ steps:
     assert why["each"] == "for_each needs a list, and ${{ object.output }} is {}"
 
 
+@pytest.mark.long
 async def test_cancelling_a_pipeline_cancels_its_jobs(platform: Platform) -> None:
     text = """
 steps:
@@ -210,6 +214,7 @@ steps:
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["signals", "workflow"])
 async def test_whatever_is_lost_the_pipeline_goes_on_and_nothing_runs_twice(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -245,6 +250,7 @@ async def test_a_step_of_the_pipeline_that_is_repeated_submits_nothing_twice(pla
     await ends(platform, PipelineState.COMPLETED)
 
 
+@pytest.mark.long
 async def test_braces_and_objects_reach_the_elements_as_they_are_written(platform: Platform, tmp_path: Path) -> None:
     text = f"""
 steps:

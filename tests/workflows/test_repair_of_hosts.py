@@ -13,7 +13,7 @@ import httpx
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.client.calls import USER_HEADER
 from gpu_platform.domain.contracts import remediation_id
 from gpu_platform.domain.hosts.gpu import Gpu
 from gpu_platform.domain.hosts.remediation import RemediationStatus, RepairStep

@@ -20,13 +20,16 @@ from temporalio.workflow import NondeterminismError
 
 from activities.payloads.converter import data_converter
 from gpu_platform.domain.jobs.job import JobInput
+from tests.chaos.releases import ROOT, unpack_release
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
+from workflows.alert import AlertWorkflow
 from workflows.array import ArrayWorkflow
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.compensations import stop_hosts
 from workflows.attempts.endings import Ending
 from workflows.cleanup import CleanupWorkflow
 from workflows.job import JobResult, JobWorkflow
+from workflows.notices import NoticesWorkflow
 from workflows.pipeline import PipelineWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
@@ -40,6 +43,8 @@ WORKFLOWS = (
     ScheduledSubmissionWorkflow,
     RemediationWorkflow,
     CleanupWorkflow,
+    AlertWorkflow,
+    NoticesWorkflow,
 )
 RECORDED = sorted(HISTORIES.glob("*.json"))
 
@@ -56,6 +61,17 @@ def replayer(*workflows: type, runner: WorkflowRunner) -> Replayer:
 async def test_a_recorded_history_is_replayed(path: Path) -> None:
     ours = replayer(*WORKFLOWS, runner=workflow_runner(checked=True))
     await ours.replay_workflow(history(path))
+
+
+async def test_the_histories_of_the_last_release_are_replayed(tmp_path: Path) -> None:
+    """As they were recorded then: jobs that began in it go over to this release. To record anew hides no break."""
+    folder = str(HISTORIES.relative_to(ROOT))
+    _, unpacked = unpack_release(tmp_path, folder)
+    recorded = sorted((unpacked / folder).glob("*.json"))
+    assert len(recorded) > 20
+    ours = replayer(*WORKFLOWS, runner=workflow_runner(checked=True))
+    for path in recorded:
+        await ours.replay_workflow(history(path))
 
 
 def test_every_scenario_is_recorded() -> None:

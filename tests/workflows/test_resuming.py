@@ -30,6 +30,7 @@ SAVES = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [True, False])
 async def test_a_job_that_moves_to_another_host(
     temporal: Client, sqlite_store: Store, tmp_path: Path, shared: bool

@@ -144,6 +144,7 @@ async def test_cancel_other_replaces_the_job_that_runs(platform: Platform, tmp_p
     await platform.ends(second, JobState.CANCELLED)
 
 
+@pytest.mark.long
 async def test_terminating_a_firing_leaves_its_job_alone(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ async def test_an_older_change_never_overwrites_a_newer_one(platform: Platform, 
     assert newest.schedule.state.paused
 
 
+@pytest.mark.long
 async def test_it_fires_by_itself(platform: Platform, tmp_path: Path) -> None:
     await made(platform, request(tmp_path, every_s=1))
     found = await fired(platform, 2, JobState.COMPLETED)

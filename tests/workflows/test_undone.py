@@ -47,6 +47,7 @@ async def test_a_job_that_ends_under_its_launch_leaves_neither_ranks_nor_gpus(
             await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_ranks_on_a_lost_host_that_temporal_still_reaches_are_stopped_at_once(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

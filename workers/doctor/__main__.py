@@ -14,7 +14,7 @@ from gpu_platform.domain.texts import printable
 from gpu_platform.observability import configure_logging
 from gpu_platform.reading_settings import misspelt_variables, read_settings
 from gpu_platform.settings import ClusterSettings, settings_file
-from workers.doctor import certificates, database, host, service, temporal
+from workers.doctor import certificates, database, grpc_port, host, service, temporal
 from workers.doctor.results import Outcome, Part, Result
 from workers.doctor.roles import ROLES, Roles
 
@@ -30,7 +30,7 @@ def checks(chosen: Sequence[str]) -> Iterator[Result]:
     yield from _settings(part)
     roles = Roles.of(settings, chosen)
     yield part.ok("role of this machine", roles.description)
-    for check in (service.checks, database.checks, temporal.checks, host.checks, certificates.checks):
+    for check in (service.checks, grpc_port.checks, database.checks, temporal.checks, host.checks, certificates.checks):
         yield from check(settings, roles)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
+from gpu_platform.clock_difference import compare
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.migrate import is_newer, newest_revision
+from workers.doctor.clocks import judge
 from workers.doctor.results import Part, Result
 from workers.doctor.roles import Roles, sqlite_file
 
@@ -42,6 +44,10 @@ def _checks(part: Part, settings: Settings) -> Iterator[Result]:
         yield part.ok("reachable", shown)
         yield part.ok("version", version)
         yield _schema(part, schema)
+        if store.clock() is None:
+            yield part.skipped("clock", "the database is a file of this machine")
+        else:
+            yield judge(part, compare(lambda: store.clock() or 0.0), "the database's")
     finally:
         store.close()
     if file is not None:

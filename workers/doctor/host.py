@@ -68,7 +68,7 @@ def _tools(part: Part, settings: Settings) -> Iterator[Result]:
     if not _jails(node):
         yield part.skipped("isolation tools", "ranks are plain processes here (node.isolation, node.simulate)")
         return
-    wanted = [tool for tool in TOOLS if node.network.mode != "host" or TOOLS[tool] in ("bubblewrap", "util-linux")]
+    wanted = [tool for tool in TOOLS if node.network.mode != "host" or TOOLS[tool] != "iproute2"]
     missing = [tool for tool in wanted if find_tool(tool) is None]
     if not missing:
         yield part.ok("isolation tools", ", ".join(wanted))

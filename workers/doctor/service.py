@@ -15,21 +15,23 @@ from pydantic import ValidationError
 
 from gpu_platform.client import Client
 from gpu_platform.client.connection import Connection
+from gpu_platform.client.http_async import httpx_options
 from gpu_platform.client.wire import CheckpointRoot, Health, problem_of_response
+from gpu_platform.clock_difference import Asked, ClockDifference, compare
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.domain.states import HostState
 from gpu_platform.domain.texts import moment
 from gpu_platform.identity.certificates import CertificateFiles
 from gpu_platform.settings import Settings
+from workers.doctor.clocks import judge, judge_others
 from workers.doctor.results import Part, Result
 from workers.doctor.roles import Roles
 
-CLOCK_WARNING_S, CLOCK_FAILED_S = 3.0, 60.0
-"""Certificates and tokens are judged by the clock. The header ``Date`` has whole seconds only."""
 LATE = 5 / 6
 """The part of its life after which a certificate should have been renewed (after two thirds)."""
 _MOST_NAMES = 5
+_WHOSE = "the service's"
 
 
 def checks(settings: Settings, roles: Roles) -> Iterator[Result]:
@@ -48,25 +50,28 @@ def checks(settings: Settings, roles: Roles) -> Iterator[Result]:
 
 
 def _ask(part: Part, settings: Settings, url: str) -> tuple[httpx.Response | None, list[Result]]:
-    began, started = time.time(), time.monotonic()
+    started = time.monotonic()
     try:
         with httpx.Client(**_options(settings, url)) as http, http.stream("GET", "/readyz") as answer:
             shown = _shown_certificate(answer)
             answer.read()
+            took_s = time.monotonic() - started
+            clock = _clock(part, http)
     except PlatformError as error:
         return None, [part.failed("reachable", f"{url}: {error.message}", "mend what the message names")]
     except httpx.TransportError as error:
         return None, [part.failed("reachable", f"{url}: {error or type(error).__name__}", _advice(error))]
-    took_s = time.monotonic() - started
     results = [part.ok("reachable", f"{url}, in {took_s * 1000:.0f} ms")]
     results += [] if shown is None else [_certificate(part, shown)]
-    results += [_readiness(part, answer), _release(part, answer), _clock(part, answer, began + took_s / 2)]
+    results += [_readiness(part, answer), _release(part, answer), clock]
     return answer, results
 
 
 def _options(settings: Settings, url: str) -> dict[str, Any]:
     """As a client of the service. A machine of the deployment trusts those whom its processes trust, too."""
-    options = Connection(url, None, None, None, 0.0).http_options()
+    connection = Connection(url, None, None, None, 0.0)
+    options = httpx_options(connection)
+    options["headers"] = connection.signed({}, connection.token.current())
     trusted = CertificateFiles.of(settings.tls, settings.state_dir, "service").trusted
     if url.startswith("https:") and trusted.exists():
         context: ssl.SSLContext = options["verify"]
@@ -128,20 +133,28 @@ def _release(part: Part, answer: httpx.Response) -> Result:
     return part.ok("release", here)
 
 
-def _clock(part: Part, answer: httpx.Response, now: float) -> Result:
-    """Compare this machine's clock at the middle of the request with the service's."""
-    header = answer.headers.get("date")
-    if header is None:
-        return part.skipped("clock", "the answer has no date")
-    # The header is cut to whole seconds.
-    apart = now - (parsedate_to_datetime(header).timestamp() + 0.5)
-    found = f"this machine's clock is {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} the service's"
-    advice = "let chrony or systemd-timesyncd set the clocks of all machines"
-    if abs(apart) >= CLOCK_FAILED_S:
-        return part.failed("clock", found, f"{advice}: certificates and tokens are judged by the clock")
-    if abs(apart) >= CLOCK_WARNING_S:
-        return part.warning("clock", found, advice)
-    return part.ok("clock", f"within {CLOCK_WARNING_S:g} s of the service's")
+def _clock(part: Part, http: httpx.Client) -> Result:
+    """Compare this machine's clock with the service's. An older service says only what the header ``Date`` has."""
+    try:
+        difference = _difference(http)
+    except httpx.TransportError as error:
+        return part.skipped("clock", f"it was not asked: {error or type(error).__name__}")
+    return part.skipped("clock", "the answer has no time") if difference is None else judge(part, difference, _WHOSE)
+
+
+def _difference(http: httpx.Client) -> ClockDifference | None:
+    def read() -> float:
+        return Health.model_validate_json(http.get("/healthz").content).now or 0.0
+
+    answer = http.get("/healthz")
+    health = _health(answer)
+    if health is not None and health.now is not None:
+        return compare(read)
+    if health is None or "date" not in answer.headers:
+        return None
+    asked = Asked()
+    date = parsedate_to_datetime(http.get("/healthz").headers["date"])
+    return asked.answered(date.timestamp(), resolution_s=1.0)
 
 
 def _health(answer: httpx.Response) -> Health | None:
@@ -170,6 +183,11 @@ def _hosts(part: Part, settings: Settings, url: str) -> Iterator[Result]:
         except PlatformError as error:
             yield part.skipped("node agents", f"only operators may ask them: {error.message}")
             return
+        try:
+            clocks = client.clocks()
+        except PlatformError:
+            clocks = []  # the service is of an older release
+    yield from judge_others(part, clocks)
     yield _agents(part, roots)
     yield _checkpoints(part, roots)
 
@@ -179,7 +197,7 @@ def _leases(part: Part, hosts: list[Host]) -> Result:
     if not hosts:
         return part.warning("hosts", "none has registered", "start a node worker: docs/how-to/install.md")
     if lost:
-        advice = "look at the log of their node workers; `gpu-platform hosts forget` removes one that is gone for ever"
+        advice = "look at the log of their node workers; `gpu-platform hosts remove` removes one that is gone for ever"
         return part.failed("hosts", f"{len(lost)} of {len(hosts)} are LOST: {_some(lost)}", advice)
     return part.ok("hosts", f"{len(hosts)} report to the service")
 

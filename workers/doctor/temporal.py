@@ -15,8 +15,11 @@ from activities import search_attributes
 from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
 from activities.temporal_tls import tls_of
 from gpu_platform.settings import Settings
+from workers.doctor.clocks import judge
 from workers.doctor.results import Part, Result
-from workers.doctor.roles import CLIENT, Roles
+from workers.doctor.roles import CLIENT, CONTROL_PLANE, Roles
+from workers.doctor.temporal_clock import temporal_clock
+from workers.doctor.versioning import versioning
 
 PATIENCE_S = 10.0
 LEAST_RETENTION = timedelta(hours=24)
@@ -31,14 +34,14 @@ def checks(settings: Settings, roles: Roles) -> Iterator[Result]:
     if CLIENT in roles.names:
         yield part.skipped("all", "clients talk to the service only")
         return
-    yield from part.guarded(asyncio.run(_all(part, settings)))
+    yield from part.guarded(asyncio.run(_all(part, settings, roles)))
 
 
-async def _all(part: Part, settings: Settings) -> list[Result]:
-    return [result async for result in _checks(part, settings)]
+async def _all(part: Part, settings: Settings, roles: Roles) -> list[Result]:
+    return [result async for result in _checks(part, settings, roles)]
 
 
-async def _checks(part: Part, settings: Settings) -> AsyncIterator[Result]:
+async def _checks(part: Part, settings: Settings, roles: Roles) -> AsyncIterator[Result]:
     temporal = settings.temporal
     advice = "start Temporal, or set temporal.address and temporal.tls_*; from a host: is the node gateway up?"
     try:
@@ -59,8 +62,12 @@ async def _checks(part: Part, settings: Settings) -> AsyncIterator[Result]:
             yield part.failed("namespace", f"{error.status.name}: {error.message}", advice)
         return
     yield part.ok("namespace", temporal.namespace)
+    yield await _clock(part, client)
     yield _retention(part, settings, described.config.workflow_execution_retention_ttl.ToTimedelta())
     yield await _search_attributes(part, settings, client)
+    if CONTROL_PLANE in roles.names:
+        for result in await versioning(part, settings, client):
+            yield result
 
 
 async def _version(part: Part, client: Client) -> Result:
@@ -71,6 +78,15 @@ async def _version(part: Part, client: Client) -> Result:
             return part.skipped("version", _THROUGH_GATEWAY)
         return part.failed("version", f"{error.status.name}: {error.message}", "look at Temporal's log")
     return part.ok("version", found.server_version)
+
+
+async def _clock(part: Part, client: Client) -> Result:
+    try:
+        return judge(part, await temporal_clock(client), "Temporal's")
+    except RPCError as error:
+        return part.skipped("clock", _THROUGH_GATEWAY if error.status in _REFUSED else error.message)
+    except TimeoutError:
+        return part.skipped("clock", "Temporal does not tell when it was polled")
 
 
 def _retention(part: Part, settings: Settings, kept: timedelta) -> Result:

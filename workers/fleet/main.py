@@ -21,7 +21,7 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.nvml import fault_injection
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
 from gpu_platform.identity.signing import PinnedKeys
-from gpu_platform.observability import configure_logging, measure_for
+from gpu_platform.observability import bound, configure_logging, measure_for
 from gpu_platform.state_dir import keep_private
 from workers.fleet.ballots import Ballots
 from workers.fleet.host import FleetHost, Shared
@@ -107,7 +107,8 @@ class Fleet:
 
     async def _live(self, host: FleetHost) -> None:
         try:
-            await host.run(lambda: self._to_look_at.add(host))
+            with bound(host=host.name):
+                await host.run(lambda: self._to_look_at.add(host))
         except Exception:
             log.exception("fleet.host_failed", host=host.name)
         finally:

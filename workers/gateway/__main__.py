@@ -6,6 +6,7 @@ import asyncio
 
 from gpu_platform.domain.errors import CannotStart, PlatformError
 from gpu_platform.identity import names
+from gpu_platform.identity.grpc_credentials import server_credentials
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.revocation import Revoked
 from gpu_platform.observability import configure_logging, get_logger, measure_for, serve_metrics
@@ -16,7 +17,7 @@ from gpu_platform.store.hosts import identities
 from gpu_platform.store.reservations import confirmations
 from workers.database import open_store
 from workers.gateway.rules import Rules
-from workers.gateway.server import Gateway, credentials, make_server
+from workers.gateway.server import Gateway, make_server
 from workers.gateway.upstream import Upstream
 from workers.identity import ProcessIdentity
 from workers.process import run_process
@@ -81,13 +82,13 @@ async def main() -> None:
     if settings.key_ring is None:
         raise CannotStart("the node gateway needs a key ring: set key_ring (`gpu-platform keys create` makes one)")
     measure_for(settings.cluster.name)
-    serve_metrics(settings.gateway.metrics_port, settings.metrics_host)
+    serve_metrics(settings.gateway.metrics_port, settings.metrics_host, "gateway.metrics_port")
     store = await open_store(settings)
     rules = Rules(settings.temporal.namespace, KeyRing.load(settings.key_ring).scoped(TOKENS), StoreRights(store))
     upstream = Upstream(settings.temporal)
     identity = await own_identity(settings)
     address = f"{settings.gateway.host}:{settings.gateway.port}"
-    secured = credentials(identity.contexts.files)
+    secured = server_credentials(identity.contexts.files, clients_need_certificates=True)
     revoked = RevokedHosts(store)
     await revoked.begin()
     server, port = make_server(Gateway(rules, upstream, settings.tls.trust_domain, revoked), address, secured)

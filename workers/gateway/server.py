@@ -12,7 +12,7 @@ from prometheus_client import Counter
 
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
-from gpu_platform.identity.certificates import Certificate, CertificateFiles, Peer
+from gpu_platform.identity.certificates import Certificate, Peer
 from gpu_platform.identity.dates import issued_at_s
 from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.observability import get_logger
@@ -102,24 +102,6 @@ def _peer_in(path: str, pem: bytes) -> Peer:
     return Peer(path, end, issued_at_s=issued_at_s(begin, end))
 
 
-def credentials(files: CertificateFiles) -> grpc.ServerCredentials:
-    """mTLS with the newest files: they are read again at each handshake. Raises OSError if they are not there."""
-
-    def read() -> grpc.ServerCertificateConfiguration:
-        own = (files.key.read_bytes(), files.certificate.read_bytes())
-        return grpc.ssl_server_certificate_configuration([own], files.trusted.read_bytes())
-
-    def newest() -> grpc.ServerCertificateConfiguration | None:
-        try:
-            return read()
-        except OSError as error:
-            log.error("gateway.files_not_read", error=str(error))
-            return None  # gRPC goes on with the files that it read before
-
-    fetch: Any = newest  # gRPC accepts None here, but its type hints do not
-    return grpc.dynamic_ssl_server_credentials(read(), fetch, require_client_authentication=True)
-
-
 def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:
     """The server, not started, and its port. Raises :class:`CannotStart` if the address cannot be used."""
     server = grpc.aio.server(
@@ -134,11 +116,14 @@ def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials)
             ("grpc.keepalive_permit_without_calls", 1),
             # Each host has a few polls and short calls; more is an attack.
             ("grpc.max_concurrent_streams", 2000),
+            # Else a second gateway could listen on the same port, and hosts would get one or the other.
+            ("grpc.so_reuseport", 0),
         ],
     )
     try:
         return server, server.add_secure_port(address, secured)
     except RuntimeError as error:
         raise CannotStart(
-            f"the node gateway cannot listen on {address}: set gateway.host and gateway.port, or end what uses the port"
+            f"gateway.port: cannot listen on {address}; end what uses the port (`ss -ltnp` names it), or set another "
+            "gateway.port (or gateway.host, if this machine has no such address)"
         ) from error

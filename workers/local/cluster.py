@@ -8,14 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import ssl
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import httpx
-import structlog
 
 from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.contracts import node_task_queue
@@ -35,12 +31,9 @@ from workers.local import fleets
 from workers.local.dev_server import dev_server_argv
 from workers.local.gateway import LocalGateway
 from workers.local.metrics_ports import MetricsPorts
+from workers.local.readiness import READY_TIMEOUT_S, Readiness, diagnosis
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
-
-log = structlog.get_logger()
-
-READY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +83,8 @@ class ClusterConfig:
     """Hosts reach Temporal through a node gateway, with certificates. On one machine they need not."""
     fixed_metrics_ports: bool = False
     """Metrics at the ports of the settings, so that Prometheus finds them; False: at any free ones."""
+    needs_hosts: bool = True
+    """Its start fails if a host does not register. False: it runs without, and ``missing_hosts`` names them."""
     settings: dict[str, str] = field(default_factory=dict)
     """More ``GPU_PLATFORM_…`` variables for every process."""
 
@@ -99,6 +94,8 @@ class LocalCluster:
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
+        self.missing_hosts: set[str] = set()
+        """Those that had not registered when :meth:`wait_until_ready` returned."""
         self._choose_ports()
         state = config.state_dir
         self.env = {
@@ -364,35 +361,19 @@ class LocalCluster:
         return ChildProcess(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
 
     async def wait_until_ready(self) -> None:
-        """Wait until the service is ready and every host has registered, in service or drained."""
-        patience_s = READY_TIMEOUT_S + fleets.registration_s(self.config.fleets)
-        deadline = asyncio.get_running_loop().time() + patience_s
-        wanted = set(self.nodes) | fleets.names(self.config.fleets)
-        missing, refusal = wanted | {"services"}, ""
-        verify = ssl.create_default_context(cafile=self.ca_file) if self.config.tls else True
-        async with httpx.AsyncClient(base_url=self.api_url, headers=self.headers, timeout=5.0, verify=verify) as http:
-            while asyncio.get_running_loop().time() < deadline:
-                try:
-                    answers = [await http.get(f"{url}/readyz") for url in self.api_urls]
-                    answer = next((answer for answer in answers if not answer.is_success), answers[0])
-                    if answer.is_success:
-                        answer = await http.get("/v1/hosts")
-                    if answer.is_success:
-                        hosts = answer.json()["items"]
-                        missing, refusal = wanted - {host["name"] for host in hosts if host["state"] != "LOST"}, ""
-                        if not missing:
-                            return
-                    else:
-                        refusal = f" (the service says: {answer.status_code} {answer.text[:500]})"
-                except httpx.HTTPError:
-                    pass
-                await asyncio.sleep(fleets.pause_s(len(missing)))
-        what = f"{fleets.some_of(missing)}{refusal}"
-        raise CannotStart(f"not ready after {patience_s:.0f} s: {what}. {self._diagnosis()}")
+        """Wait until the service is ready and every host has registered, in service or drained.
 
-    def _diagnosis(self) -> str:
-        restless = [child for child in self.children if child.restarts or child.pid is None]
-        return "\n".join(f"--- {child.name}: {child.log_file}\n{child.last_lines()}" for child in restless)
+        Raises :class:`CannotStart`. See :attr:`ClusterConfig.needs_hosts`.
+        """
+        patience_s = READY_TIMEOUT_S + fleets.registration_s(self.config.fleets)
+        ready = Readiness(self.api_urls, self.headers, self.ca_file if self.config.tls else None)
+        wanted = set(self.nodes) | fleets.names(self.config.fleets)
+        try:
+            self.missing_hosts = await ready.missing(wanted, {} if self.config.needs_hosts else self.nodes, patience_s)
+            if self.missing_hosts and self.config.needs_hosts:
+                raise CannotStart(f"not ready after {patience_s:.0f} s: {fleets.some_of(self.missing_hosts)}")
+        except CannotStart as error:
+            raise CannotStart(f"{error.message}\n{diagnosis(self.children)}".strip()) from None
 
 
 def _open_namespaces() -> dict[str, str]:

@@ -13,12 +13,15 @@ from pathlib import Path
 import structlog
 
 from workers.local.forked.client import SERVER, Process
+from workers.local.log_ends import error_in
 
 log = structlog.get_logger()
 
 STOP_GRACE_S = 8.0
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
+SAY_EVERY_S = 60.0
+"""A process that ends again and again for one reason says so this often."""
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -62,6 +65,10 @@ class ChildProcess:
     log_file: Path
     env: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
+    ended: str = ""
+    """How it ended the last time, for people. Empty: it never ended by itself."""
+    _log_began: int = 0
+    """Where in its log this run of it begins, in bytes."""
     _process: asyncio.subprocess.Process | Process | None = None
     _keeper: asyncio.Task[None] | None = None
     _stopping: bool = False
@@ -110,13 +117,21 @@ class ChildProcess:
             return "(it wrote no log)"
         return "\n".join(lines[-count:])
 
+    def story(self) -> str:
+        """What is known of a process that ended, for people: how often, why, and where its log is."""
+        if not self.ended:
+            return f"{self.name}: see its log {self.log_file}\n{self.last_lines()}"
+        times = "again and again" if self.restarts > 1 else "and is started again"
+        return f"{self.name} ended {times} ({self.ended}); its log: {self.log_file}"
+
     async def _spawn(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as output:
+            self._log_began = output.tell()
             self._process = await spawn(self.argv, {**os.environ, **self.env}, output.fileno())
 
     async def _keep(self) -> None:
-        backoff = FIRST_BACKOFF_S
+        backoff, said, say_at = FIRST_BACKOFF_S, "", 0.0
         loop = asyncio.get_running_loop()
         while not self._stopping:
             assert self._process is not None
@@ -126,7 +141,18 @@ class ChildProcess:
                 return
             if loop.time() - born > 10:
                 backoff = FIRST_BACKOFF_S
-            log.warning("process.died", name=self.name, code=code, restart_in_s=backoff)
+            error = error_in(self.log_file, self._log_began)
+            self.ended = f"code {code}: {error}" if error else f"code {code}, and its log tells no error"
+            if self.ended != said or loop.time() >= say_at:
+                said, say_at = self.ended, loop.time() + SAY_EVERY_S
+                log.warning(
+                    "process.died",
+                    name=self.name,
+                    code=code,
+                    error=error,
+                    path=str(self.log_file),
+                    restart_in_s=backoff,
+                )
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, LONGEST_BACKOFF_S)
             self.restarts += 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+
+import structlog
 
 from gpu_platform.client import credentials
 from gpu_platform.client.connection import default_user
@@ -15,7 +16,7 @@ from gpu_platform.private_files import write_file
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def local_token(store: Store, state_dir: Path) -> str:
@@ -41,7 +42,7 @@ def note_token(api_url: str, state_dir: Path) -> None:
     try:
         credentials.write_note(api_url, {"token_file": str(state_dir.resolve() / credentials.TOKEN_FILE)})
     except (OSError, RuntimeError) as error:  # no home directory, or not writable
-        log.warning("clients find the token only in %s: %s", state_dir, error)
+        log.warning("token.note_not_written", only_in=str(state_dir), error=str(error))
 
 
 def forget_token(api_url: str, state_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.nvml.opening import count_gpus, has_gpus
 from gpu_platform.observability import configure_logging
@@ -22,6 +24,7 @@ from service.cli.terminal import safe
 from workers.fleet.spec import FleetSpec
 from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.local.demo import run_demo
+from workers.local.fleets import some_of
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -94,6 +97,7 @@ async def main(arguments: argparse.Namespace) -> int:
             temporal_ui_port=ui_port,
             database_url=arguments.database_url,
             fixed_metrics_ports=not arguments.demo,
+            needs_hosts=arguments.demo,
         )
     )
     try:
@@ -129,13 +133,19 @@ async def _unless_stopped(work, stopped: asyncio.Event) -> int:
 def _greet(cluster: LocalCluster) -> None:
     name = read_settings().cluster.name
     console.print(f"[bold]{name} is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
+    console.print(f"dashboard: {cluster.api_url}/ with the token in {cluster.config.state_dir / TOKEN_FILE}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
         real = "real GPUs" if read_settings().node.gpus else "without GPU support"
         console.print(f"  host {node.name}: {node.simulate + ' (simulated)' if node.simulate else real}")
+        if node.name in cluster.missing_hosts:
+            story = cluster.nodes[node.name].story()
+            console.print(safe(f"  host {node.name} has not registered: {story}", "red"))
     for fleet in cluster.config.fleets:
         names = [host.name for host in fleet.hosts()]
         console.print(f"  fleet {names[0]} to {names[-1]}: {fleet.count} x {fleet.machine} (simulated)")
+    if late := cluster.missing_hosts - set(cluster.nodes):
+        console.print(safe(f"  not registered yet: {some_of(late)}", "yellow"))
     export = "" if cluster.config.port == 8700 else f"export GPU_PLATFORM_API_URL={cluster.api_url}; "
     python = Path(sys.executable).parent
     console.print(f"try:  {export}{python}/gpu-platform submit {first_job(cluster.config)}")
@@ -155,9 +165,18 @@ def _gpus(there: int) -> str:
     return f"--gpus {min(2, there)}"
 
 
+def _activate() -> None:
+    """Jobs find the programs of this Python's virtual environment, also if nobody has activated it."""
+    own = str(Path(sys.executable).parent)
+    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if sys.prefix != sys.base_prefix and own not in places:
+        os.environ["PATH"] = os.pathsep.join([own, *places])
+
+
 def run() -> int:
     """Entry point of ``gpu-platform up``."""
     arguments = parse(sys.argv[1:])
+    _activate()
     level = "ERROR" if arguments.demo else "WARNING"
     try:
         configure_logging("up", cluster=read_settings().cluster.name, level=level, json=False)

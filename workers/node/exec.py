@@ -1,20 +1,22 @@
-"""HTTP routes of the node worker for ``jobs exec``; see :mod:`gpu_platform.hosts.processes.exec`."""
+"""HTTP routes of the node worker for ``jobs exec`` and ``jobs forward``; see
+:mod:`gpu_platform.hosts.processes.exec_sessions`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.hosts.processes.exec import ExecProcess
+from gpu_platform.hosts.processes.byte_session import ByteSession
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
+from service.streams import ClosedStream, close_later
 
 KEEP_ALIVE_S = 5.0
 
@@ -22,7 +24,7 @@ KEEP_ALIVE_S = 5.0
 def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
     """HTTP routes of a node worker for commands beside ranks (``jobs exec``)."""
 
-    def session_of(request: Request) -> ExecProcess:
+    def session_of(request: Request) -> ByteSession:
         return sessions.get(_key(request), _number(request.path_params["rank"]), request.path_params["id"])
 
     async def start(request: Request) -> Response:
@@ -37,15 +39,35 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
 
     async def output(request: Request) -> Response:
         """One :class:`ExecChunk` per line as JSON, from ``?offset=`` on. Empty lines keep the connection alive."""
-        chunks = session_of(request).follow(_number(request.query_params.get("offset", "0")))
-        return StreamingResponse(_lines(chunks), media_type="application/x-ndjson")
+        query = request.query_params
+        chunks = session_of(request).follow(_number(query.get("offset", "0")), _number(query.get("attachment", "0")))
+        return ClosedStream(_lines(chunks), media_type="application/x-ndjson")
 
     async def give_input(request: Request) -> Response:
         query = request.query_params
         received = await session_of(request).write(
-            _number(query.get("offset", "0")), await request.body(), query.get("eof") == "true"
+            _number(query.get("offset", "0")),
+            await request.body(),
+            query.get("eof") == "true",
+            _number(query.get("attachment", "0")),
         )
         return JSONResponse(ExecReceived(received=received).model_dump())
+
+    async def sessions_of_rank(request: Request) -> Response:
+        found = sessions.of_rank(_key(request), _number(request.path_params["rank"]))
+        return JSONResponse([one.model_dump() for one in found])
+
+    async def attach(request: Request) -> Response:
+        query = request.query_params
+        lines = _number(query.get("lines", "24"))
+        attached = session_of(request).attach(host, lines, query.get("by"))
+        return JSONResponse(attached.model_dump())
+
+    async def connect(request: Request) -> Response:
+        key, rank = _key(request), _number(request.path_params["rank"])
+        connection_id = await sessions.connect(key, rank, request.path_params["id"])
+        session = ExecSession(id=connection_id, job_id=key.job_id, attempt=key.attempt, rank=rank, host=host)
+        return JSONResponse(session.model_dump(), status_code=201)
 
     async def resize(request: Request) -> Response:
         query = request.query_params
@@ -59,14 +81,17 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
     rank = "/exec/{job}/{attempt}/{rank}"
     return [
         Route(rank, start, methods=["POST"]),
+        Route(rank, sessions_of_rank, methods=["GET"]),
         Route(rank + "/{id}", output, methods=["GET"]),
         Route(rank + "/{id}", end, methods=["DELETE"]),
         Route(rank + "/{id}/input", give_input, methods=["POST"]),
         Route(rank + "/{id}/size", resize, methods=["POST"]),
+        Route(rank + "/{id}/attachments", attach, methods=["POST"]),
+        Route(rank + "/{id}/connections", connect, methods=["POST"]),
     ]
 
 
-async def _lines(chunks: AsyncGenerator[ExecChunk, None]) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncGenerator[ExecChunk, None]) -> AsyncGenerator[bytes, None]:
     following = asyncio.ensure_future(anext(chunks, None))
     try:
         while True:
@@ -80,9 +105,7 @@ async def _lines(chunks: AsyncGenerator[ExecChunk, None]) -> AsyncIterator[bytes
             yield chunk.model_dump_json(exclude_none=True).encode() + b"\n"
             following = asyncio.ensure_future(anext(chunks, None))
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await chunks.aclose()
+        close_later(following, chunks)
 
 
 def _key(request: Request) -> AttemptKey:

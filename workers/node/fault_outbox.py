@@ -79,7 +79,7 @@ class FaultDispatcher:
         try:
             await self._deliver(fault)
         except RPCError as error:
-            log.warning("fault.delivery_delayed", fault=fault.fault_id, error=str(error))
+            log.warning("fault.delivery_delayed", gpu=fault.gpu_uuid, fault=fault.fault_id, error=str(error))
             return False
         return True
 

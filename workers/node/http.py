@@ -14,6 +14,7 @@ import errno
 import hmac
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 
 import uvicorn
@@ -21,12 +22,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
-from gpu_platform.domain.errors import CannotStart, PlatformError
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
@@ -37,7 +38,7 @@ from gpu_platform.observability import get_logger
 from gpu_platform.settings import NodeSettings
 from service.http.connections import connections_of
 from service.http.machines import peer_of
-from service.server import check_address, tls_options
+from service.server import cannot_listen, check_address, tls_options
 from workers.node.checkpoints import checkpoint_routes
 from workers.node.exec import exec_routes
 from workers.node.logs import log_routes
@@ -67,7 +68,16 @@ def node_app(
     def metrics(request: Request) -> Response:  # in a thread: it asks the SDK, and must not hold up a heartbeat
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    routes = [*log_routes(agent), Route(METRICS_PATH, metrics), *more, *checkpoint_routes(agent)]
+    async def clock(request: Request) -> Response:
+        return JSONResponse({"now": time.time()})
+
+    routes = [
+        *log_routes(agent),
+        Route(METRICS_PATH, metrics),
+        Route("/clock", clock),
+        *more,
+        *checkpoint_routes(agent),
+    ]
     if sessions is not None:
         routes += exec_routes(sessions, agent.host)
     if token is None:
@@ -127,9 +137,7 @@ def _listen(node: NodeSettings) -> socket.socket:
         return socket.create_server((node.address, node.agent_port), backlog=128)
     except OSError as error:
         if node.agent_port == 0 or node.advertised_url is not None or error.errno != errno.EADDRINUSE:
-            raise CannotStart(
-                f"cannot listen on {node.address}:{node.agent_port} (node.address, node.agent_port): {error}"
-            ) from error
+            raise cannot_listen("node", "agent_port", node.address, node.agent_port, error) from error
         opened = socket.create_server((node.address, 0), backlog=128)
         log.warning("node.port_taken", wanted=node.agent_port, port=opened.getsockname()[1])
         return opened

@@ -18,7 +18,8 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import AttemptKey, array_of, elements_watch_id, watch_id
+from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.contracts import AttemptKey, elements_watch_id, watch_id
 
 log = structlog.get_logger()
 

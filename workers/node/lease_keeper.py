@@ -15,6 +15,7 @@ import contextlib
 import math
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import httpx
 import structlog
@@ -40,6 +41,8 @@ from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
 from workers.node.members import MemberList, MemberLists
 from workers.node.peer_votes import PeerVotes
+from workers.node.services import ServiceAddress, Services
+from workers.node.temporal_turns import ALL_MAY, TemporalTurns
 
 log = structlog.get_logger()
 
@@ -52,9 +55,6 @@ NOT_UNDERSTOOD = (404, 405, 409)
 RESTART_NOTICE_S = 4.0
 FRESH_VOTES = 0.75
 """The other hosts are asked again when less than this part of the life of a vote is left."""
-MOST_BY_TEMPORAL = 20
-"""About so many hosts of a cluster report through Temporal at a time when no service answers: a report costs
-it as much as a job."""
 
 
 class LeaseKeeper:
@@ -77,7 +77,7 @@ class LeaseKeeper:
         ``path``: the file of the lease. ``identity``: how it proves which host this is; None: by the settings, without
         TLS. ``peers``: asks the other hosts; None: over the network.
         """
-        self._urls = [settings.api_url, *settings.api_urls]
+        self.services = Services([settings.api_url, *settings.api_urls])
         self._cluster = settings.cluster.name
         self._restart_lease_s = settings.node.restart_lease_s
         self._agent = agent
@@ -104,8 +104,8 @@ class LeaseKeeper:
         self._soon = asyncio.Event()
         self._ended = False
         self._are_busy = False
-        """The services take too long. Reports through Temporal cost many times as much, and would make that worse. So a
-        host without ranks, which has nothing to lose, waits."""
+        """The services take too long. Reports through Temporal cost many times as much, and would make that worse. So
+        in a large cluster a host without ranks, which has nothing to lose, waits."""
         self._knows_votes = False
         """It has asked the other hosts since it had an answer."""
         self._again_by_temporal = False
@@ -120,6 +120,12 @@ class LeaseKeeper:
             leased_until=left.leased_until_s,
             term=left.term,
         )
+        self._turns = TemporalTurns(boot_clock_s())
+
+    @property
+    def state(self) -> HostLease:
+        """The lease as it is now."""
+        return self._lease
 
     def report_soon(self) -> None:
         """Report at once, because something changed."""
@@ -137,21 +143,17 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Report and renew until cancelled."""
-        async with self._identity.client(self._patience_s) as http:
+        async with self._identity.client(answer_within_s(self._ttl_s)) as http:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._report_for_ever(http))
                     group.create_task(self._watch_lease(http))
+                    group.create_task(self.services.keep_looked_up())
             except asyncio.CancelledError:
                 await self._announce_restart(http)
                 raise
 
     # -- reporting -------------------------------------------------------------------------------
-
-    @property
-    def _patience_s(self) -> float:
-        """How long one service may take to answer before the next is tried."""
-        return answer_within_s(self._ttl_s)
 
     async def _report_for_ever(self, http: httpx.AsyncClient) -> None:
         reachable = True
@@ -159,7 +161,10 @@ class LeaseKeeper:
             self._soon.clear()
             was_reachable, reachable = reachable, await self._report(http) is not None
             if reachable != was_reachable:
-                log.warning("lease.renewed_again" if reachable else "lease.control_plane_away", services=self._urls)
+                if reachable:
+                    log.warning("lease.renewed_again", services=self.services.urls)
+                else:
+                    log.warning("lease.control_plane_away", services=self.services.urls)
             pause = self._interval_s if reachable else min(0.5, self._interval_s) * random.uniform(0.5, 1.5)
             try:
                 async with asyncio.timeout(pause):
@@ -173,29 +178,30 @@ class LeaseKeeper:
         self._are_busy = False
         if self._again_by_temporal and (answer := await self._by_temporal(made, lease_s)) is not None:
             return answer
-        for url in list(self._urls):
-            answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
+        patience_s = self.services.patience_s(self._ttl_s)
+        for service in self.services.in_order():
+            answer = await self._report_by(partial(self._post, http, service), made, lease_s, patience_s)
             if answer is not None:
-                # The service that answered is asked first from now on.
-                self._urls = [url, *(other for other in self._urls if other != url)]
+                self.services.answered(service)
+                self._again_by_temporal = False
                 return answer
-        if (self._are_busy and not made.attempts) or not self._is_its_turn_by_temporal():
+        self.services.are_replaced = False
+        if self._are_busy and not made.attempts and len(self._lease.members) > ALL_MAY:
+            return None
+        if not self._turns.is_turn(self._lease, boot_clock_s(), self._interval_s, knows_votes=self._knows_votes):
             return None
         return await self._by_temporal(made, lease_s)
 
     async def _by_temporal(self, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
-        answer = await self._report_by(self._temporal, made, lease_s)
-        self._again_by_temporal = answer is not None and not answer.renewed
+        answer = await self._report_by(self._temporal, made, lease_s, answer_within_s(self._ttl_s))
+        self.services.are_replaced = answer is not None
+        if answer is not None:
+            self._again_by_temporal = not answer.renewed
         return answer
 
-    def _is_its_turn_by_temporal(self) -> bool:
-        """True if this host is one of those that may report through Temporal now. They are drawn by lot, from as many
-        as have no answer: the votes of the others tell how many. Before it has asked them that may be all."""
-        now = boot_clock_s()
-        without = 1 + len(self._lease.vote_list(now)) if self._knows_votes else len(self._lease.members)
-        return without <= MOST_BY_TEMPORAL or random.random() < MOST_BY_TEMPORAL / without
-
-    async def _report_by(self, send: TemporalReporter, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
+    async def _report_by(
+        self, send: TemporalReporter, made: HostReport, lease_s: float | None, patience_s: float
+    ) -> LeaseAnswer | None:
         sent_at = boot_clock_s()
         self._lease = lease = self._lease.reporting(sent_at, lease_s)
         self._write()
@@ -209,7 +215,7 @@ class LeaseKeeper:
             }
         )
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(patience_s):
                 answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
@@ -223,7 +229,7 @@ class LeaseKeeper:
     def _understands(self, answer: LeaseAnswer) -> bool:
         """False if the control plane is too old for this release. Says so in the log, once."""
         try:
-            check_control_plane(self._urls[0], answer.protocol)
+            check_control_plane(self.services.in_order()[0].url, answer.protocol)
         except InvalidRequest as error:
             if error.message != self._refused:
                 self._refused = error.message
@@ -231,17 +237,17 @@ class LeaseKeeper:
             return False
         return True
 
-    async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
+    async def _post(self, http: httpx.AsyncClient, service: ServiceAddress, report: HostReport) -> LeaseAnswer:
         if not self._facts.must_be_full(report):
             beat = self._heartbeat(report)
-            response = await self._send(http, url, "heartbeat", beat)
+            response = await self._send(http, service, "heartbeat", beat)
             if response.status_code not in NOT_UNDERSTOOD:
-                return self._accept(url, response, beat)
+                return self._accept(service.url, response, beat)
             self._facts = self._facts.refused()
-        answer = self._accept(url, await self._send(http, url, "report", report), report)
+        answer = self._accept(service.url, await self._send(http, service, "report", report), report)
         self._facts = self._facts.answered(report)
         if answer.cluster not in (None, self._cluster):
-            log.warning("lease.other_cluster_name", ours=self._cluster, of_service=answer.cluster, service=url)
+            log.warning("lease.other_cluster_name", ours=self._cluster, of_service=answer.cluster, service=service.url)
         return answer
 
     def _heartbeat(self, report: HostReport) -> Heartbeat:
@@ -251,11 +257,14 @@ class LeaseKeeper:
             return beat.model_copy(update={"telemetry": None})
         return beat
 
-    async def _send(self, http: httpx.AsyncClient, url: str, what: str, report: Heartbeat) -> httpx.Response:
+    async def _send(
+        self, http: httpx.AsyncClient, service: ServiceAddress, what: str, report: Heartbeat
+    ) -> httpx.Response:
         return await http.post(
-            f"{url}/v1/hosts/{report.name}/{what}",
+            f"{service.reached_at}/v1/hosts/{report.name}/{what}",
             content=report.model_dump_json(exclude_defaults=True),
-            headers={"content-type": "application/json", **self._identity.headers()},
+            headers={"content-type": "application/json", **service.headers, **self._identity.headers()},
+            extensions=dict(service.extensions),
         )
 
     def _accept(self, url: str, response: httpx.Response, report: Heartbeat) -> LeaseAnswer:

@@ -40,6 +40,8 @@ from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
+from gpu_platform.hosts.environments.outputs import outputs_root
+from gpu_platform.hosts.environments.stages import environment_stages
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
@@ -69,6 +71,7 @@ from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
 from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
 from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
+from workers.node.lease_metrics import LeaseMetrics
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
 from workers.node.peer_votes import votes_route
@@ -76,6 +79,7 @@ from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
 from workers.node.samples import sample_keeper, sample_route
 from workers.node.secrets import ServiceSecrets
+from workers.node.uploads import ServiceUploads
 from workers.process import connect, observe, run_worker
 from workers.starting import settings_of
 
@@ -151,6 +155,7 @@ def report_maker(
 ) -> Callable[[], HostReport]:
     """Returns a function that makes the report which a lease renewal carries."""
     session = uuid.uuid4().hex
+    inventory = inventory.model_copy(update={"outputs_root": str(outputs_root(settings))})
     boot = boot_id(node_dir(settings.state_dir.resolve(), settings.node.name), simulated=inventory.simulated)
 
     hashes: dict[str | None, str] = {}  # only the checkpoint root can change while this process lives
@@ -282,6 +287,7 @@ def stages_of(
     fitness: GpuFitness,
     sharing: Sharing,
     accountant: Accountant,
+    identity: NodeIdentity | None = None,
 ) -> list[Stage]:
     """What this host does around each attempt, in the order in which it prepares.
 
@@ -297,7 +303,8 @@ def stages_of(
     )
     power_cap = PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], node.power_limit_w)
     rdma = Rdma(inventory, management=node.rdma_management)
-    return [cuda, power_cap, fitness, CpuBinding(inventory, home), rdma, sharing, accountant]
+    environments = environment_stages(settings, home, inventory, identity and ServiceUploads(settings, identity))
+    return [cuda, *environments, power_cap, fitness, CpuBinding(inventory, home), rdma, sharing, accountant]
 
 
 def retentions(settings: Settings, home: Path, agent: HostAgent) -> list[LogRetention | RecordRetention]:
@@ -310,7 +317,7 @@ async def main() -> None:
     """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
     settings = read_settings()
     node = settings.node
-    observe(f"node/{node.name}", settings)
+    observe(f"node/{node.name}", settings, host=node.name)
     measure_for(settings.cluster.name)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
@@ -338,7 +345,7 @@ async def main() -> None:
         nvml,
         inventory,
         health,
-        stages=stages_of(settings, nvml, inventory, home, fitness, sharing, accountant),
+        stages=stages_of(settings, nvml, inventory, home, fitness, sharing, accountant, identity),
         lease_file=lease_file,
         secrets=ServiceSecrets(settings, identity),
     )
@@ -359,6 +366,7 @@ async def main() -> None:
         identity,
     )
     REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, node.disk_reserve_mib)))
+    REGISTRY.register(LeaseMetrics(lease))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(node, home, inventory, agent)

@@ -52,5 +52,5 @@ class ServiceSecrets:
 
     @staticmethod
     def _not_given(plan: HostPlan, why: str, kind: str) -> HostUnavailable:
-        log.warning("secrets.not_given", job_id=plan.key.job_id, attempt=plan.key.attempt, kind=kind, why=why)
+        log.warning("secrets.not_given", job=plan.key.job_id, attempt=plan.key.attempt, kind=kind, why=why)
         return HostUnavailable(f"{plan.host} did not get the job's secrets: {why}", **{NO_SECRETS: kind})

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, Prepared
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import running_slices
@@ -67,6 +68,10 @@ class Attempt:
     """Host -> usage of its ranks, once they ended."""
     running_since: datetime | None = None
     """When all ranks ran, by the workflow's clock. None: they never all ran."""
+    new_limit: LimitChange | None = None
+    """The time limit that the job got while it runs, as the last signal said."""
+    limit_changes: int = 0
+    """How many such signals came."""
     stopping: list[asyncio.Task[Any]] = field(default_factory=list)
     """Stops that were sent to lost hosts. Nobody waits for them."""
 

@@ -71,6 +71,11 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
         progress.excluded_gpus = [*progress.excluded_gpus, failure.gpu_uuid]
         note = f"{failure.message}; found before the start, so not charged"
         return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s)
+    if failure.kind is FailureKind.USER and failure.before_start and failure.host and not progress.excluded_hosts:
+        # The host may be the reason, so another one tries it once.
+        progress.excluded_gpus, progress.excluded_hosts = [], [failure.host]
+        note = f"{failure.message}; not charged: another host tries it"
+        return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s)
     progress.excluded_gpus, progress.excluded_hosts = [], []
     if failure.host_full and failure.host and progress.refused_starts < policies.REFUSED_STARTS:
         progress.refused_starts += 1

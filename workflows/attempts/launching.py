@@ -34,7 +34,7 @@ async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepare
             plan,
             task_queue=node_task_queue(plan.host),
             summary=cut_summary(f"Host set-up on {plan.host}: GPUs, directories, program"),
-            **policies.HOST_STEP,
+            **policies.host_step(plan),
         )
 
     return await _on_all(attempt, plans, start)
@@ -57,7 +57,7 @@ async def launch_hosts(
             LaunchRequest(plan=plan, rendezvous=rendezvous),
             task_queue=node_task_queue(plan.host),
             summary=cut_summary(f"Launch on {plan.host}: cgroup set-up, ranks"),
-            **policies.HOST_STEP,
+            **policies.host_step(plan),
         )
 
     return await _on_all(attempt, plans, start)

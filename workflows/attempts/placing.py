@@ -9,6 +9,7 @@ from temporalio import workflow
 from activities.admission import ReservedPlacement
 from activities.placement import PlacementActivities, PlaceRequest
 from activities.reservation import ReservationActivities, ReserveRequest
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
@@ -32,6 +33,7 @@ async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: J
             summary=f"Reservation on {', '.join(placement.hosts)}",
         )
         if reserved.conflict is None:
+            _take_limit(attempt, reserved.limit)
             attempt.terms, attempt.may_run = reserved.terms, reserved.repeated
             timeline.enter(JobState.ALLOCATED, f"placed: {placement.why}")
             return INTERRUPTED if attempt.interrupted() else placement
@@ -43,9 +45,16 @@ def resume_on_first_place(
     attempt: Attempt, reserved: ReservedPlacement, timeline: JobTimeline
 ) -> Placement | Interrupted:
     """Go on with the place that the leader reserved while the job was admitted."""
+    _take_limit(attempt, reserved.limit)
     attempt.placement, attempt.terms, attempt.may_run = reserved.placement, reserved.terms, reserved.repeated
     timeline.enter(JobState.ALLOCATED, f"placed: {reserved.placement.why}")
     return INTERRUPTED if attempt.interrupted() else reserved.placement
+
+
+def _take_limit(attempt: Attempt, limit: LimitChange | None) -> None:
+    """Go on with the time limit that the job got while it waited."""
+    if limit is not None:
+        attempt.spec = limit.applied_to(attempt.spec)
 
 
 async def _place(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 
@@ -11,6 +11,7 @@ from activities.node.watch import WatchActivities
 from gpu_platform.domain.contracts import node_task_queue, watch_id
 from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, RankExit, WatchRequest
 from gpu_platform.domain.jobs.job import JobProgress
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
@@ -23,15 +24,29 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
     """Watch all ranks until the attempt ends. Returns how it ended. Counts what it costs the job in ``progress``.
 
     ``named``: see ``JobInput.named_watches``."""
-    spec = attempt.spec
     watches = [_start_watch(attempt, plan, named=named) for plan in plans]
 
     def settled() -> bool:
         done = [watch for watch in watches if watch.done()]
         return len(done) == len(watches) or any(_first_failure(watch) for watch in done)
 
-    limit = timedelta(seconds=spec.time_limit_s) if spec.time_limit_s else None
-    in_time = await until(lambda: settled() or attempt.interrupted(), limit)
+    began, changes = workflow.now(), 0
+    while True:
+        in_time = await until(
+            lambda seen=changes: settled() or attempt.interrupted() or attempt.limit_changes != seen,
+            _time_left(attempt.spec, began),
+        )
+        if attempt.limit_changes == changes or settled() or attempt.interrupted():
+            break
+        changes = attempt.limit_changes
+        assert attempt.new_limit is not None
+        attempt.spec = attempt.new_limit.applied_to(attempt.spec)
+        # The hosts enforce the limit, too. A new watch tells them; the ranks go on.
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        watches = [_start_watch(attempt, plan, named=named, changes=changes) for plan in plans]
+    spec = attempt.spec
     failed = next((exit for watch in watches if watch.done() and (exit := _first_failure(watch))), None)
     if failed is None and all(watch.done() for watch in watches):
         return completed(attempt, [watch.result() for watch in watches])
@@ -56,12 +71,24 @@ def completed(attempt: Attempt, exits: list[HostExits]) -> Ending:
     return Ending(state=JobState.COMPLETED, exit_code=0)
 
 
-def _start_watch(attempt: Attempt, plan: HostPlan, *, named: bool) -> workflow.ActivityHandle[HostExits]:
+def _time_left(spec: JobSpec, began: datetime) -> timedelta | None:
+    """How long the attempt may run on. None: for ever."""
+    if not spec.time_limit_s:
+        return None
+    return max(timedelta(seconds=spec.time_limit_s) - (workflow.now() - began), timedelta(0))
+
+
+def _start_watch(
+    attempt: Attempt, plan: HostPlan, *, named: bool, changes: int = 0
+) -> workflow.ActivityHandle[HostExits]:
+    """``changes``: how often the time limit was changed: the watch has another name then, and tells the host."""
+    name = watch_id(plan.host, attempt.key.attempt) + (f":{changes}" if changes else "")
+    limit = attempt.new_limit if changes else None
     return workflow.start_activity_method(
         WatchActivities.watch_ranks,
-        WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks]),
+        WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks], limit=limit),
         task_queue=node_task_queue(plan.host),
-        activity_id=watch_id(plan.host, attempt.key.attempt) if named else None,
+        activity_id=name if named else None,
         summary=cut_summary(f"Health watch on {plan.host}"),
         **policies.WATCH,
     )

@@ -41,6 +41,8 @@ class Principal:
     """Of a job: the user who submitted it."""
     token_id: str | None = None
     """The id of its API token. None: it proved who it is by something else."""
+    mail: str | None = None
+    """Its mail address, as the identity provider says. None: nobody says one."""
 
     @property
     def id(self) -> str:

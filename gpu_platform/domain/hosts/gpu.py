@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,7 @@ from gpu_platform.domain.hosts.bounds import (
     Uuid,
 )
 from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.shown import ShownInNotebooks
 from gpu_platform.domain.states import GpuState, HostState
 
 
@@ -110,7 +111,10 @@ class HostInventory(BaseModel):
     nvlink_domain: ShortText | None = None
     """NVML's ``<cluster uuid>.<clique id>``. Hosts with the same value reach each other's GPUs by NVLink (NVL72)."""
     labels: dict[ShortText, ShortText] = Field(default={}, max_length=MAX_ITEMS)
-    """Labels that an operator gave the host, e.g. ``{"row": "7"}``. Topology levels can be made of them."""
+    """Labels that an operator gave the host, e.g. ``{"row": "7"}``, and those of its own (``container-…``). Topology
+    levels can be made of them."""
+    outputs_root: Text | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Below it are directories of outputs that jobs keep."""
 
     @property
     def isolates(self) -> bool:
@@ -134,7 +138,7 @@ class GpuHolder(BaseModel):
     """The share that it holds. None: the whole GPU."""
 
 
-class Gpu(BaseModel):
+class Gpu(ShownInNotebooks, BaseModel):
     """A GPU as the API shows it: facts, state, and who holds it."""
 
     info: GpuInfo
@@ -184,6 +188,8 @@ class ClusterCounts(BaseModel):
     """The cluster's name. None: a service of an earlier release does not say it."""
     hosts: list[HostCount]
     gpus: list[GpuCount]
+    trace_url: str | None = None
+    """Address of a trace, with ``{trace_id}``. None: ``tracing.trace_url`` is not set."""
 
 
 class GpuHealth(BaseModel):
@@ -219,7 +225,17 @@ class GpuHealth(BaseModel):
     """XID -> how often it came since the node worker started."""
 
 
-class Host(BaseModel):
+class HostWindow(BaseModel):
+    """When a host, or some of its GPUs, is kept: for the list of hosts. Whose it is is not told."""
+
+    maintenance: bool
+    is_open: bool
+    start_at: datetime
+    end_at: datetime
+    gpus: int
+
+
+class Host(ShownInNotebooks, BaseModel):
     """A host as the API shows it."""
 
     name: str
@@ -239,10 +255,22 @@ class Host(BaseModel):
     unusable_cuda: dict[str, str] = {}
     nvswitches: int = 0
     nics: list[Nic] = []
+    nvlinks: list[NvLink] = []
+    """Between which of its GPUs there are how many links. Only when one host is shown."""
+    nvlink_domain: str | None = None
+    """Hosts with the same one reach each other's GPUs by NVLink. None: it is in none."""
+    labels: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = {}
+    """Labels that an operator gave it, for constraints of jobs. ``partition`` is what Slurm's commands show as such."""
+    containers: list[str] = []
+    """Which containers jobs may have there: directory, docker (images of registries), squashfs (image files)."""
+    outputs_root: str | None = None
+    """Below it are directories of outputs that jobs keep. None: the host does not say."""
     lease_remaining_s: float
     gpus_total: int
     gpus_free: int
     """GPUs of which nobody holds a share. 0 while the host is not READY."""
     reason: str | None = None
+    windows: list[HostWindow] = []
+    """When it, or some of its GPUs, is kept for somebody or for maintenance, those that begin first at the top."""
     certificate_ends_at: datetime | None = None
     """End of the newest certificate that our CA gave it. It is renewed long before. None: it has none."""

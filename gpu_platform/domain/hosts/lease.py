@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -183,12 +184,31 @@ class VerdictHeld(BaseModel):
     @property
     def message(self) -> str:
         """The sentence that operators read: who is silent, and what to do."""
-        named = ", ".join(self.silent[:5]) + (", …" if len(self.silent) > 5 else "")
         return (
-            f"{len(self.silent)} hosts are silent ({named}) and are not declared LOST: only {self.heard} of "
-            f"{self.members} hosts are heard, less than half, so the fault may be on this side. It ends when they "
+            f"{len(self.silent)} hosts are silent ({some(self.silent)}) and are not declared LOST: only {self.heard} "
+            f"of {self.members} hosts are heard, less than half, so the fault may be on this side. It ends when they "
             "report again; if they are really dead: gpu-platform hosts declare-lost HOST"
         )
+
+
+class ServicesAway(BaseModel):
+    """Hosts that report through Temporal, because no service answers them."""
+
+    hosts: list[str]
+
+    @property
+    def message(self) -> str:
+        """The sentence that operators read: which hosts, what it means, and what to do."""
+        return (
+            f"{len(self.hosts)} hosts report through Temporal ({some(self.hosts)}), because no service answers them: "
+            "their leases are renewed and their jobs run on. Look at the services that they know (api_url, api_urls) "
+            "and at the network between"
+        )
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of these names, for a sentence."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 class LeaseAnswer(BaseModel):

@@ -16,6 +16,7 @@ from gpu_platform.domain.jobs.index_set import MAX_INDEX, IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.shown import ShownInNotebooks
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, ArrayState, JobState
 from gpu_platform.domain.texts import check_text
 
@@ -224,7 +225,7 @@ class ArrayShape(BaseModel):
         )
 
 
-class Array(BaseModel):
+class Array(ShownInNotebooks, BaseModel):
     """An array as the API shows it. Times are UTC."""
 
     id: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array, OnFailure
@@ -87,6 +88,8 @@ class ElementPlaced(BaseModel):
 
     key: AttemptKey
     placement: Placement
+    limit_s: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """For which time limit the leader decided. None: for none, or the leader is of an older release."""
 
 
 class ElementsPlaced(BaseModel):
@@ -136,6 +139,12 @@ class ElementAgain(BaseModel):
     """The argument of ArrayWorkflow's signal ``element_place_again``: the element has lost its row in the queue."""
 
     job_id: str
+
+
+class ElementsAgain(BaseModel):
+    """The argument of ArrayWorkflow's signal ``elements_place_again``: they were changed, and left the queue."""
+
+    job_ids: list[str]
 
 
 class ElementsLaunch(BaseModel):

@@ -15,8 +15,11 @@ from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
+from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.domain.jobs.secrets import SecretUse
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.domain.jobs.usage import RankUsage
@@ -57,6 +60,7 @@ class RankLimits(BaseModel):
     """The ranks end by then, Unix seconds, whatever the time limit is."""
     warn_before_s: int = 0
     warn_signal: str = "USR1"
+    warn_program_only: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     hang_limit_s: int | None = None
     idle_limit_s: int | None = None
     power_limit_w: int | None = None
@@ -113,6 +117,10 @@ class HostPlan(BaseModel):
     """The names of secrets. The host asks the service for their values when it launches the ranks."""
     job_token: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     artifacts: Annotated[Artifacts | None, Field(exclude_if=lambda value: value is None)] = None
+    environment: Annotated[JobEnvironment | None, Field(exclude_if=lambda value: value is None)] = None
+    launcher: Annotated[Launcher, Field(exclude_if=lambda value: value is Launcher.PLAIN)] = Launcher.PLAIN
+    host_count: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """How many hosts run ranks. Set for launchers that need it."""
 
     def program(self, rank: RankSpec) -> Program:
         """The program of one rank: that of its group, if the gang has groups."""
@@ -147,8 +155,12 @@ class Prepared(BaseModel):
     """The newest complete checkpoint directory of an earlier attempt, as this host sees it."""
     resume_note: str | None = None
     """Says which newer checkpoints were not used because they are damaged."""
+    gang_key: Annotated[str, Field(exclude_if=lambda value: not value, repr=False)] = ""
+    """What the ranks of a gang of ``launcher: mpi`` know and nobody else: rank 0 orders only those that know it."""
     isolates_gangs: bool = False
     """The host gives a gang on several hosts a network of its own."""
+    step_key: Annotated[str | None, Field(repr=False, exclude_if=lambda value: value is None)] = None
+    """What the ranks of a script prove to each other (ADR 86). None: the job is no script."""
     gang: list[str] = []
     """The addresses of all hosts of the gang, in the order of node ranks, if each of them isolates gangs. The workflow
     fills it."""
@@ -180,6 +192,9 @@ class WatchRequest(BaseModel):
     key: AttemptKey
     host: str
     ranks: list[int]
+    limit: LimitChange | None = None
+    """The time limit that the job got while it runs: the host enforces this one from now on. None: that of its plan, or
+    that of an earlier watch."""
 
 
 class RankExit(BaseModel):

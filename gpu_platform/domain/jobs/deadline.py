@@ -36,6 +36,27 @@ def deadline_refusal(spec: JobSpec, now: datetime) -> str | None:
     return None
 
 
+def changed_limit_refusal(spec: JobSpec, now: datetime, started_at: datetime | None = None) -> str | None:
+    """Why a job cannot have this time limit, which it is to get now: its deadline, which stays, comes first. None: it
+    can. ``started_at``: it runs, and the limit counts from then on."""
+    deadline, limit_s = spec.deadline_at, spec.time_limit_s
+    if deadline is None or limit_s is None:
+        return None
+    begin, what = now, "now"
+    if started_at is not None:
+        begin, what = started_at, f"its start at {moment(started_at)}"
+    elif spec.begin_at is not None and spec.begin_at > now:
+        begin, what = spec.begin_at, f"its begin at {moment(spec.begin_at)}"
+    left_s = (deadline - begin).total_seconds()
+    if limit_s <= left_s:
+        return None
+    there = f"there are {duration(left_s)} from {what} to" if left_s > 0 else f"{what} is after"
+    return (
+        f"a time limit of {duration(limit_s)} was asked for, and {there} the deadline {moment(deadline)}, which stays: "
+        + (f"ask for at most {duration(left_s)}" if left_s > 0 else "submit it again with a later --deadline")
+    )
+
+
 def too_late_message(spec: JobSpec) -> str:
     """Why a job that has not started by :func:`latest_start` ends."""
     assert spec.deadline_at is not None

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpu_platform.domain.contracts import is_array_id
+from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 
@@ -39,7 +39,7 @@ class IfUnmet(StrEnum):
 
     CANCEL = "cancel"
     HOLD = "hold"
-    """It waits until somebody cancels it."""
+    """It waits until somebody cancels or releases it."""
 
 
 class Dependency(BaseModel):
@@ -121,7 +121,9 @@ def waiting_reason(jobs: Sequence[WatchedJob]) -> Reason | None:
     unmet = [job for job in jobs if job.standing is Standing.UNMET]
     if unmet:
         return Reason(
-            code=WaitCode.HELD, message=f"held: {unmet[0].why_unmet}", next_step="cancel it: it can never start"
+            code=WaitCode.HELD,
+            message=f"held: {unmet[0].why_unmet}",
+            next_step="cancel it, or release it (gpu-platform jobs release): then it waits for no other job",
         )
     open_ones = [job for job in jobs if job.standing is Standing.WAITS]
     if not open_ones:

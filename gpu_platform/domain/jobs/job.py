@@ -13,6 +13,7 @@ from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
+from gpu_platform.domain.shown import ShownInNotebooks
 from gpu_platform.domain.states import JobState
 
 
@@ -86,14 +87,15 @@ class Failure(BaseModel):
     gpu_uuid: str | None = None
     xid: int | None = None
     before_start: bool = False
-    """A check refused the GPU or host before any rank ran, so no work was lost."""
+    """A check refused the GPU or host before any rank ran, so no work was lost. With ``kind`` user: the host did not
+    get what the job names, and another one may."""
     host_full: bool = False
     """The host had none left of what its jobs share, such as ports. No hardware is at fault, so it is not charged."""
     no_secrets: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """The host did not get the secrets of the job. It is tried again, and not charged."""
 
 
-class Job(BaseModel):
+class Job(ShownInNotebooks, BaseModel):
     """A job as the API shows it. Times are UTC."""
 
     id: str
@@ -125,6 +127,8 @@ class Job(BaseModel):
     """Time of this attempt's newest checkpoint. Only when one job is shown, and while it holds GPUs."""
     run_time: RunTime | None = None
     """How long it will probably run, learned from earlier jobs. Only when one job is shown that has not ended."""
+    retry_of: str | None = None
+    """The job that it runs again. None: it was submitted by itself."""
     workflow_url: str | None = None
     warnings: list[str] = []
     """Warnings, e.g. that a retry on another host would start from the beginning. Not in lists."""

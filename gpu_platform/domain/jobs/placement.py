@@ -107,6 +107,12 @@ class ReasonCode(StrEnum):
     HOST_NOT_READY = "host_not_ready"
     EXCLUDED = "excluded"
     """The job's earlier attempt failed there."""
+    HOST_NAME = "host_name"
+    """The job says by name which hosts it takes, and not this one."""
+    RESERVATION = "reservation"
+    """The host does not belong to the advance reservation for which the job asks."""
+    LABEL = "label"
+    """The host's labels do not meet the job's constraints."""
     OTHER_MODEL = "other_model"
     TOO_LITTLE_MEMORY = "too_little_memory"
     COMPUTE_CAPABILITY = "compute_capability"
@@ -126,6 +132,9 @@ class ReasonCode(StrEnum):
     """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
     TOO_HOT = "too_hot"
     """Enough healthy GPUs, but too many are above the temperature limit."""
+    WINDOW = "window"
+    """A window keeps the GPUs, and the job might still run in it; or the advance reservation for which the job asks
+    is not open to it."""
     BUSY = "busy"
     """Enough healthy GPUs, but other jobs hold them."""
     SHARED_BY_ANOTHER = "shared_by_another"
@@ -164,10 +173,13 @@ class WaitCode(StrEnum):
     NEVER_FITS = "never_fits"
     """It would not even fit on the empty, healthy cluster."""
     OVER_QUOTA = "over_quota"
+    WINDOW = "window"
+    """A maintenance window or an advance reservation keeps what the job could use, or the advance reservation for which
+    it asks is not open to it."""
     DEPENDENCY = "dependency"
     """Other jobs must end first."""
     HELD = "held"
-    """A job that it comes after ended otherwise than it asks for, and it is held rather than cancelled."""
+    """Somebody holds it, or a job that it comes after ended otherwise than it asks for: it waits to be released."""
 
 
 class BlockingJob(BaseModel):
@@ -200,6 +212,9 @@ class EstimateBasis(StrEnum):
     """No estimate: hosts or GPUs must come back first, or hosts must be added."""
     QUOTA = "quota"
     """No estimate: it depends on what its namespace or user holds."""
+    WINDOW = "window"
+    """No estimate: nobody knows when windows leave it enough, or the advance reservation for which it asks will not be
+    open to it."""
     ALONE = "alone"
     """As ``time_limits``, but jobs ahead in the queue are not counted."""
     PARTS = "parts"
@@ -209,6 +224,16 @@ class EstimateBasis(StrEnum):
     """It starts when the jobs that are preempted for it have ended, at the latest after their grace."""
     TOO_FAR = "too_far"
     """No estimate: too many jobs are ahead."""
+
+
+class PromisedHost(BaseModel):
+    """GPUs of one host that are set aside for a promised start."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    gpu_indices: list[int]
+    """Indices in the host's inventory."""
 
 
 class Reason(BaseModel):
@@ -232,6 +257,8 @@ class Reason(BaseModel):
     """How many more jobs block it."""
     starts_by: float | None = None
     """The promised start, Unix seconds. It holds if running jobs keep their time limits and hosts stay healthy."""
+    promised_hosts: list[PromisedHost] = []
+    """Where it was promised to start. Empty if the place is chosen at the start (backfill ``easy``)."""
     estimated_start: float | None = None
     """The probable start, Unix seconds. It is not promised; see ``estimate``."""
     estimate: EstimateBasis | None = None

@@ -9,9 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from gpu_platform.domain.hosts.cuda import check_cuda
 from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.host_choice import Constraints, HostChoice, HostPatterns
 
 MAX_HOSTS = 4096
 MAX_GPUS_PER_HOST = 64
+MAX_CPUS_PER_HOST = 4096
 DEFAULT_GPUS = 0
 
 LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
@@ -40,7 +42,7 @@ class RankPer(StrEnum):
     """One process per GPU; LOCAL_RANK selects the device, as torchrun does."""
 
 
-def _is_default(value: bool | float | str | None) -> bool:
+def _is_default(value: bool | float | str | tuple[str, ...] | None) -> bool:
     """Leave a new field out where it says nothing: earlier releases refuse fields that they do not know."""
     return not value
 
@@ -84,9 +86,33 @@ class ResourceRequest(BaseModel):
     share: Annotated[Share | None, Field(description="A share of each GPU; default: whole GPUs")] = None
     cpus_per_host: Annotated[
         int,
-        Field(ge=0, le=4096, description="CPUs on each host for this job alone; default: 1 without GPUs, else none"),
+        Field(
+            ge=0,
+            le=MAX_CPUS_PER_HOST,
+            description="CPUs on each host for this job alone; default: 1 without GPUs, else none",
+        ),
     ] = 0
     ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory on each host for this job alone, MiB")] = 0
+    cpus_per_gpu: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_CPUS_PER_HOST,
+            exclude_if=_is_default,
+            description="CPUs for each GPU, or share of one, on its host; instead of cpus_per_host, which follows from "
+            "it (with total: on each host as many as its GPUs need)",
+        ),
+    ] = 0
+    ram_mib_per_gpu: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**31 - 1,
+            exclude_if=_is_default,
+            description="Memory of the host for each GPU, or share of one, MiB; instead of ram_mib_per_host, as "
+            "cpus_per_gpu",
+        ),
+    ] = 0
     cuda: Annotated[
         str | None,
         AfterValidator(check_cuda),
@@ -99,6 +125,14 @@ class ResourceRequest(BaseModel):
             description="Only hosts whose kernel isolates ranks; a job asks for it by require_isolation",
         ),
     ] = False
+    reservation: Annotated[
+        str | None,
+        Field(
+            exclude_if=_is_default,
+            max_length=63,
+            description="Only what this advance reservation keeps; a job asks for it by its own field reservation",
+        ),
+    ] = None
     memory_mib: Annotated[int, Field(ge=0, le=10_000_000, description="Least memory of each GPU, MiB")] = 0
     min_compute_capability: Annotated[
         str | None, Field(pattern=r"^\d{1,2}\.\d$", description="e.g. 8.0", examples=["8.0"])
@@ -131,6 +165,26 @@ class ResourceRequest(BaseModel):
     allow_cross_numa: Annotated[
         bool, Field(description="May the GPUs of one host be on different sockets without NVLink?")
     ] = False
+    constraints: Annotated[
+        Constraints,
+        Field(
+            exclude_if=_is_default,
+            description="What the labels of each host must say: label=value, label=value|value, label!=value; all must "
+            "hold. Fabric levels (leaf, spine, nvlink) are labels, too",
+            examples=[["zone=a", "disk!=hdd"]],
+        ),
+    ] = ()
+    hosts_include: Annotated[
+        HostPatterns,
+        Field(
+            exclude_if=_is_default,
+            description="Only hosts with these names: dgx1, dgx*, dgx[1-4,7]; default: all",
+            examples=[["dgx[1-4]"]],
+        ),
+    ] = ()
+    hosts_exclude: Annotated[
+        HostPatterns, Field(exclude_if=_is_default, description="No host with these names, as hosts_include")
+    ] = ()
     strategy: Strategy = Strategy.PACK
     required_level: Annotated[
         str | None,
@@ -169,12 +223,35 @@ class ResourceRequest(BaseModel):
             "memory_mib": self.memory_mib,
             "min_compute_capability": self.min_compute_capability,
             "min_bandwidth_gb_s": self.min_bandwidth_gb_s,
+            "cpus_per_gpu": self.cpus_per_gpu,
+            "ram_mib_per_gpu": self.ram_mib_per_gpu,
             f"required_level {level}": level,
         }
         if said := [name for name, value in described.items() if value]:
             raise ValueError(
                 f"{' and '.join(said)} describes GPUs, but none is asked for: "
                 "say how many with gpus_per_host (--gpus), e.g. 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _host_amounts_are_said_once(self) -> Self:
+        slices = self if self.total is not None else self.slices(self.gpus_per_host, self.hosts)
+        for per_gpu, per_host, follows in (
+            ("cpus_per_gpu", "cpus_per_host", slices.cpus_per_host),
+            ("ram_mib_per_gpu", "ram_mib_per_host", slices.ram_mib_per_host),
+        ):
+            said, each = getattr(self, per_host), getattr(self, per_gpu)
+            # A stored request names both: the amount per host is what followed from the amount per GPU.
+            if each and said not in (0, follows if self.total is None else 0):
+                raise ValueError(
+                    f"{per_gpu} {each} and {per_host} {said} are two answers to one question: leave one out"
+                )
+            object.__setattr__(self, per_host, follows)
+        if self.cpus_per_host > MAX_CPUS_PER_HOST:
+            raise ValueError(
+                f"cpus_per_gpu {self.cpus_per_gpu} for {self.gpus_per_host} GPUs is {self.cpus_per_host} CPUs on each "
+                f"host; at most {MAX_CPUS_PER_HOST} are allowed"
             )
         return self
 
@@ -201,6 +278,33 @@ class ResourceRequest(BaseModel):
                 "min_bandwidth_gb_s is between the GPUs of a gang, but one GPU was asked for: leave it out"
             )
         return self
+
+    def slices(self, gpus: int, hosts: int = 1) -> Self:
+        """Return the request for ``hosts`` slices of ``gpus`` GPUs each. Amounts for each GPU become amounts of the
+        host here, and nowhere else.
+        """
+        update: dict[str, object] = {"total": None, "hosts": hosts, "gpus_per_host": gpus}
+        if self.cpus_per_gpu:
+            update["cpus_per_host"] = self.cpus_per_gpu * gpus
+        if self.ram_mib_per_gpu:
+            update["ram_mib_per_host"] = self.ram_mib_per_gpu * gpus
+        return self.model_copy(update=update)
+
+    @property
+    def host_choice(self) -> HostChoice:
+        """Which hosts it may have, by labels and names."""
+        return HostChoice(self.constraints, self.hosts_include, self.hosts_exclude)
+
+    def on_any_host(self) -> Self:
+        """Return the request of a job that may have every host."""
+        if not self.host_choice:
+            return self
+        return self.model_copy(update={"constraints": (), "hosts_include": (), "hosts_exclude": ()})
+
+    @property
+    def takes_room_of_hosts(self) -> bool:
+        """True if it asks for CPUs or memory of its hosts."""
+        return bool(self.cpus_per_host or self.ram_mib_per_host or self.cpus_per_gpu or self.ram_mib_per_gpu)
 
     @property
     def gang_level(self) -> str | None:

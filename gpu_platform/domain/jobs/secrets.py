@@ -19,6 +19,11 @@ _OF_THE_PLATFORM = frozenset(
 _PREFIX = "GPU_PLATFORM_"
 
 
+def is_of_the_platform(variable: str) -> bool:
+    """True for a variable that the platform sets for every rank."""
+    return variable in _OF_THE_PLATFORM or variable.startswith(_PREFIX)
+
+
 class SecretUse(BaseModel):
     """One secret of the job's namespace, and how the ranks get it: as a variable or as a file."""
 
@@ -44,7 +49,7 @@ class SecretUse(BaseModel):
             raise ValueError(
                 f"{value[:80]!r} is not the name of a variable: name one, e.g. --secret {value[:40]}=API_KEY"
             )
-        if value in _OF_THE_PLATFORM or value.startswith(_PREFIX):
+        if is_of_the_platform(value):
             raise ValueError(f"the platform sets {value} itself: choose another variable for the secret")
         return value
 

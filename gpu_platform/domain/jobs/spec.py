@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, DependencyKind, IfUnmet
+from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.launcher import Launcher, with_rank_per
+from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -107,6 +110,15 @@ class JobSpec(BaseModel):
         Field(ge=0, le=24 * 3600, description="How long the reservation is kept after a fault, while a GPU is reset"),
     ] = 0
     rank_per: RankPer = RankPer.HOST
+    launcher: Annotated[
+        Launcher,
+        Field(
+            exclude_if=lambda value: value is Launcher.PLAIN,  # earlier releases do not know the field
+            description="Who starts the processes of the gang. torchrun: the ranks get torchrun's variables, one rank "
+            "per GPU unless rank_per says otherwise. mpi: the command runs on rank 0, and its mpirun starts processes "
+            "on all hosts of the gang. plain: the platform starts the command once for each rank, and no more",
+        ),
+    ] = Launcher.PLAIN
     preemptible: Annotated[bool, Field(description="May be stopped for a job of higher priority")] = True
     checkpoints: Annotated[
         bool, Field(description="The job goes on from its checkpoints, so it may be moved for other jobs")
@@ -154,7 +166,22 @@ class JobSpec(BaseModel):
         Field(
             exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="When a job of `after` ended otherwise: cancel this job (the default), or hold it until "
-            "somebody cancels it",
+            "somebody cancels or releases it",
+        ),
+    ] = None
+    hold: Annotated[
+        bool,
+        Field(
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="The job waits from the beginning until somebody releases it",
+        ),
+    ] = False
+    reservation: Annotated[
+        str | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="The job runs in this advance reservation, and nowhere else. It needs a time limit",
+            examples=["course"],
         ),
     ] = None
     time_limit_s: Annotated[
@@ -165,6 +192,13 @@ class JobSpec(BaseModel):
         int, Field(ge=0, le=24 * 3600, description="How long before the time limit warn_signal is sent; 0: never")
     ] = 0
     warn_signal: Annotated[str, Field(pattern=r"^(USR1|USR2|HUP|INT|TERM)$")] = "USR1"
+    warn_program_only: Annotated[
+        bool,
+        Field(
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Only the program of each rank gets warn_signal, and not what it started",
+        ),
+    ] = False
     hang_limit_s: Annotated[
         int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Restart the job after so long without a sign of work")
     ] = None
@@ -223,11 +257,27 @@ class JobSpec(BaseModel):
             description="Give the ranks a token with which they read this job and submit others as its user",
         ),
     ] = False
+    notify: Annotated[
+        tuple[NotifyRule, ...],
+        Field(
+            max_length=MAX_RULES,
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Who is told of the job, and of what; left out: the cluster's defaults; empty: nobody",
+        ),
+    ] = ()
     artifacts: Annotated[
         Artifacts | None,
         Field(
             exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="Directories of a pipeline's step. Only pipelines set it",
+        ),
+    ] = None
+    environment: Annotated[
+        JobEnvironment | None,
+        Field(
+            exclude_if=lambda value: value is None,  # earlier releases do not know the field
+            description="What the program finds where it runs: uploaded code, a virtual environment, modules, a "
+            "container, an outputs directory. Variables are in env",
         ),
     ] = None
     fencing: Annotated[
@@ -238,6 +288,11 @@ class JobSpec(BaseModel):
     @classmethod
     def _is_a_name(cls, value: str) -> str:
         return check_name(value)
+
+    @field_validator("reservation")
+    @classmethod
+    def _names_a_reservation(cls, value: str | None) -> str | None:
+        return None if value is None else check_name(value)
 
     @field_validator("command")
     @classmethod
@@ -257,6 +312,25 @@ class JobSpec(BaseModel):
             if not value.startswith("/"):
                 raise ValueError(f"{value!r} is not an absolute path")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_ranks_from_its_launcher(cls, fields: Any) -> Any:
+        return with_rank_per(fields) if isinstance(fields, dict) else fields
+
+    @model_validator(mode="after")
+    def _can_be_launched_by_mpi(self) -> Self:
+        if self.launcher is Launcher.MPI and self.groups:
+            raise ValueError(
+                "launcher mpi runs one command on rank 0, but groups have a command each: leave groups out, or use "
+                "launcher plain"
+            )
+        if self.launcher is Launcher.MPI and self.rank_per is RankPer.GPU:
+            raise ValueError(
+                "launcher mpi starts one rank per host, and mpirun starts a process for each GPU itself: leave "
+                "rank_per (--rank-per gpu) out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_one_gang(self) -> Self:
@@ -288,6 +362,12 @@ class JobSpec(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _asks_for_one_reservation(self) -> Self:
+        if any(request.reservation is not None for request in self.requests):
+            raise ValueError("reservation is a field of the job, not of what it asks for on each host")
+        return self
+
+    @model_validator(mode="after")
     def _begins_before_its_deadline(self) -> Self:
         if self.deadline_at is not None and self.begin_at is not None and self.deadline_at <= self.begin_at:
             raise ValueError("deadline_at must be later than begin_at")
@@ -302,6 +382,20 @@ class JobSpec(BaseModel):
             raise ValueError("if_unmet needs jobs in after")
         if sum(dependency.kind is DependencyKind.EACH for dependency in self.after) > 1:
             raise ValueError("an array comes after each element of one other array, not of several")
+        return self
+
+    @model_validator(mode="after")
+    def _works_at_one_place(self) -> Self:
+        if self.environment is not None and self.environment.upload is not None and self.workdir is not None:
+            raise ValueError("uploaded code is the working directory: leave workdir or environment.upload out")
+        if (
+            self.environment is not None
+            and self.environment.container is not None
+            and any(request.cuda for request in self.requests)
+        ):
+            raise ValueError(
+                "cuda is an installation of the hosts, and a container brings its own: leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

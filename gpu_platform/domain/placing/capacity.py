@@ -187,8 +187,11 @@ def describe(request: ResourceRequest) -> str:
         *([f">= {request.min_bandwidth_gb_s:g} GB/s between GPUs"] if request.min_bandwidth_gb_s else []),
         *([f"CUDA {request.cuda}"] if request.cuda else []),
         *(["isolated"] if request.isolated else []),
+        *([str(request.host_choice)] if request.host_choice else []),
         *([f"{request.cpus_per_host} CPUs a host"] if request.cpus_per_host else []),
         *([f"{request.ram_mib_per_host} MiB a host"] if request.ram_mib_per_host else []),
+        *([f"{request.cpus_per_gpu} CPUs a GPU"] if request.cpus_per_gpu and request.total else []),
+        *([f"{request.ram_mib_per_gpu} MiB of host memory a GPU"] if request.ram_mib_per_gpu and request.total else []),
     ]
     return f"{shape} ({', '.join(details)})" if details else shape
 
@@ -231,17 +234,22 @@ def describe_share(share: Share) -> str:
 def _never_granted(inventories: Sequence[HostInventory], request: ResourceRequest) -> str:
     """CPUs, memory and isolation that no host has. Empty if one host has all of it."""
     if request.isolated and not any(one.isolates for one in inventories):
-        return "no host isolates ranks: set node.isolation to required on one, or leave out require_isolation"
+        return (
+            "no host isolates ranks: set node.isolation to required on one, or leave out what needs it "
+            "(require_isolation, a container)"
+        )
     kinds = {id(one): one for one in inventories}.values()
     matching = [(i, gpu) for i in kinds for gpu in i.gpus if mismatch(gpu, request) is None]
     if request.share is not None and not any(_can_share(gpu, i, request.share) for i, gpu in matching):
         return f"no such GPU can be shared so: {_parts_there_are(matching, request.share)}"
+    for_gpus = " for the GPUs of one host" if request.cpus_per_gpu or request.ram_mib_per_gpu else ""
+    least = request.slices(1) if request.total is not None else request
     for wanted, most, what in (
-        (request.cpus_per_host, max((i.cpus or 0 for i in inventories), default=0), "CPUs"),
-        (request.ram_mib_per_host, max((i.ram_mib or 0 for i in inventories), default=0), "MiB of memory"),
+        (least.cpus_per_host, max((i.cpus or 0 for i in inventories), default=0), "CPUs"),
+        (least.ram_mib_per_host, max((i.ram_mib or 0 for i in inventories), default=0), "MiB of memory"),
     ):
-        if wanted > most and not any(_has_room(i, request) for i in inventories):
-            return f"the largest host has {most} {what}: ask for at most so many"
+        if wanted > most and not any(_has_room(i, least) for i in inventories):
+            return f"the largest host has {most} {what}: ask for at most so many{for_gpus}"
     return ""
 
 
@@ -301,10 +309,19 @@ def _max_connected(inventory: HostInventory, request: ResourceRequest) -> int:
     matching = [gpu for gpu in inventory.gpus if mismatch(gpu, request) is None]
     if request.share is not None:
         matching = [gpu for gpu in matching if _can_share(gpu, inventory, request.share)]
+    most = _gpus_with_room(inventory, request, len(matching))
     if request.allow_cross_numa:
-        return len(matching)
+        return most
     sockets = Counter(socket_of(gpu) for gpu in matching)
-    return max([*sockets.values(), *_islands({gpu.index for gpu in matching}, inventory)], default=0)
+    return min(most, max([*sockets.values(), *_islands({gpu.index for gpu in matching}, inventory)], default=0))
+
+
+def _gpus_with_room(inventory: HostInventory, request: ResourceRequest, gpus: int) -> int:
+    """For how many of the host's GPUs it has CPUs and memory, if each of them comes with some."""
+    for has, each in ((inventory.cpus, request.cpus_per_gpu), (inventory.ram_mib, request.ram_mib_per_gpu)):
+        if each and has is not None:
+            gpus = min(gpus, has // each)
+    return gpus
 
 
 def _islands(gpus: set[int], inventory: HostInventory) -> Iterable[int]:

@@ -11,6 +11,7 @@ from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromisedStart
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
+from gpu_platform.domain.placing.window import WindowRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,13 @@ class ClusterState(BaseModel):
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[PlacementRequest], Field(description="Jobs that wait, in no particular order")] = []
     promises: Annotated[list[PromisedStart], Field(description="Starts that waiting jobs were promised")] = []
+    windows: Annotated[
+        list[WindowRow],
+        Field(
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Advance reservations and maintenance windows",
+        ),
+    ] = []
     moved: Annotated[
         dict[str, list[float]], Field(description="Job -> when it was moved in the last hour, Unix seconds")
     ] = {}

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Program, RankLimits, RankSpec
+from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import PlacedRank, number_ranks, running_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
@@ -44,12 +45,17 @@ def plan_hosts(
             limits=_limits(spec, slices),
             term=terms.get(host, 0),
             fencing=spec.fencing or Fencing.LEASE,
-            require_isolation=spec.require_isolation or any(request.isolated for request in spec.requests),
+            require_isolation=spec.require_isolation
+            or any(request.isolated for request in spec.requests)
+            or (spec.environment is not None and spec.environment.container is not None),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
             checkpoint=spec.checkpoint,
             secrets=spec.secrets,
             job_token=spec.job_token,
             artifacts=spec.artifacts,
+            environment=spec.environment,
+            launcher=spec.launcher,
+            host_count=None if spec.launcher is Launcher.PLAIN else len(hosts),
         )
         for node_rank, (host, slices) in enumerate(hosts.items())
     ]
@@ -77,15 +83,17 @@ def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
     """The limits of the ranks on one host. CPUs and memory are those of all its slices together."""
     request: dict[str | None, ResourceRequest] = {group.name: group.gpus for group in spec.groups}
     request[None] = spec.gpus
+    asked = [request[one.group].slices(len(one.gpu_uuids)) for one in slices]
     return RankLimits(
         time_limit_s=spec.time_limit_s,
         deadline_at=None if spec.deadline_at is None else spec.deadline_at.timestamp(),
         warn_before_s=spec.warn_before_s,
         warn_signal=spec.warn_signal,
+        warn_program_only=spec.warn_program_only,
         hang_limit_s=spec.hang_limit_s,
         idle_limit_s=spec.idle_limit_s,
         power_limit_w=spec.power_limit_w,
         grace_s=spec.grace_s,
-        cpus=sum(request[one.group].cpus_per_host for one in slices),
-        ram_mib=sum(request[one.group].ram_mib_per_host for one in slices),
+        cpus=sum(one.cpus_per_host for one in asked),
+        ram_mib=sum(one.ram_mib_per_host for one in asked),
     )

@@ -15,6 +15,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import RankGroup
@@ -41,11 +42,17 @@ class _PlaceableSpec(Protocol):
     @property
     def require_isolation(self) -> bool: ...
     @property
+    def environment(self) -> JobEnvironment | None: ...
+    @property
+    def reservation(self) -> str | None: ...
+    @property
     def time_limit_s(self) -> float | None: ...
     @property
     def preemptible(self) -> bool: ...
     @property
     def checkpoints(self) -> bool: ...
+    @property
+    def grace_s(self) -> float: ...
 
 
 NO_TOKEN = b""
@@ -86,6 +93,8 @@ class PlacementRequest:
     preemptible: bool = True
     checkpoints: bool = False
     """It resumes from its checkpoints, so it may be moved."""
+    grace_s: float = 10.0
+    """How long it may take to stop after its time limit. Windows count it: see ``Windows.answer``."""
     groups: RankGroupRequests = ()
     """Filled for a gang of several rank groups."""
     run_time: RunTime | None = None
@@ -104,9 +113,8 @@ class PlacementRequest:
     @classmethod
     def from_spec(cls, spec: _PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:
         """Build the request of a job that avoids no GPU and no host. Spare hosts are placed like all others."""
-        isolated = {"isolated": True} if spec.require_isolation else {}
-        groups = tuple((group.name, group.gpus.model_copy(update=isolated)) for group in spec.groups)
-        resources = spec.gpus.model_copy(update=isolated)
+        groups = tuple((group.name, _of_job(group.gpus, spec)) for group in spec.groups)
+        resources = _of_job(spec.gpus, spec)
         if groups:
             resources = groups[0][1]
         elif spec.spare_hosts:
@@ -122,6 +130,7 @@ class PlacementRequest:
             time_limit_s=spec.time_limit_s,
             preemptible=spec.preemptible,
             checkpoints=spec.checkpoints,
+            grace_s=spec.grace_s,
             groups=groups,
         )
 
@@ -200,7 +209,7 @@ class PlacementRequest:
     @property
     def needs_host_resources(self) -> bool:
         """True if it asks for CPUs or memory of its hosts."""
-        return any(one.cpus_per_host > 0 or one.ram_mib_per_host > 0 for one in self.requests)
+        return any(one.takes_room_of_hosts for one in self.requests)
 
     @property
     def gpu_count(self) -> int:
@@ -212,3 +221,15 @@ class PlacementRequest:
         """The namespace whose GPUs it may share. Empty if it shares none, or only by MIG, which isolates tenants."""
         shares = [one.share for one in self.requests if one.share is not None]
         return self.namespace if any(share.mig_profile is None for share in shares) else ""
+
+
+def _of_job(request: ResourceRequest, spec: _PlaceableSpec) -> ResourceRequest:
+    """The request with what the job as a whole requires of its hosts."""
+    required: dict[str, object] = {"isolated": True} if spec.require_isolation else {}
+    if spec.reservation is not None:
+        required["reservation"] = spec.reservation
+    environment = spec.environment
+    if environment is not None and environment.container is not None:
+        # The jail is what runs a container.
+        required |= {"isolated": True, "constraints": (*request.constraints, *environment.constraints)}
+    return request.model_copy(update=required)

@@ -23,6 +23,8 @@ class WithdrawalCode(StrEnum):
     """The policy was changed."""
     RUNS_LONGER = "runs_longer"
     """A running job may run longer than was known, because its time counts from the start of its ranks."""
+    WINDOW = "window"
+    """An operator made or changed a window that keeps what was promised."""
     JOB_CHANGED = "job_changed"
     """The job asks for something else now."""
     JOB_LEFT = "job_left"

@@ -39,6 +39,26 @@ class Namespace(BaseModel):
     max_queue_size: Annotated[int, Field(ge=0)] | None = None
 
 
+class QuotaUse(BaseModel):
+    """What a namespace may hold, and what its jobs hold now. Of a namespace that no quota names: what they hold."""
+
+    namespace: str
+    parent: str | None = None
+    weight: float = 1.0
+    """Its share among its siblings, for ``fair_share``."""
+    guaranteed_gpus: int = 0
+    limit_gpus: int | None = None
+    """None, as of those below: there is no limit."""
+    max_gpus_per_user: int | None = None
+    max_job_duration_s: int | None = None
+    max_queue_size: int | None = None
+    held_gpus: float = 0.0
+    """GPUs that its own jobs hold; a share counts as that part of one. Namespaces below it are not counted."""
+    held_by_user: dict[str, float] = {}
+    waiting_jobs: int = 0
+    """Jobs in the queue. Elements of arrays that have not entered it yet are not counted."""
+
+
 class Quotas(BaseModel):
     """The tree of namespaces. A namespace that it does not name is at the top, with weight 1, no guarantee and no
     limit."""

@@ -82,6 +82,8 @@ class RunningRow:
     is its name in snapshot documents.
     """
     groups: RankGroupRequests = ()
+    grace_s: float = 10.0
+    """How long it may take to stop."""
     run_time: RunTime | None = None
     """How long it will probably run in all: see ``PlacementRequest.run_time``."""
 
@@ -111,6 +113,7 @@ class RunningRow:
             host_use=host_use,
             resources=request.resources,
             groups=request.groups,
+            grace_s=request.grace_s,
             run_time=request.run_time,
         )
 
@@ -128,6 +131,7 @@ class RunningRow:
             time_limit_s=self.time_limit_s,
             preemptible=self.preemptible,
             checkpoints=self.checkpoints,
+            grace_s=self.grace_s,
             groups=self.groups,
             run_time=self.run_time,
         )

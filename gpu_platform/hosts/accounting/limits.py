@@ -24,6 +24,7 @@ from gpu_platform.hosts.system.process_tree import Process, send_signal
 
 _WARNED = "warned"
 _OVERDUE = "overdue.json"
+_CHANGED = "time-limit.json"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -65,6 +66,17 @@ def end_of(limits: RankLimits, seconds: float, now: float | None = None) -> Rank
         what = f"the time until the deadline {moment(deadline)}"
         ends.append(RankEnd(left_s, seconds + left_s, FailureCause.DEADLINE, what, not_ended_message(deadline)))
     return min(ends, default=None)
+
+
+def change_limit(attempt_dir: Path, time_limit_s: int | None) -> None:
+    """Record the time limit that the attempt has from now on, instead of that of its plan."""
+    records.write_record(str(attempt_dir / _CHANGED), {"time_limit_s": time_limit_s}, durable=True)
+
+
+def in_force(limits: RankLimits, attempt_dir: Path) -> RankLimits:
+    """The limits of the plan, with the time limit that the attempt got since."""
+    record = records.read_record(str(attempt_dir / _CHANGED))
+    return limits if record is None else limits.model_copy(update={"time_limit_s": record["time_limit_s"]})
 
 
 def warning_due(limits: RankLimits, attempt_dir: Path, end: RankEnd) -> bool:

@@ -66,7 +66,8 @@ class CheckpointClock:
             try:
                 self._look_at(attempt)
             except OSError as error:
-                log.warning("checkpoint.not_asked", job=attempt.key.job_id, error=str(error))
+                key = attempt.key
+                log.warning("checkpoint.not_asked", job=key.job_id, attempt=key.attempt, error=str(error))
 
     def _look_at(self, attempt: LiveAttempt) -> None:
         plan = attempt.plan

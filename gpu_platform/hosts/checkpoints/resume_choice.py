@@ -45,7 +45,10 @@ def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
         try:
             pin(store.root, found, plan.key)
         except OSError as error:
-            log.warning("checkpoint.not_pinned", job=plan.key.job_id, checkpoint=found.label, error=str(error))
+            key = plan.key
+            log.warning(
+                "checkpoint.not_pinned", job=key.job_id, attempt=key.attempt, checkpoint=found.label, error=str(error)
+            )
         if store.look(found.job_id, found.attempt, found.name) is not None:
             return ResumeChoice(found, note)
         # It was removed between the choice and the pin: what replaced it is newer.
@@ -60,7 +63,7 @@ def release_resume(store: CheckpointStore, plan: HostPlan) -> None:
         try:
             unpin(store.root, job_id, plan.key)
         except OSError as error:
-            log.warning("checkpoint.not_unpinned", job=job_id, error=str(error))
+            log.warning("checkpoint.not_unpinned", job=job_id, attempt=plan.key.attempt, error=str(error))
 
 
 def _asked_for(store: CheckpointStore, plan: HostPlan, asked: ResumePoint) -> CheckpointInfo:

@@ -86,7 +86,7 @@ class CheckpointRetention:
             try:
                 removed += self.sweep_job(plan.key, plan.checkpoint.keep)
             except Exception as error:  # what a job left there must not end the node worker
-                log.warning("checkpoints.not_swept", job=job_id, error=repr(error)[:500])
+                log.warning("checkpoints.not_swept", job=job_id, attempt=plan.key.attempt, error=repr(error)[:500])
         return removed
 
     def sweep_job(self, key: AttemptKey, keep: int | None) -> list[str]:
@@ -100,7 +100,7 @@ class CheckpointRetention:
         for one in surplus(found, keep or self._keep, in_use, older_than, any_kind=keep is not None):
             if self._remove(job_dir / str(one.attempt), one):
                 gone.append(one.path)
-                log.info("checkpoint.removed", job=key.job_id, checkpoint=one.label)
+                log.info("checkpoint.removed", job=key.job_id, attempt=one.attempt, checkpoint=one.label)
         self._drop_unfinished(job_dir, key.attempt, older_than)
         return gone
 

@@ -108,7 +108,7 @@ class FaultReports:
         try:
             self._on_fault(report)
         except Exception:
-            log.exception("health.fault_not_delivered", fault=report.fault_id)
+            log.exception("health.fault_not_delivered", gpu=uuid, fault=report.fault_id)
         # After the delivery: if the node worker restarts in between, it reports the same fault again under the same id.
         self._history.append(report, cause)
 

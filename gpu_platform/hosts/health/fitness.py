@@ -102,12 +102,13 @@ class GpuFitness(Stage):
             while (left := self._foreign(uuid) - met) and time.monotonic() < deadline:
                 time.sleep(0.05)
             if (problem := _in_use(left)) is not None:
-                log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, problem=problem)
+                log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, attempt=plan.key.attempt, problem=problem)
                 self._mark(uuid, problem)
             elif not plan.shares and since and (holders := self._holders(uuid, since)):
                 # The process has the device open but no context. It may be a monitoring daemon, so the GPU stays in
                 # service.
-                log.warning("gpu.node_open", gpu=uuid, job=plan.key.job_id, processes=_named(holders))
+                key = plan.key
+                log.warning("gpu.node_open", gpu=uuid, job=key.job_id, attempt=key.attempt, processes=_named(holders))
 
     def unfit(self) -> dict[str, str]:
         """GPU -> why it should get no work for now. Checks GPUs again that were unfit."""
@@ -175,7 +176,8 @@ class GpuFitness(Stage):
         its descriptor through a socket in a directory that both see, and the device filter asks only at open(2)."""
         deadline = time.monotonic() + _GPU_RELEASE_S
         while (thieves := self._thieves(plan)) and time.monotonic() < deadline:
-            log.error("gpu.passed_on", job=plan.key.job_id, processes=_named(thieves), note="they are killed")
+            key = plan.key
+            log.error("gpu.passed_on", job=key.job_id, attempt=key.attempt, killed=_named(thieves))
             for pid in thieves:
                 if (found := read_stat(pid)) is not None and _is_jailed(pid):
                     send_signal(found.process, signal.SIGKILL)

@@ -220,8 +220,10 @@ class HealthMonitor:
         self._faults.note(gpu, "reset_required", False)
         was_hot, was_slow = gpu.temperature_limit.why, gpu.throttle.holds
         if (gpu.temperature_limit.look(reading.temperature_c) is None) != (was_hot is None):
-            what = "cooled" if gpu.temperature_limit.why is None else "hot"
-            log.warning(f"health.gpu_{what}", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
+            if gpu.temperature_limit.why is None:
+                log.warning("health.gpu_cooled", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
+            else:
+                log.warning("health.gpu_hot", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
         if gpu.throttle.look(reading.at_s, reading.is_throttled) != was_slow:
             log.warning("health.gpu_throttled", gpu=gpu.info.uuid, throttled=not was_slow, by=reading.throttle_reasons)
 

@@ -70,6 +70,8 @@ class CudaStage(Stage):
 
     def provides(self, plan: HostPlan) -> Provision:
         """The environment of each rank for its CUDA version, and the directories that it must see."""
+        if plan.environment is not None and plan.environment.container is not None:
+            return Provision()  # its image brings its own
         environs = {spec.rank: self._environ(plan.program(spec), has_gpus=bool(spec.gpu_uuids)) for spec in plan.ranks}
         # An installation below /tmp, or below what a jail hides, must be shown.
         shown = {environ["CUDA_HOME"] for environ in environs.values() if environ}

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, Nic, NvLink
+from gpu_platform.hosts.environments.containers import container_labels
 from gpu_platform.hosts.inventory import hwloc
 from gpu_platform.hosts.inventory.cuda_driver import find_cuda, runs_on
 from gpu_platform.hosts.inventory.driver_files import read_driver_facts
@@ -113,7 +114,7 @@ def _host_facts(
         "missing_guarantees": [*isolation.missing, *(lacks if isolation.jailed else ())],
         "isolates_gangs": isolation.network.isolated and isolation.network.gangs,
         "mig_profiles": _mig_profiles(gpus),
-        "labels": node.labels,
+        "labels": {**node.labels, **container_labels(jailed=isolation.jailed)},
     }
     # A simulated host acts as if it had the daemon, so both modes can be tried on it.
     facts["mps"] = node.gpus and (node.simulate is not None or shutil.which(MPS_PROGRAM) is not None)

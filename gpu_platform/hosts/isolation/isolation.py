@@ -52,6 +52,7 @@ _PLAIN_LACKS = [
     "file system and user isolation: ranks run as the node worker's user",
 ]
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_NETWORK_FILES = ("/etc/hosts", "/etc/resolv.conf")
 _SECRETS = ("/etc/gpu-platform", workdirs.HOME_OF_ROOT)
 
 
@@ -80,7 +81,7 @@ def choose_isolation(node: NodeSettings) -> Isolation:
     if node.network.mode == "isolated" and not isolation.network.isolated:
         raise HostUnavailable(
             f"host {node.name} must isolate the network of ranks (node.network.mode: isolated) and cannot: "
-            f"{'; '.join(isolation.missing)}"
+            f"{'; '.join(isolation.network.missing or isolation.missing)}"
         )
     return isolation
 
@@ -241,12 +242,12 @@ class JailPlanner:
             Directory(str(checkpoint_dir), checkpoints, workdirs.OWNED),
             *(Directory(path, checkpoints, workdirs.READ) for path in others),
             *(Directory(path, root, workdirs.OWNED) for path, root in provision.owned),
-            *(Directory(path, path, workdirs.SHARED) for path in self._shared),
+            *(Directory(path, path, workdirs.SHARED) for path in ([] if provision.root else self._shared)),
         ]
         if (workdir := self._workdir(plan, account)) is not None:
             directories.append(workdir)
         mounts = Mounts(
-            writable=[*self._by_name, *provision.writable],
+            writable=[*([] if provision.root else self._by_name), *provision.writable],
             hidden=[path for path in self._hidden if os.path.isdir(path)],
             readable=[str(checkpoint_dir.parent), *(path for path in provision.readable if path not in others)],
             devices=nodes,
@@ -254,7 +255,7 @@ class JailPlanner:
             shm=provision.shm,
             tmp_files=self._node.rank_tmp_files,
             shm_mib=self._node.rank_shm_mib,
-            files=self.network.files(network, paths.attempt_dir(self._home, plan.key)),
+            files=self._files(plan, provision, network),
         )
         return JailOrder(
             attempt_dir=str(paths.attempt_dir(self._home, plan.key)),
@@ -267,6 +268,7 @@ class JailPlanner:
             directories=directories,
             network=network,
             ports=self._ports(own_ports) if network is None and self._filters_ports else None,
+            root=None if provision.root is None else Directory(*provision.root, workdirs.AS_ACCOUNT),
         )
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:
@@ -324,6 +326,13 @@ class JailPlanner:
             f"{', '.join(allowed) or 'no directory'} there (node.workdirs), and never in a directory of the system",
             kind=blame(FailureCause.REQUEST),
         )
+
+    def _files(self, plan: HostPlan, provision: Provision, network: NetworkOrder | None) -> list[list[str]] | None:
+        """Files that appear in other places. A container has those of the host's network, if it shares that."""
+        found = self.network.files(network, paths.attempt_dir(self._home, plan.key))
+        if provision.root is not None and not found:
+            found = [[os.path.realpath(path), path] for path in _NETWORK_FILES if os.path.exists(path)]
+        return [*(found or []), *provision.files] or None
 
     def _ports(self, own: Collection[int]) -> Ports:
         closed = [[port, port] for port in self.network.firewall.closed_ports()]

@@ -26,13 +26,16 @@ from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies
 from gpu_platform.hosts.isolation.cgroups.cgroup_limits import apply_limits
 from gpu_platform.hosts.isolation.filters import device_filter, port_filter, seccomp
 from gpu_platform.hosts.isolation.furnishing import Furniture, furnish, open_trees
+from gpu_platform.hosts.isolation.image_root import holder_files, leave_mounts_of_host, mount_root
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
 from gpu_platform.hosts.isolation.passwd import account_files
-from gpu_platform.hosts.isolation.workdirs import Named, RefusedDirectory, Tree, look_at
+from gpu_platform.hosts.isolation.workdirs import Named, RefusedDirectory, Tree, look_at, open_below
 from gpu_platform.hosts.network.links import AttemptNetwork
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
 
+ROOT = "root"
+"""In the directory of the attempt: where the root file system of a container is mounted while the jail is made."""
 _HOLDER = "holder"
 _LOG = "fence.log"
 _GONE_PATIENCE_S = 10.0
@@ -117,6 +120,10 @@ def create_jail(order: JailOrder, reply: Callable[[dict[str, Any]], None]) -> No
 
 
 def _create(order: JailOrder) -> None:
+    root_fd = None
+    if order.root is not None:
+        leave_mounts_of_host()
+        root_fd = open_below(order.root, order.account)
     trees = open_trees(order.directories, order.account, order.mounts.hidden)
     named = look_at(path for path in order.mounts.writable if sandbox.may_be_writable(path))
     path = os.path.join(order.attempt_dir, records.JAIL)
@@ -138,6 +145,8 @@ def _create(order: JailOrder) -> None:
     inside.create()
     network = None if order.network is None else AttemptNetwork(order.network)
     extras = sandbox.Extras([tree.directory.path for tree in trees], account_files(order.account))
+    if root_fd is not None:
+        extras = _with_root(order, extras, root_fd)
     holder = sandbox.start_sandbox(
         order.mounts,
         inside,
@@ -151,6 +160,15 @@ def _create(order: JailOrder) -> None:
         cgroup.kill()
         raise
     records.write_record(path, {**record, "holder": list(holder)}, durable=False)
+
+
+def _with_root(order: JailOrder, extras: sandbox.Extras, root_fd: int) -> sandbox.Extras:
+    """Mount the root file system of the container, and let the sandbox show it instead of the host's."""
+    files = holder_files(sandbox.HOLDER_PROGRAMS)
+    directories, places = sandbox.places_in_root(order.mounts, extras)
+    root = mount_root(root_fd, os.path.join(order.attempt_dir, ROOT), directories, places)
+    os.close(root_fd)
+    return extras._replace(root=root, holder_files=files)
 
 
 def _furnish(holder: Process, trees: list[Tree], named: list[Named], order: JailOrder) -> None:
@@ -193,6 +211,8 @@ class RankJail:
         self.root = f"/proc/{process.pid}/root"
         """The file system that the rank sees, as a path of the host."""
         self.user: tuple[int | None, int | None] = order.uid, order.gid
+        # Looked up here: in the jail, files of a container would say what the C library loads for that.
+        self._groups = [] if order.uid is None or order.gid is None else privileges.groups_of(order.uid, order.gid)
         self._memlock_bytes = order.memlock_bytes
         seccomp.program()  # compiled here, where nothing of the job has been entered yet
         self.cgroup = jail.cgroup.child(f"rank-{order.rank}")
@@ -213,4 +233,4 @@ class RankJail:
         sandbox.enter(self._holder_fd)
         privileges.limit_memlock(self._memlock_bytes)
         privileges.limit_cores()
-        privileges.drop_privileges(*self.user)
+        privileges.drop_privileges(*self.user, self._groups)

@@ -31,7 +31,7 @@ from gpu_platform.hosts.isolation.order_fields import (
 from gpu_platform.hosts.isolation.passwd import Account, is_account
 from gpu_platform.hosts.isolation.sandbox import Mounts, are_files
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
-from gpu_platform.hosts.isolation.workdirs import Directory, is_directory
+from gpu_platform.hosts.isolation.workdirs import AS_ACCOUNT, Directory, is_directory
 from gpu_platform.hosts.network.links import NetworkOrder, is_network
 
 CGROUP_ROOT = "gpu-platform"
@@ -186,6 +186,8 @@ class JailOrder(NamedTuple):
     ports: Ports | None = None
     """What the ranks may bind. None: any port."""
     secrets: SecretFiles | None = None
+    root: Directory | None = None
+    """The root file system of a container, opened with the rights of the account. None: the host's is shown."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -202,6 +204,7 @@ class JailOrder(NamedTuple):
             "network": None if self.network is None else self.network.to_json(),
             "ports": None if self.ports is None else list(self.ports),
             "secrets": None if self.secrets is None else self.secrets.to_json(),
+            "root": None if self.root is None else list(self.root),
         }
 
     @classmethod
@@ -228,13 +231,16 @@ class JailOrder(NamedTuple):
             network=fields.maybe("network", lambda name: NetworkOrder.parse(fields.take(name, is_network, "links"))),
             ports=fields.maybe("ports", lambda name: Ports(*fields.take(name, are_ports, "ranges of ports"))),
             secrets=fields.maybe("secrets", lambda name: fields.parsed(name, SecretFiles.parse)),
+            root=fields.maybe(
+                "root", lambda name: Directory(*fields.take(name, _is_root, "a directory outside the system's"))
+            ),
         )
         fields.refuse_others()
         return order
 
 
 class ExecOrder(NamedTuple):
-    """Run one program beside a rank (``jobs exec``)."""
+    """Run one program beside a rank (``jobs exec``), or open connections to a port of it (``jobs forward``)."""
 
     id: str
     rank_dir: str
@@ -247,6 +253,8 @@ class ExecOrder(NamedTuple):
     """The variable ``TERM`` of the program. None: that of the rank."""
     jailed: bool
     """This host starts every rank in a jail. Then the program runs in one or not at all, whatever a record says."""
+    port: int | None = None
+    """Instead of a program: the TCP port of the rank. ``argv`` is empty then."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -263,14 +271,19 @@ class ExecOrder(NamedTuple):
             id=name,
             rank_dir=fields.path("rank_dir"),
             attempt_dir=fields.path("attempt_dir"),
-            argv=fields.take("argv", lambda found: is_list(found, is_text) and bool(found), "a list of texts"),
+            argv=fields.take("argv", lambda found: is_list(found, is_text), "a list of texts"),
             tty=fields.flag("tty"),
             rows=fields.count("rows"),
             columns=fields.count("columns"),
             term=fields.maybe("term", fields.text),
             jailed=fields.flag("jailed"),
+            port=fields.maybe("port", fields.count),
         )
         fields.refuse_others()
+        if bool(order.argv) == (order.port is not None):
+            raise BadOrder("the order of a command names either a program or a port")
+        if order.port is not None and not 0 < order.port < 65_536:
+            raise BadOrder(f"port {order.port} of the order of a command is not from 1 to 65535")
         return order
 
 
@@ -313,6 +326,11 @@ def _is_hierarchies(value: object) -> bool:
         and isinstance(value[2], dict)
         and all(is_text(name) and is_path(path) for name, path in value[2].items())
     )
+
+
+def _is_root(value: object) -> bool:
+    """True for a directory that is opened with the account's rights: a container shows nothing that it may not see."""
+    return is_directory(value) and Directory(*value).access == AS_ACCOUNT  # type: ignore[misc]
 
 
 def _are_directories(value: object) -> bool:

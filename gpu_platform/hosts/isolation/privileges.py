@@ -11,6 +11,7 @@ import os
 import platform
 import resource
 import struct
+from collections.abc import Sequence
 
 from gpu_platform.hosts.isolation.filters import seccomp
 
@@ -28,14 +29,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
-def drop_privileges(uid: int | None = None, gid: int | None = None) -> None:
+def drop_privileges(uid: int | None = None, gid: int | None = None, groups: Sequence[int] = ()) -> None:
     """Drop the privileges of this process and of every program that it executes, for ever.
 
-    With ``uid`` and ``gid`` it becomes that user first, with the user's groups. Call it last before ``execve``. Raises
+    With ``uid`` and ``gid`` it becomes that user first, with these ``groups``. Call it last before ``execve``. Raises
     ``OSError``.
     """
     if uid is not None and gid is not None:
-        os.setgroups(_groups(uid, gid))
+        os.setgroups(groups)
         os.setresgid(gid, gid, gid)
     capability = 0
     while _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
@@ -102,7 +103,9 @@ def why_not() -> str | None:
     return seccomp.why_not()
 
 
-def _groups(uid: int, gid: int) -> list[int]:
+def groups_of(uid: int, gid: int) -> list[int]:
+    """The groups of a user of this host. Never call it inside a jail: the C library may load what the root file system
+    there names (nsswitch.conf(5)), and this process is root."""
     try:
         import pwd  # imported only if an account is configured: the spawner stays small
 

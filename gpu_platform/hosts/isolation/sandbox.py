@@ -23,6 +23,7 @@ from typing import NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
 from gpu_platform.hosts.isolation.filters import seccomp
+from gpu_platform.hosts.isolation.image_root import holder_command
 from gpu_platform.hosts.isolation.passwd import HOLDER_UID
 from gpu_platform.hosts.isolation.workdirs import is_below, is_system
 from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
@@ -40,6 +41,8 @@ _SYS_FSCONFIG, _SYS_FSPICK = 431, 433
 _AT_FDCWD, _SET_STRING, _RECONFIGURE = -100, 1, 7
 _libc = ctypes.CDLL(None, use_errno=True)
 
+HOLDER_PROGRAMS = ("/usr/bin/setpriv", "/usr/bin/sleep")
+"""What the process that holds a container executes. They are the host's."""
 _EMPTY = ("/tmp", "/var/tmp", "/run")
 """Directories of the host that every jail has for itself, empty at first."""
 
@@ -85,6 +88,10 @@ class Extras(NamedTuple):
     """Directories that are mounted later, by descriptor; see ``furnishing``."""
     files: Sequence[tuple[str, bytes]] = ()
     """(path, content) of files that appear instead of the host's."""
+    root: str | None = None
+    """Where the root file system of a container is mounted. None: the host's is shown. See ``image_root``."""
+    holder_files: Sequence[tuple[str, str]] = ()
+    """(file of the host, place) of what the holder executes in a container."""
 
 
 class _Descriptors(NamedTuple):
@@ -102,11 +109,13 @@ class _Descriptors(NamedTuple):
         return [self.info, self.ready, self.seccomp, *(fd for _, fd in self.files)]
 
 
-def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, places: Sequence[str] = ()) -> list[str]:
+def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, extras: Extras = Extras()) -> list[str]:  # noqa: B008
     """The command line: all read-only, then the exceptions, outer directories first so that none hides an inner one.
 
-    ``places``: see :class:`Extras`.
+    In a container nothing of the host is there that must be hidden, and places in its root are made already.
     """
+    if extras.root is not None:
+        mounts = mounts._replace(hidden=[], files=[*(mounts.files or []), *map(list, extras.holder_files)])
     size = [] if mounts.shm_mib is None else ["--size", str(mounts.shm_mib << 20)]
     shm = ["--perms", "1777", *size, "--tmpfs", "/dev/shm"]
     if mounts.shm is not None:
@@ -118,12 +127,16 @@ def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, places: Seque
         ("/var/tmp", [*tmp, "/var/tmp"]),
         ("/run", [*_SMALL, "--tmpfs", "/run"]),
         *([] if mounts.files else [(_RESOLVER, ["--ro-bind-try", _RESOLVER, _RESOLVER])]),
-        *((place, ["--ro-bind", file, place]) for file, place in mounts.files or ()),
+        *((place, [*_parents_in_run(place), "--ro-bind", file, place]) for file, place in mounts.files or ()),
         *((path, _bind(path, "--bind-try" if may_be_writable(path) else "--ro-bind-try")) for path in mounts.writable),
         *((path, [*_SMALL, "--tmpfs", path]) for path in mounts.hidden),
         *((path, _bind(path, "--ro-bind")) for path in mounts.readable),
         # Elsewhere the host's own directory is there already.
-        *((path, ["--perms", "0755", "--dir", path]) for path in places if any(is_below(path, one) for one in emptied)),
+        *(
+            (path, ["--perms", "0755", "--dir", path])
+            for path in extras.places
+            if any(is_below(path, one) for one in emptied)
+        ),
     ]
     made.sort(key=lambda place: place[0].rstrip("/").count("/"))
     return [
@@ -132,7 +145,12 @@ def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, places: Seque
         # The holder becomes another user with these, and has none after that.
         *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"),
         *("--as-pid-1", "--seccomp", str(fds.seccomp)),
-        *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
+        *(
+            ("--ro-bind", "/", "/")
+            if extras.root is None
+            else ("--bind", extras.root, "/", "--ro-bind", "/sys", "/sys")
+        ),
+        *("--proc", "/proc", "--dev", "/dev"),
         *(
             "--ro-bind",
             "/proc/sys",
@@ -142,10 +160,29 @@ def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, places: Seque
         *(*shm, "--remount-ro", "/dev"),
         *(word for _, words in made for word in words),
         *(word for path, fd in fds.files for word in ("--perms", "0644", "--ro-bind-data", str(fd), path)),
-        *("--info-fd", str(fds.info), "--block-fd", str(fds.ready)),
-        *("--", "setpriv", f"--reuid={HOLDER_UID}", f"--regid={HOLDER_UID}", "--clear-groups"),
-        *("--inh-caps=-all", "--bounding-set=-all", "sleep", "infinity"),
+        *(() if extras.root is None else ("--remount-ro", "/")),
+        *("--info-fd", str(fds.info), "--block-fd", str(fds.ready), "--"),
+        *_holder_command(extras),
     ]
+
+
+def _holder_command(extras: Extras) -> list[str]:
+    limits = [f"--reuid={HOLDER_UID}", f"--regid={HOLDER_UID}", "--clear-groups", "--inh-caps=-all"]
+    limits.append("--bounding-set=-all")
+    if extras.root is None:
+        return ["setpriv", *limits, "sleep", "infinity"]
+    return holder_command("setpriv", [*limits, *holder_command("sleep", ["infinity"])])
+
+
+def places_in_root(mounts: Mounts, extras: Extras) -> tuple[list[str], list[str]]:
+    """The directories and files that must exist in the root file system of a container, so that bubblewrap makes
+    nothing in it."""
+    bound = [path for path in (*mounts.writable, *mounts.readable) if os.path.lexists(path)]
+    directories = [path for path in bound if os.path.isdir(path)]
+    inside = [place for _, place in mounts.files or [] if not is_below(place, "/run")]
+    files = [*(path for path in bound if not os.path.isdir(path)), *inside, *(path for path, _ in extras.files)]
+    above = [os.path.dirname(path) for path in (*bound, *files) if os.path.dirname(path) != "/"]
+    return [*directories, *above, *extras.places], files
 
 
 def _bind_node(path: str) -> list[str]:
@@ -154,6 +191,14 @@ def _bind_node(path: str) -> list[str]:
     if folder not in _FOLDERS:
         return ["--dev-bind", path, f"/dev/{name}"]
     return ["--perms", "0755", "--dir", f"/dev/{folder}", "--dev-bind", path, f"/dev/{folder}/{name}"]
+
+
+def _parents_in_run(place: str) -> list[str]:
+    """The options that make the directory of a file in the jail's own ``/run``, for everybody to enter."""
+    made: list[str] = []
+    while is_below(place := os.path.dirname(place), "/run") and place != "/run":
+        made = ["--perms", "0755", "--dir", place, *made]
+    return made
 
 
 def _bind(path: str, option: str) -> list[str]:
@@ -192,7 +237,7 @@ def start_sandbox(
     ready.send(b"1")  # bwrap reads this byte
     files = [(path, _memory_file(content)) for path, content in extras.files]
     fds = _Descriptors(info_end, blocks.fileno(), seccomp.program_file(), files)
-    command = bwrap_command(program, mounts, fds, extras.places)
+    command = bwrap_command(program, mounts, fds, extras)
     pid = cgroup.fork()
     if pid == 0:
         _become_bwrap(command, log_path, fds)

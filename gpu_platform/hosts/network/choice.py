@@ -18,6 +18,10 @@ HOST_NETWORK = (
     "network isolation: ranks use the host's network, reach what listens on 127.0.0.1, and may take ports that other "
     "programs want"
 )
+NO_FILTER = (
+    "packet filter: ranks in the host's network reach the platform's ports on this host, and link-local addresses, "
+    "where clouds keep credentials"
+)
 _TIMEOUT_S = 20.0
 
 
@@ -29,17 +33,23 @@ class NetworkChoice:
     """Attempts get a network namespace of their own."""
     gangs: bool = False
     """So do attempts on several hosts: the kernel has VXLAN."""
+    filters: bool = False
+    """The packet filter of ranks can be written. Always true with ``isolated``."""
     missing: list[str] = field(default_factory=list[str])
     """What ranks here are not protected from, or do not reach, for people."""
 
 
 def choose_network(network: NetworkSettings) -> NetworkChoice:
     """Choose by the setting ``mode`` and by what this machine can do. ``isolated`` with a problem: see ``missing``."""
+    no_filter = _try_rules() or _no_library()
+    unfiltered = [] if no_filter is None else [f"{NO_FILTER}, because {no_filter}"]
     if network.mode == "host":
-        return NetworkChoice(False, missing=[f"{HOST_NETWORK} (node.network.mode: host)"])
-    problem = _try("ip", "link set lo up", "link add gpa type veth peer name gpb") or _try_rules() or _no_library()
+        missing = [f"{HOST_NETWORK} (node.network.mode: host)", *unfiltered]
+        return NetworkChoice(False, filters=no_filter is None, missing=missing)
+    problem = _try("ip", "link set lo up", "link add gpa type veth peer name gpb") or no_filter
     if problem is not None:
-        return NetworkChoice(False, missing=[f"{HOST_NETWORK}, because {problem}"])
+        missing = [f"{HOST_NETWORK}, because {problem}", *unfiltered]
+        return NetworkChoice(False, filters=no_filter is None, missing=missing)
     missing: list[str] = []
     no_gangs = _try("ip", "link add gang0 type vxlan id 1 dstport 8474 nolearning") or _try("bridge", "fdb show")
     if no_gangs is not None:
@@ -49,7 +59,7 @@ def choose_network(network: NetworkSettings) -> NetworkChoice:
             f"network: {dropping} drops what this host forwards, so ranks reach nothing outside; accept there "
             'what comes from interfaces "gp*" and its answers'
         )
-    return NetworkChoice(True, gangs=no_gangs is None, missing=missing)
+    return NetworkChoice(True, gangs=no_gangs is None, filters=True, missing=missing)
 
 
 def find_tool(name: str) -> str | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import structlog
@@ -98,9 +99,15 @@ class Firewall:
         rules, node = self._written, self._settings.node
         ports = [node.agent_port, node.network.gang_port]
         own = {"127.0.0.1", "::1", *lookup(node.address)}
-        if rules is not None and not own.isdisjoint(rules.control_plane):
-            ports += rules.own_ports
+        addresses, own_ports = self._control_plane if rules is None else (rules.control_plane, rules.own_ports)
+        if not own.isdisjoint(addresses):
+            ports += own_ports
         return sorted({port for port in ports if port})
+
+    @cached_property
+    def _control_plane(self) -> tuple[Sequence[str], Sequence[int]]:
+        """Addresses and ports, on a host that writes no table and so looks nothing up again."""
+        return control_plane(self._settings)
 
     def write_gangs(self) -> None:
         """Admit the gangs of this moment, and no others.
@@ -147,10 +154,16 @@ class Firewall:
             return "routes for ranks only" in listed
         log.warning(
             "network.forwarding_on",
-            note="net.ipv4.ip_forward was 0. It is 1 now, and this host forwards for its ranks only. If the machine is "
+            hint="net.ipv4.ip_forward was 0. It is 1 now, and this host forwards for its ranks only. If the machine is "
             "to route for others as well, set it in /etc/sysctl.d and restart the node worker.",
         )
-        _FORWARDING.write_text("1\n")
+        try:
+            _FORWARDING.write_text("1\n")
+        except OSError as error:
+            raise HostUnavailable(
+                f"net.ipv4.ip_forward is 0 here and cannot be changed ({error.strerror}), so ranks would reach nothing "
+                "outside: set it to 1 on the machine, empty node.network.allow, or use node.network.mode: host"
+            ) from error
         return True
 
     def _run(self, commands: str) -> str:

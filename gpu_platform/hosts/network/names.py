@@ -87,7 +87,7 @@ def control_plane(settings: Settings) -> tuple[list[str], list[int]]:
         with contextlib.suppress(ValueError):
             parts = urlsplit(url)
             if parts.hostname is not None:
-                addresses.update(lookup(parts.hostname), lookup(parts.hostname, socket.AF_INET6))
+                addresses.update(lookup_all(parts.hostname))
                 ports.update([parts.port] if parts.port else [])
     return sorted(addresses), sorted(ports)
 
@@ -100,6 +100,11 @@ def lookup(name: str, family: socket.AddressFamily = socket.AF_INET) -> list[str
     except (OSError, UnicodeError):
         return []
     return sorted({str(entry[4][0]).partition("%")[0] for entry in found})
+
+
+def lookup_all(name: str) -> list[str]:
+    """The IPv4 addresses of a name, then the IPv6 addresses. Empty as for :func:`lookup`."""
+    return [*lookup(name), *lookup(name, socket.AF_INET6)]
 
 
 @cache

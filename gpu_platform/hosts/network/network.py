@@ -49,9 +49,19 @@ class HostNetwork:
         self._mtu = _mtu_of(settings.node.address)
 
     def start(self, open_attempts: Callable[[], Iterable[AttemptKey]] = tuple) -> None:
-        """Write the packet filter, before any rank can start. It admits the gangs of ``open_attempts``."""
+        """Write the packet filter, before any rank can start. It admits the gangs of ``open_attempts``.
+
+        Without nftables there is none: all attempts have the host's network then, and the host says what is missing.
+        """
         self._open_attempts = open_attempts
-        self.firewall.start(self._gangs_here)
+        if self._choice.filters:
+            self.firewall.start(self._gangs_here)
+        else:
+            log.warning(
+                "network.no_filter",
+                hint="ranks reach what this host reaches, the platform and a cloud's credentials included; "
+                "`gpu-platform hosts describe` says what is missing, mostly nftables (apt-get install nftables)",
+            )
 
     def close(self) -> None:
         """Guard the packet filter no longer. It stays, because ranks go on."""
@@ -105,7 +115,7 @@ class HostNetwork:
             if must and self.firewall.is_there():
                 raise
             # Another program removed the filter. Its guard writes all of it in a moment.
-            log.warning("network.gangs_not_written", attempt=str(key), error=str(error))
+            log.warning("network.gangs_not_written", job=key.job_id, attempt=key.attempt, error=str(error))
 
     def rendezvous(self, order: NetworkOrder | None, prepared: Prepared) -> Prepared:
         """Where the ranks of the attempt meet, as they see it."""

@@ -53,7 +53,8 @@ class Descendants:
 
     def send_kill(self) -> None:
         """Send SIGKILL to all of them, once."""
-        for process in descendants([os.getpid()], all_processes()):
+        # Parents first: a shell would go on after its child was killed.
+        for process in sorted(descendants([os.getpid()], all_processes()), key=lambda process: process.pid):
             send_signal(process, signal.SIGKILL)
 
     def kill(self) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, Program, RankSpec
+from gpu_platform.hosts.processes.launchers import launcher_environ
 from gpu_platform.hosts.system.ports import PORTS_OF_AN_ATTEMPT
+from gpu_platform.steps.environ import LIBRARY, PYTHON, SCRIPT, STEP_KEY
 from gpu_platform.tracing import trace_headers
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """A job gets only these of the node worker's environment, which may hold credentials."""
+
+PACKAGE = Path(__file__).resolve().parents[2]
+"""This package. Jails show it to scripts, wherever it is installed."""
 
 ATTEMPT_ID = "GPU_PLATFORM_ATTEMPT_ID"
 NODE_DIR = "GPU_PLATFORM_NODE_DIR"
@@ -54,6 +60,9 @@ def rank_environ(
         # The names that OpenTelemetry's libraries read: a program that traces goes on with the trace of its job.
         **{name.upper(): value for name, value in trace_headers().items()},
     }
+    if SCRIPT in environ:
+        environ |= {PYTHON: sys.executable, LIBRARY: str(PACKAGE.parent), STEP_KEY: prepared.step_key or ""}
+    environ |= launcher_environ(plan, rank, prepared)
     environ |= marker(home, plan.key)
     environ.pop("GPU_PLATFORM_GROUP", None)
     if rank.group is not None:

@@ -10,82 +10,63 @@ import asyncio
 import fcntl
 import json
 import os
-import secrets
 import socket
 import struct
 import subprocess
 import sys
 import termios
-from collections import deque
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 
 import gpu_platform
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
-from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
+from gpu_platform.domain.jobs.exec import UNREAD_S, ExecRequest
 from gpu_platform.hosts.isolation.orders import ExecOrder
+from gpu_platform.hosts.processes.byte_session import ByteSession
 from gpu_platform.hosts.processes.exec_helper import MESSAGE_BYTES
 from gpu_platform.hosts.system import paths
 
 _START_TIMEOUT_S = 20.0
-_INPUT_PATIENCE_S = 5.0
 _LEFT_OUTPUT_S = 0.5
 """Seconds to wait for more output after the end. If a daemon of the program holds the pipe, it never closes."""
-_READ_BYTES = 32 * 1024
-_UNSENT_BYTES = 256 * 1024
-"""The program has to wait while so many bytes of its output are unread."""
-_KEPT_BYTES = 1024 * 1024
-"""How many bytes of sent output are kept, for a reader that lost its connection."""
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from gpu_platform.hosts.processes.exec_helper import main; main(int(sys.argv[2]))"
 )
 
 
-class ExecProcess:
-    """One program of an exec session. Offsets count the bytes of stdout and stderr together, in the order of
-    arrival."""
+class ExecProcess(ByteSession):
+    """One program of an exec session. Its offsets count the bytes of stdout and stderr together."""
 
-    def __init__(self, key: AttemptKey, rank: int) -> None:
-        self.id = secrets.token_hex(16)
-        self.key = key
-        self.rank = rank
-        self.ended = asyncio.Event()
-        self.keeper: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, key: AttemptKey, request: ExecRequest) -> None:
+        super().__init__(key, request.rank)
+        self.command, self.tty, self.port = request.command, request.tty, request.port
+        self.unread_s = request.unread_s or UNREAD_S
+        self._request = request
         self._control: socket.socket | None = None
         self._helper: subprocess.Popen[bytes] | None = None
-        self._input: int | None = None
         self._terminal: int | None = None
-        self._reading: dict[int, str] = {}
-        """Descriptor -> stream, for those that may still bring output."""
-        self._chunks: deque[ExecChunk] = deque()
-        self._first = 0
-        """Offset of the oldest byte that is kept."""
-        self._end = 0
-        self._sent = 0
-        self._paused = False
-        self._followers = 0
-        self._news = asyncio.Event()
-        self._idle = asyncio.Event()
         self._messages: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
-        self._received = 0
-        self._writing = asyncio.Lock()
         self._why: str | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def start(self, home: Path, request: ExecRequest, host: str, *, jailed: bool) -> None:
+    @property
+    def was_ended(self) -> bool:
+        """True if somebody ended it, or nobody read it. False: it, or its rank, ended."""
+        return self._why is not None
+
+    async def start(self, home: Path, host: str, *, jailed: bool) -> None:
         """Start the helper, send it the order, and wait until the command runs.
 
         Raises :class:`NotFound` when the rank has ended, :class:`InvalidRequest` when the command cannot be executed,
         and :class:`HostUnavailable` when the host cannot start it.
         """
+        request = self._request
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._control = ours
-        pipes = [] if request.tty else [os.pipe() for _ in range(3)]
+        pipes = [] if request.tty or request.port is not None else [os.pipe() for _ in range(3)]
         root = str(Path(gpu_platform.__file__).parent.parent)
         stdin, stdout, stderr = (pipes[0][0], pipes[1][1], pipes[2][1]) if pipes else (subprocess.DEVNULL,) * 3
         try:
@@ -125,6 +106,7 @@ class ExecProcess:
             columns=request.columns,
             term=request.term if request.tty else None,
             jailed=jailed,
+            port=request.port,
         )
         data = json.dumps(order.to_json()).encode()
         if len(data) > MESSAGE_BYTES // 4:
@@ -145,42 +127,6 @@ class ExecProcess:
             case _:
                 raise HostUnavailable(f"host {host} could not start the command: {answer.get('message')}")
 
-    def follow(self, offset: int) -> AsyncGenerator[ExecChunk, None]:
-        """Output from ``offset`` on, then the end. Raises :class:`InvalidRequest` if that output is not kept any
-        more."""
-        if not self._first <= offset <= self._end:
-            raise InvalidRequest(f"output from byte {offset} on is gone; {self._first} to {self._end} are kept")
-        return self._follow(offset)
-
-    async def write(self, offset: int, data: bytes, eof: bool) -> int:
-        """Write ``data`` to the program; ``offset`` says where it begins in the whole input. Returns the bytes taken in
-        all.
-
-        It may be repeated. What the program does not take within seconds is not counted: send it again.
-        """
-        async with self._writing:
-            if offset > self._received:
-                raise InvalidRequest(f"input goes on at byte {self._received}, not at {offset}")
-            end = offset + len(data)
-            left = memoryview(data)[self._received - offset :]
-            deadline = self._loop.time() + _INPUT_PATIENCE_S
-            while left and self._input is not None and (pause := deadline - self._loop.time()) > 0:
-                try:
-                    written = os.write(self._input, left)
-                except BlockingIOError:
-                    await self._writable(pause)
-                    continue
-                except OSError:  # the program has closed its input
-                    self._close_input()
-                    break
-                self._received += written
-                left = left[written:]
-            if self._input is None:
-                self._received = max(self._received, end)  # counted as taken, as with any pipe whose reader is gone
-            elif eof and not left:
-                self._finish_input()
-            return self._received
-
     def resize(self, rows: int, columns: int) -> None:
         """Give the terminal a new size. Does nothing if there is no terminal."""
         if self._terminal is not None:
@@ -192,25 +138,9 @@ class ExecProcess:
             self._why = why
             self._control.shutdown(socket.SHUT_WR)
 
-    async def wait_idle(self, patience_s: float) -> None:
-        """Wait until it has ended, or until nobody has followed it for ``patience_s``."""
-        while not self.ended.is_set():
-            if self._followers == 0:
-                ending = asyncio.ensure_future(self.ended.wait())
-                done, _ = await asyncio.wait({ending}, timeout=patience_s)
-                ending.cancel()
-                if done or self._followers == 0:
-                    return
-            waits = {asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self.ended.wait())}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-
     def close(self) -> None:
         """Close all descriptors. The helper kills the program if it still runs."""
-        for fd in list(self._reading):
-            self._stop_reading(fd)
-        self._close_input()
+        super().close()
         self._terminal = None
         if self._control is not None:
             self._loop.remove_reader(self._control.fileno())
@@ -218,26 +148,6 @@ class ExecProcess:
             self._control = None
         if self._helper is not None and self._helper.poll() is None:
             self._loop.run_in_executor(None, self._helper.wait)
-
-    async def _follow(self, offset: int) -> AsyncGenerator[ExecChunk, None]:
-        self._followers += 1
-        self._idle.clear()
-        try:
-            while True:
-                self._news.clear()
-                for chunk in [chunk for chunk in self._chunks if chunk.next_offset > offset]:
-                    new = chunk.next_offset - offset
-                    yield chunk if new >= len(chunk.data) else chunk.model_copy(update={"data": chunk.data[-new:]})
-                    offset = chunk.next_offset
-                    self._was_sent(offset)
-                if self.ended.is_set() and offset == self._end:
-                    return
-                if offset == self._end:
-                    await self._news.wait()
-        finally:
-            self._followers -= 1
-            if self._followers == 0:
-                self._idle.set()
 
     async def _wait_for_end(self) -> None:
         answer = await self._messages.get()
@@ -252,16 +162,7 @@ class ExecProcess:
         assert isinstance(code, int)
         if reason is not None and self._why is not None:
             reason = self._why
-        self._end += 1
-        self._add(
-            ExecChunk(
-                stream="exit",
-                next_offset=self._end,
-                exit_code=code,
-                reason=None if reason is None else str(reason),
-            )
-        )
-        self.ended.set()
+        self._finish(code, None if reason is None else str(reason))
 
     def _hear(self) -> None:
         assert self._control is not None
@@ -272,74 +173,23 @@ class ExecProcess:
         except OSError:
             data, fds = b"", []
         if fds:
-            [self._terminal] = fds
-            self._input = os.dup(self._terminal)
-            os.set_blocking(self._terminal, False)
-            self._read_from(self._terminal, "stdout")
+            self._take(fds[0])
         if not data:
             self._loop.remove_reader(self._control.fileno())
         self._messages.put_nowait(json.loads(data) if data else None)
 
-    def _read_from(self, fd: int, stream: str) -> None:
-        os.set_blocking(fd, False)
-        self._reading[fd] = stream
-        self._loop.add_reader(fd, self._read, fd)
-
-    def _read(self, fd: int) -> None:
-        try:
-            data = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:  # EIO: nobody has the terminal open any more
-            data = b""
-        if not data:
-            self._stop_reading(fd)
-            return
-        self._end += len(data)
-        stream = self._reading[fd]
-        self._add(ExecChunk.model_construct(stream=stream, data=data, next_offset=self._end))  # type: ignore[arg-type]
-        if self._end - self._sent > _UNSENT_BYTES and not self._paused:
-            self._paused = True
-            for fd in self._reading:
-                self._loop.remove_reader(fd)
-
-    def _add(self, chunk: ExecChunk) -> None:
-        self._chunks.append(chunk)
-        self._news.set()
-
-    def _was_sent(self, offset: int) -> None:
-        self._sent = max(self._sent, offset)
-        while self._chunks and self._chunks[0].next_offset <= self._sent - _KEPT_BYTES:
-            self._first = self._chunks.popleft().next_offset
-        if self._paused and self._end - self._sent <= _UNSENT_BYTES:
-            self._paused = False
-            for fd in self._reading:
-                self._loop.add_reader(fd, self._read, fd)
+    def _take(self, fd: int) -> None:
+        """Take what the helper has opened: the terminal."""
+        self._terminal = fd
+        self._input = os.dup(fd)
+        self._read_from(fd, "stdout")
 
     def _stop_reading(self, fd: int) -> None:
-        if self._reading.pop(fd, None) is not None:
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            self._news.set()
-            if fd == self._terminal:
-                self._terminal = None
-
-    async def _writable(self, patience_s: float) -> None:
-        future: asyncio.Future[None] = self._loop.create_future()
-        fd = self._input
-        assert fd is not None
-        self._loop.add_writer(fd, lambda: future.done() or future.set_result(None))
-        try:
-            await asyncio.wait({future}, timeout=patience_s)
-        finally:
-            self._loop.remove_writer(fd)
+        super()._stop_reading(fd)
+        if fd == self._terminal:
+            self._terminal = None
 
     def _finish_input(self) -> None:
         if self._terminal is not None and self._input is not None:
             os.write(self._input, b"\x04")  # Ctrl-D: the terminal turns it into the end of the input
         self._close_input()
-
-    def _close_input(self) -> None:
-        if self._input is not None:
-            os.close(self._input)
-            self._input = None

@@ -1,4 +1,5 @@
-"""Runs one program beside a rank (``jobs exec``): in its cgroup and namespaces, as its user, under its limits.
+"""Runs one program beside a rank (``jobs exec``): in its cgroup and namespaces, as its user, under its limits. For
+``jobs forward`` it runs a :mod:`connector <gpu_platform.hosts.processes.connector>` there instead.
 
 The node worker starts it as a process with a socket. The order comes in on the socket, and results go out. The program
 can never outlive its rank: the helper is a subreaper and kills all its descendants when the rank's process ends, or
@@ -17,11 +18,14 @@ import socket
 import struct
 import termios
 import traceback
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from gpu_platform.hosts.environments.modules import with_modules_of
 from gpu_platform.hosts.isolation import privileges
 from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.isolation.orders import BadOrder, ExecOrder, RankOrder
+from gpu_platform.hosts.processes.connector import become_connector
 from gpu_platform.hosts.processes.descendants import Descendants
 from gpu_platform.hosts.processes.starting import execute, explain
 from gpu_platform.hosts.processes.supervisor import become_subreaper, exit_code, name_process
@@ -91,20 +95,28 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
         return
     rank_order = _trusted(RankOrder.read(of_rank), order, rank_pid=started["pid"])
     env = {**rank_order.env, **({"TERM": order.term} if order.term else {})}
-    wanted = rank_order._replace(argv=order.argv, env=env)
+    wanted = rank_order._replace(argv=with_modules_of(rank_order.argv, order.argv), env=env)
     jail = None if wanted.jail is None else RankJail(wanted.attempt_dir, wanted.jail, join=True)
     terminal = _open_terminal(jail, order.rows, order.columns) if order.tty else None
-    program = _fork(wanted, jail, terminal)
+    if order.port is None:
+        program = _fork(jail, lambda error_fd: _become_program(wanted, jail, terminal, error_fd))
+        handed = None if terminal is None else terminal.master
+    else:
+        port, (ours, theirs) = order.port, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = _fork(jail, lambda error_fd: become_connector(port, jail, theirs, error_fd))
+        theirs.close()
+        handed = ours.detach()
     if program.start_error is not None:
         message = explain(wanted, *program.start_error)["message"]
         _send(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
         return
-    _send(control, {"status": "started", "pid": program.pid}, None if terminal is None else terminal.master)
+    _send(control, {"status": "started", "pid": program.pid}, handed)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):  # from here on only the program holds these, so they close with it
         os.dup2(null, fd)
+    if handed is not None:
+        os.close(handed)
     if terminal is not None:
-        os.close(terminal.master)
         os.close(terminal.slave)
     reason = _watch(program, rank, control)
     if reason is not None:
@@ -157,11 +169,11 @@ def _open_terminal(jail: RankJail | None, rows: int, columns: int) -> _Terminal:
     return _Terminal(master, slave)
 
 
-def _fork(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
+def _fork(jail: RankJail | None, become: Callable[[int], NoReturn]) -> _ExecProgram:
     read_end, error_fd = os.pipe()
     pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
-        _become_program(order, jail, terminal, error_fd)
+        become(error_fd)
     fd = os.pidfd_open(pid)
     os.close(error_fd)
     with open(read_end, "rb") as file:  # closes when the child executes, because its end is close-on-exec

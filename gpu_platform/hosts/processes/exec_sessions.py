@@ -1,4 +1,5 @@
-"""The commands beside ranks (``jobs exec``) that run on this host, and how many there may be."""
+"""The commands beside ranks (``jobs exec``) and the ways to their ports (``jobs forward``) on this host, and how many
+there may be."""
 
 from __future__ import annotations
 
@@ -6,18 +7,22 @@ import asyncio
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import InUse, NotFound
-from gpu_platform.domain.jobs.exec import ExecRequest
+from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
+from gpu_platform.domain.jobs.exec import ExecInfo, ExecRequest
+from gpu_platform.hosts.processes.byte_session import ByteSession
 from gpu_platform.hosts.processes.exec import ExecProcess
+from gpu_platform.hosts.processes.forwarding import ForwardedConnection, ForwardWay
 
 MAX_SESSIONS = 64
-"""The most commands that can run on one host at the same time."""
+"""The most commands and ways to ports that can be on one host at the same time."""
 MAX_SESSIONS_OF_A_JOB = 16
 """The most of one job, so that it leaves some to others."""
-UNREAD_S = 30.0
-"""A session ends if nobody has read its output for this many seconds."""
+MAX_CONNECTIONS = 256
+"""The most connections to ports on one host. Each holds up to 0.4 MiB of bytes that are on their way."""
+MAX_CONNECTIONS_OF_A_WAY = 64
 _FORGET_S = 60.0
 """Seconds for which the end of a session can still be read."""
+_FORGET_CONNECTION_S = 10.0
 
 
 class ExecSessions:
@@ -28,9 +33,12 @@ class ExecSessions:
         self._host = host
         self._jailed = jailed
         self._sessions: dict[str, ExecProcess] = {}
+        self._connections: dict[str, tuple[ForwardWay, ForwardedConnection]] = {}
+        self._opening = 0
+        """Connections that are being opened."""
 
     async def start(self, key: AttemptKey, request: ExecRequest) -> str:
-        """Start a command and return the session's id.
+        """Start a command, or make a way to a port, and return the session's id.
 
         Raises :class:`NotFound` if the rank does not run here (any more), :class:`InvalidRequest` if the command cannot
         be executed, and :class:`InUse` if too many commands run.
@@ -38,10 +46,10 @@ class ExecSessions:
         self._make_room(key.job_id)
         if len(self._sessions) >= MAX_SESSIONS:
             raise InUse(f"host {self._host} runs {MAX_SESSIONS} commands beside ranks already; end one of them")
-        session = ExecProcess(key, request.rank)
+        session = (ExecProcess if request.port is None else ForwardWay)(key, request)
         self._sessions[session.id] = session
         try:
-            await session.start(self._home, request, self._host, jailed=self._jailed)
+            await session.start(self._home, self._host, jailed=self._jailed)
         except BaseException:
             del self._sessions[session.id]
             session.close()
@@ -49,15 +57,45 @@ class ExecSessions:
         session.keeper = asyncio.create_task(self._keep(session))
         return session.id
 
-    def get(self, key: AttemptKey, rank: int, session_id: str) -> ExecProcess:
-        """A session that runs or ended a short time ago. Raises :class:`NotFound`."""
-        session = self._sessions.get(session_id)
+    async def connect(self, key: AttemptKey, rank: int, session_id: str) -> str:
+        """Open a connection on a way to a port, and return its id. It is read and written as a command is.
+
+        Raises :class:`PortClosed` if nothing of the job listens there, and :class:`InUse` if too many are open.
+        """
+        way = self.get(key, rank, session_id)
+        if not isinstance(way, ForwardWay):
+            raise InvalidRequest("this session runs a command: it leads to no port")
+        if sum(owner is way for owner, _ in self._connections.values()) >= MAX_CONNECTIONS_OF_A_WAY:
+            raise InUse(f"{MAX_CONNECTIONS_OF_A_WAY} connections to port {way.port} are open; close one of them")
+        if len(self._connections) + self._opening >= MAX_CONNECTIONS:
+            raise InUse(f"host {self._host} has {MAX_CONNECTIONS} connections to ports of jobs; try again later")
+        self._opening += 1
+        try:
+            connection = await way.connect(self._home, self._host)
+        finally:
+            self._opening -= 1
+        self._connections[connection.id] = way, connection
+        connection.keeper = asyncio.create_task(self._keep_connection(connection))
+        return connection.id
+
+    def get(self, key: AttemptKey, rank: int, session_id: str) -> ByteSession:
+        """A session or a connection that runs, or ended a short time ago. Raises :class:`NotFound`."""
+        session: ByteSession | None = self._sessions.get(session_id)
+        if session is None and session_id in self._connections:
+            session = self._connections[session_id][1]
         if session is None or (session.key, session.rank) != (key, rank):
             raise NotFound(f"there is no such command on host {self._host}; it has ended, or its node worker restarted")
         return session
 
+    def of_rank(self, key: AttemptKey, rank: int) -> list[ExecInfo]:
+        """The sessions beside a rank, oldest first."""
+        found = [one for one in self._sessions.values() if (one.key, one.rank) == (key, rank)]
+        return [one.info(self._host) for one in found]
+
     def close(self) -> None:
         """Close all sessions. Their helpers notice it and kill the programs."""
+        for _, connection in list(self._connections.values()):
+            connection.close()
         for session in self._sessions.values():
             session.close()
 
@@ -77,9 +115,23 @@ class ExecSessions:
     async def _keep(self, session: ExecProcess) -> None:
         try:
             while not session.ended.is_set():
-                await session.wait_idle(UNREAD_S)
+                await session.wait_idle(session.unread_s)
                 session.end("nobody read its output")
+            # If its rank ended, a connection may still bring what the rank sent last, and then ends by itself.
+            for way, connection in list(self._connections.values()):
+                if way is session and session.was_ended:
+                    connection.end("the way to its port was ended")
             await asyncio.sleep(_FORGET_S)
         finally:
             self._sessions.pop(session.id, None)
             session.close()
+
+    async def _keep_connection(self, connection: ForwardedConnection) -> None:
+        try:
+            await connection.wait_idle(connection.unread_s)
+            if not connection.ended.is_set():
+                connection.end("nobody read it")
+            await asyncio.sleep(_FORGET_CONNECTION_S)
+        finally:
+            self._connections.pop(connection.id, None)
+            connection.close()

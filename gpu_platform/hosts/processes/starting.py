@@ -75,10 +75,7 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
         if order.secrets is not None:
             env = {**env, **read_environ(f"{'' if jail is None else jail.root}{order.secrets}")}
         step = "sandbox"
-        # All of them: a node worker that a shell started in the background ignores SIGINT and SIGQUIT.
-        for number in _CATCHABLE:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        reset_signals()
         for target, source in enumerate(stdio):
             os.dup2(source, target)
         os.umask(RANK_UMASK)
@@ -95,6 +92,14 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
         os._exit(failed.exit_code)
     finally:
         os._exit(126)
+
+
+def reset_signals() -> None:
+    """Ignore and block no signal."""
+    # All of them: a node worker that a shell started in the background ignores SIGINT and SIGQUIT.
+    for number in _CATCHABLE:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 def _enter_workdir(order: RankOrder, env: dict[str, str]) -> None:

@@ -114,7 +114,7 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess],
     killed = await _end_ranks(home, key, ranks, grace_s)
     jail = Jail.of(str(attempt_dir(home, key)))
     while jail is not None and not await asyncio.to_thread(jail.remove):
-        log.error("a jail cannot be removed", job=key.job_id, cgroup=jail.cgroup.name)
+        log.error("attempt.jail_not_removed", job=key.job_id, attempt=key.attempt, cgroup=jail.cgroup.name)
     return killed
 
 
@@ -142,11 +142,11 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], 
         if not await wait_all_ended(list(living), pause_s):
             pause_s = min(2 * pause_s, _MAX_ROUND_S)
             if pause_s == _MAX_ROUND_S:
-                log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
+                log.warning("attempt.processes_do_not_die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
     # One that saw the attempt closed ends; any other may wait for another rank now, and is none of this attempt's.
     await wait_all_ended(_supervisors_and_helpers(ranks), _SUPERVISOR_PATIENCE_S)
     if supervisors := _supervisors_and_helpers(ranks):
-        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(supervisors))
+        log.error("attempt.supervisors_killed", job=key.job_id, attempt=key.attempt, pids=_pids(supervisors))
         for process in supervisors:
             send_signal(process, signal.SIGKILL)
         await wait_all_ended(supervisors)

@@ -223,7 +223,12 @@ def _run_to_end(order: RankOrder, begun: _Begun, jail: RankJail | None, pump: Lo
         "alone": alone,
         "usage": _usage(below, jail),
     }
-    _record_exit(os.path.join(order.rank_dir, records.EXIT), record)
+    try:
+        _record_exit(os.path.join(order.rank_dir, records.EXIT), record)
+    except OSError:  # the rank counts as vanished, and nothing of it may stay
+        if not alone:
+            _end_leftovers(order, jail)
+        raise
     return _End(code, failure, alone)
 
 
@@ -316,13 +321,16 @@ def exit_code(status: int) -> int:
 
 
 def _record_exit(path: str, record: dict[str, Any]) -> None:
-    """Write the exit record, again and again while the disk is full. Without it the rank counts as vanished."""
+    """Write the exit record, again and again while the disk is full. Without it the rank counts as vanished.
+
+    Raises :class:`OSError` at once if the directory was removed: nobody reads the record then.
+    """
     give_up = records.boot_clock_s() + _DISK_FULL_PATIENCE_S
     while True:
         try:
             return records.write_record(path, record, durable=True)
-        except OSError:
-            if records.boot_clock_s() > give_up:
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or records.boot_clock_s() > give_up:
                 raise
             time.sleep(1.0)
 

@@ -72,7 +72,7 @@ class Sharing(Stage):
             for uuid, grant in _grants(plan):
                 self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
         for uuid in self._index:
-            with self._locks[uuid], _logged("sharing.not_cleared", gpu=uuid):
+            with self._locks[uuid], _logged("everything", gpu=uuid):
                 self._clear(uuid)
 
     def prepare(self, plan: HostPlan) -> None:
@@ -241,7 +241,7 @@ class Sharing(Stage):
             daemon.stop()
         if not clients:
             self._scrubber.after(uuid)
-            with _logged("sharing.mode_not_restored", gpu=uuid):
+            with _logged("mode", gpu=uuid):
                 set_exclusive(self._nvml, uuid, False)
                 if (sliced := self._sliced(uuid)).exists():
                     set_time_slice(self._nvml, uuid, "default")
@@ -299,11 +299,11 @@ def _check_ranks(plan: HostPlan) -> None:
 
 
 @contextlib.contextmanager
-def _logged(event: str, *, gpu: str) -> Iterator[None]:
+def _logged(what: str, *, gpu: str) -> Iterator[None]:
     """Log an error and go on. The same is tried again when the GPU is granted the next time."""
     try:
         yield
     except PlatformError as error:
-        log.warning(event, gpu=gpu, error=error.message)
+        log.warning("sharing.not_undone", gpu=gpu, what=what, error=error.message)
     except Exception as error:  # e.g. an NVML error of a lost GPU
-        log.warning(event, gpu=gpu, error=str(error))
+        log.warning("sharing.not_undone", gpu=gpu, what=what, error=str(error))

@@ -265,7 +265,8 @@ class Backfill:
         result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
-        query = host_query(snapshot, row, {host_index: int(reserved[host_index]) for host_index in again.tolist()})
+        more = {host_index: int(reserved[host_index]) for host_index in again.tolist()}
+        query = host_query(snapshot, row, more, is_now=True)
         result.offers.put(again, self._framework.examine(query, snapshot, again))
         return result
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
+from gpu_platform.scheduling.backfilling.what_if import WhatIf
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 
@@ -55,7 +56,7 @@ class ExpectedDates:
         """Return the job's date if GPUs become free as in ``what_if``, and where: host index -> GPUs. None: nobody
         knows, or it may have none.
         """
-        found = what_if.earliest(row) if self.allows(row, now) else None
+        found = what_if.earliest(row, now) if self.allows(row, now) else None
         if found is None:
             return None
         start = max(found[0], now)

@@ -28,7 +28,6 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates, Remembering
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.placing.splitting import slices_of
 
 TRIAL_LOOKS, MOST_LOOKS = 16, 64
 """What a trial costs, by looks at the number of GPUs that are free; and after so many looks the steps grow."""
@@ -54,7 +53,7 @@ class _Count:
         for group in row.rank_groups():
             request = group.resources
             if request.share is None and request.gpus:
-                one = group if request.total is None else group.asking_for(slices_of(request, 1))
+                one = group if request.total is None else group.asking_for(request.slices(1))
                 self._groups.append((request, candidates.able(one)))
 
     def never_too_late(self, now: float) -> float:
@@ -199,7 +198,8 @@ class GangBackfill:
             return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
 
         before = attempt.checkpoint()
-        placement = self._placer.place_in(row, attempt, Remembering(self._snapshot, lookup))
+        with self._snapshot.windows.set_aside():  # the trial is about a later time; windows are among ``meanwhile``
+            placement = self._placer.place_in(row, attempt, Remembering(self._snapshot, lookup))
         attempt.rollback(before)
         return placement
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,18 +11,21 @@ from numpy.typing import NDArray
 from gpu_platform.domain.hosts.cuda import accepts_cuda
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.lease import DomainLoss
+from gpu_platform.domain.jobs.host_choice import HostChoice
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import Capacity, largest_gang
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostArrays
 from gpu_platform.scheduling.cluster.shared_gpus import GpuFacts, GpuFlags, SharedGpuArrays
+from gpu_platform.scheduling.cluster.windows import Windows
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
 from gpu_platform.topology.machine import Machine, machine_of, members
 
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
+MAX_CHOICES = 1_000
 _FIRST_CAPACITY = 64
 
 
@@ -41,6 +45,8 @@ class RegisteredHosts(HostArrays):
         self.numa_nodes = np.zeros(0, np.intp)
         """How many NUMA nodes with GPUs each machine has, [machines]."""
         self.states: list[HostState] = []
+        self.labels: list[dict[str, str]] = []
+        """What is known of where each host is: see ``Fabric.labels_of``. Only replaced, never changed."""
         self._index_of_host: dict[str, int] = {}
         self._inventories: list[HostInventory] = []
         self._uuids: list[list[str]] = []
@@ -54,11 +60,14 @@ class RegisteredHosts(HostArrays):
         self._ranks: NDArray[np.int64] | None = None
         self.shared = SharedGpuArrays()
         self.facts = GpuFacts()
+        self._chosen: dict[HostChoice, tuple[int, NDArray[np.bool_]]] = {}
+        """Choice of hosts -> (facts_version, which hosts it accepts)."""
         self._capacities: dict[ResourceRequest, Capacity] = {}
         self._capacities_at = -1
         self._alike: list[HostInventory] = []
         """For each host, the inventory of a host with equal facts."""
         self._lost_domains: list[DomainLoss] | None = None
+        self.windows = Windows(self)
         super().__init__(self._fabric.levels, _FIRST_CAPACITY)
         self.shared.resize(_FIRST_CAPACITY, 0)
 
@@ -146,8 +155,22 @@ class RegisteredHosts(HostArrays):
             self._alike = [alike.setdefault(_facts_besides_gpus(machine, one), one) for machine, one in hosts]
         known = self._capacities.get(request)
         if known is None:
-            known = self._capacities[request] = largest_gang(self._alike, request)
+            chosen = self.accepted_by(request.host_choice).tolist() if request.host_choice else [True] * len(self)
+            known = self._capacities[request] = largest_gang(list(compress(self._alike, chosen)), request)
         return known
+
+    def accepted_by(self, choice: HostChoice) -> NDArray[np.bool_]:
+        """Return by host index which hosts a choice accepts. Remembered until the facts of a host change. Callers must
+        not change it.
+        """
+        seen, accepted = self._chosen.get(choice, (-1, None))
+        if accepted is None or seen != self.facts_version or len(accepted) != len(self):
+            if len(self._chosen) > MAX_CHOICES:
+                self._chosen.clear()
+            hosts = zip(self.names, self.labels, strict=True)
+            accepted = np.array([choice.accepts(name, labels) for name, labels in hosts], bool)
+            self._chosen[choice] = self.facts_version, accepted
+        return accepted
 
     def cuda_bits(self, wanted: str) -> np.uint64:
         """Return the bits of ``cuda`` for all installations that meet ``wanted``."""
@@ -186,8 +209,11 @@ class RegisteredHosts(HostArrays):
 
     def _locate(self, host_index: int) -> None:
         row = self._rows[host_index]
-        reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
-        domains = self._fabric.locate(row.name, reported, row.inventory.nvlink_domain)
+        labels = self._fabric.labels_of(row)
+        domains = self._fabric.locate(row.name, labels)
+        if labels != self.labels[host_index]:
+            self.labels[host_index] = labels
+            self._touch(host_index, ChangeKind.FACTS)
         if domains != tuple(int(array[host_index]) for array in self.domains.values()):
             for array, domain in zip(self.domains.values(), domains, strict=True):
                 array[host_index] = domain
@@ -212,6 +238,7 @@ class RegisteredHosts(HostArrays):
         self.states.append(HostState.LOST)
         self._inventories.append(HostInventory(machine="", gpus=[]))
         self._uuids.append([])
+        self.labels.append({})
         self._ranks = None
         self._point(len(self.names), self._fabric.levels)
         for array in self.domains.values():

@@ -16,6 +16,7 @@ from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.hosts.share import GpuUse
 from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostUse, RunningRow
+from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostIndices
 from gpu_platform.scheduling.cluster.registered_hosts import MAX_GPUS, RegisteredHosts
@@ -46,6 +47,11 @@ class Snapshot(RegisteredHosts):
         self._mean_speed: dict[tuple[int, int], float] = {}
         """The mean speed of jobs by (leaf, kind of GPU), relative to what was expected."""
         self._resetting: set[str] = set()
+
+    def replace_windows(self, rows: Iterable[WindowRow]) -> None:
+        """Set the advance reservations and maintenance windows. What follows is a change of health of their hosts."""
+        for host_index in sorted(self.windows.replace(rows)):
+            self._touch(host_index, ChangeKind.HEALTH)
 
     def being_reset(self, hosts: HostIndices) -> list[str]:
         """Return the GPUs of ``hosts`` that are being reset, as ``host:index``."""

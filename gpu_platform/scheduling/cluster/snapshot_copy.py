@@ -28,13 +28,14 @@ class SnapshotCopy(Snapshot):
         time.
         """
         original, version = self._original, self.version
+        self.windows = original.windows
         if original.facts_version == self._facts_at and original._fabric is self._fabric_of:
             changed_at = original.changed_at[ChangeKind.USE], self.changed_at[ChangeKind.USE]
             changed = (changed_at[0] > self._copied_at) | (changed_at[1] >= _OWN_VERSIONS)
             uuids = [uuid for host_index in np.flatnonzero(changed).tolist() for uuid in original._uuids[host_index]]
         else:
             for name, value in vars(original).items():
-                setattr(self, name, copy(value))
+                setattr(self, name, value if value is original.windows else copy(value))
             self._arrays = {name: np.zeros_like(array) for name, array in original._arrays.items()}
             self._point(len(self.names), self._fabric.levels)
             self.version, self._facts_at, self._fabric_of = version, original.facts_version, original._fabric

@@ -4,13 +4,15 @@ trying.
 Rank groups, totals, shares, CPUs and memory get in each other's way, so no table gives the answer. Instead, jobs end
 one after another in a statement, in the order of their time limits, until the placer finds a place. That touches
 every host that it looks at. So it is done only for one job about which somebody asks, never during a decision.
+
+Windows come and go meanwhile: a place may be closed when it is free. So with windows later moments are tried, too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_platform.domain.jobs.placement import BlockingJob
 from gpu_platform.domain.placing.placement_request import PlacementRequest
@@ -18,8 +20,12 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.cluster.window_phases import WindowPhases
+from gpu_platform.scheduling.cluster.windows import reservation_of
 from gpu_platform.scheduling.round_state import SchedulerState
 
+MAX_MOMENTS = 32
+"""At so many later moments it is looked whether windows leave the job a place."""
 MAX_SPARED = 64
 """For at most this many jobs it is checked whether each of them could stay."""
 
@@ -29,7 +35,8 @@ class EarliestStart:
     """The earliest start of one job, as if no other job waited."""
 
     start: float | None
-    """Seconds on the clock of ``Scheduler.decide``. None: a job that must end first has no time limit."""
+    """Seconds on the clock of ``Scheduler.decide``. None: a job that must end first has no time limit, or nobody knows
+    when windows leave it enough."""
     holders: list[BlockingJob]
     """The jobs that must end first. None of them can be spared. Those that end first are named."""
     more_holders: int
@@ -39,6 +46,29 @@ def find_earliest_start(row: PlacementRequest, state: SchedulerState, now: float
     """Return the earliest start of ``row``, as if no job waited ahead of it. None: it has no place even if all jobs
     end.
     """
+    with state.snapshot.windows.set_aside():
+        found = _without_windows(row, state, now)
+    if found is None or not (state.snapshot.windows or reservation_of(row)):
+        return found
+    return replace(found, start=_beside_windows(row, state, found.start))
+
+
+def _beside_windows(row: PlacementRequest, state: SchedulerState, start: float | None) -> float | None:
+    """Return the first moment, not before ``start``, at which windows leave the job a place. None: nobody knows it."""
+    if start is None or not state.snapshot.windows.will_admit(row):
+        return None
+    ends = ((latest_end(job), job) for job in state.running_jobs)
+    later = sorted(((end, job) for end, job in ends if end < math.inf), key=lambda one: one[0])
+    moments = {start, *(end for end, _ in later), *WindowPhases(state.snapshot.windows).moments}
+    for moment in sorted(at for at in moments if at >= start)[:MAX_MOMENTS]:
+        ended = [job for end, job in later if end <= moment]
+        with state.snapshot.windows.looking_at(moment):
+            if _hosts_without(row, ended, state) is not None:
+                return moment
+    return None
+
+
+def _without_windows(row: PlacementRequest, state: SchedulerState, now: float) -> EarliestStart | None:
     running = sorted(state.running_jobs, key=lambda job: (latest_end(job), job.job_id, job.attempt))
     low, high = 0, len(running)
     if _hosts_without(row, running, state) is None:

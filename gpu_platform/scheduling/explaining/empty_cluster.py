@@ -52,6 +52,7 @@ class EmptyCluster:
         """
         if not len(self._snapshot):
             return None
+        row = anywhere(row)  # windows come and go
         for asked in row.rank_groups():
             if unknown := unknown_level(asked.resources, self._snapshot):
                 group = f"group {asked.group} " if asked.group else ""
@@ -80,6 +81,14 @@ class EmptyCluster:
         level = request.required_level if request.hosts == 1 else None
         one = request.model_copy(update={"hosts": 1, "required_level": level})
         return largest_gang([self._incomplete[host]], one).fits
+
+
+def anywhere(row: PlacementRequest) -> PlacementRequest:
+    """Return the same request for a job that asks for no advance reservation."""
+    if row.resources.reservation is None:
+        return row
+    groups = tuple((name, asked.model_copy(update={"reservation": None})) for name, asked in row.groups)
+    return replace(row, resources=row.resources.model_copy(update={"reservation": None}), groups=groups)
 
 
 def _with_unknowns_unlimited(inventory: HostInventory) -> HostInventory:

@@ -5,23 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.jobs.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, NETWORK_GB_S, ResourceRequest
-from gpu_platform.domain.placing.capacity import (
-    capability,
-    describe,
-    describe_host_resources,
-    describe_share,
-)
+from gpu_platform.domain.placing.capacity import describe
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.explaining.chosen_hosts import labels_there, too_few_chosen
+from gpu_platform.scheduling.explaining.explain_windows import kept_for
+from gpu_platform.scheduling.explaining.phrases import (
+    AMOUNTS,
+    ASKED,
+    BEST_FACT,
+    INSIDE,
+    PHRASES,
+    REMEDIES,
+    asked_of_a_host,
+    gpu_count,
+    plural,
+)
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts, together
 from gpu_platform.scheduling.placing.framework import CODES, FITS, NamedFilter
@@ -64,7 +70,7 @@ def explain(
     else:
         code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(request, snapshot, candidates)
     free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
-    message = f"needs {_needs(request)}: {_plural(len(snapshot), 'host')}"
+    message = f"needs {_needs(request)}: {plural(len(snapshot), 'host')}"
     phrases = [_phrase(count, candidates) for count in counts]
     if free:
         phrases.append(f"{free} free")
@@ -120,18 +126,18 @@ def _counts(
             step = candidates.site_filters[number - len(CODES)]
             counts.append(
                 HostCount(
-                    code=step.code, hosts=len(hosts), asked=step.text.asked, available=_gpus(left), filter=step.name
+                    code=step.code, hosts=len(hosts), asked=step.text.asked, available=gpu_count(left), filter=step.name
                 )
             )
             continue
         code = CODES[number]
-        asked = _ASKED.get(code, _asked)(request)
-        available = _available(code, snapshot, hosts, left)
+        asked = ASKED.get(code, asked_of_a_host)(request)
+        available = _available(request, code, snapshot, hosts, left)
         counts.append(HostCount(code=code, hosts=len(hosts), asked=asked, available=available))
     if kept is not None:
         hosts = int((candidates.fits & kept.hosts).sum())
         if hosts:
-            asked = _asked(request)
+            asked = asked_of_a_host(request)
             counts.append(HostCount(code=ReasonCode.KEPT, hosts=hosts, asked=asked, available=kept.job_id))
     return counts
 
@@ -143,21 +149,27 @@ def _phrase(count: HostCount, candidates: Candidates) -> str:
     for step in candidates.site_filters:
         if step.name == count.filter:
             return f"{count.hosts} {step.text.rejected}"
-    if count.code in _PHRASES:
-        return _PHRASES[count.code](count)
+    if count.code in PHRASES:
+        return PHRASES[count.code](count)
     return f"{count.hosts} {count.code.replace('_', ' ')}"
 
 
-def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
+def _available(
+    request: ResourceRequest, code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int
+) -> str:
     """Return the best that ``hosts`` have of what ``code`` counts."""
     if code is ReasonCode.HOST_NOT_READY:
         return _not_ready(snapshot, hosts)
-    if code in _BEST_FACT:
+    if code is ReasonCode.LABEL:
+        return labels_there(request, snapshot, hosts)
+    if code is ReasonCode.WINDOW:
+        return kept_for(snapshot, hosts)
+    if code in BEST_FACT:
         machines = (snapshot.machines[number] for number in np.unique(snapshot.machine[hosts]).tolist())
-        return _BEST_FACT[code]([gpu for machine in machines for gpu in machine.gpus])
-    if code in _AMOUNTS:
-        return _AMOUNTS[code](snapshot, hosts)
-    return _gpus(left)
+        return BEST_FACT[code]([gpu for machine in machines for gpu in machine.gpus])
+    if code in AMOUNTS:
+        return AMOUNTS[code](snapshot, hosts)
+    return gpu_count(left)
 
 
 def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
@@ -179,7 +191,8 @@ def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candid
         missing = request.hosts - int(candidates.fits.sum())
         waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
         if not request.gpus_per_host:
-            return f"running jobs must free {_asked(request)} on {'a host' if missing == 1 else f'{missing} hosts'}"
+            where = "a host" if missing == 1 else f"{missing} hosts"
+            return f"running jobs must free {asked_of_a_host(request)} on {where}"
         best = int(candidates.offers.left[waiting_for].max())
         short = request.gpus_per_host - best
         what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
@@ -187,10 +200,10 @@ def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candid
     unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
     numbers = candidates.offers.code[unfit].tolist()
     first_unplaceable = {CODES[number] for number in numbers if number < len(CODES)}
-    steps = [step for code, step in _REMEDIES.items() if code in first_unplaceable]
+    steps = [step for code, step in REMEDIES.items() if code in first_unplaceable]
     steps += [step.text.next_step for step, _ in _counts_of_site_filters(candidates, unfit)]
     if ReasonCode.HOST_NOT_READY in first_unplaceable and (losses := snapshot.lost_domains()):
-        steps = [step for step in steps if step != _REMEDIES[ReasonCode.HOST_NOT_READY]]
+        steps = [step for step in steps if step != REMEDIES[ReasonCode.HOST_NOT_READY]]
         steps.insert(0, f"{' and '.join(f'{loss.level} {loss.name}' for loss in losses)} must come back")
     healing = snapshot.being_reset(unfit)
     if healing and ReasonCode.UNHEALTHY in first_unplaceable | {ReasonCode.EXCLUDED}:
@@ -209,7 +222,7 @@ def _counts_of_site_filters(
 
 def _healing(gpus: list[str]) -> str:
     named = ", ".join(gpus[:NAMED]) + (", …" if len(gpus) > NAMED else "")
-    what = f"{_plural(len(gpus), 'GPU')} ({named}) {'is' if len(gpus) == 1 else 'are'} being reset"
+    what = f"{plural(len(gpus), 'GPU')} ({named}) {'is' if len(gpus) == 1 else 'are'} being reset"
     return f"{what}: usable again as soon as the check after it passes, usually within a minute"
 
 
@@ -225,6 +238,8 @@ def unknown_level(request: ResourceRequest, snapshot: Snapshot) -> str:
 def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """Say what was asked, what there is and what to do. ``able``, by host index: hosts that could hold one slice."""
     able = candidates.after_health
+    if too_few := too_few_chosen(request, snapshot):
+        return f"asked for {describe(request)}; {too_few}"
     capacity = snapshot.largest_gang(request)
     if not capacity.fits:
         return capacity.message
@@ -232,7 +247,7 @@ def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidate
     asked = f"asked for {describe(request)}"
     refused = _counts_of_site_filters(candidates, ~able)
     if refused:
-        rejected = " and ".join(f"{_plural(hosts, 'host')} {step.text.rejected}" for step, hosts in refused)
+        rejected = " and ".join(f"{plural(hosts, 'host')} {step.text.rejected}" for step, hosts in refused)
         return f"{asked}; {rejected}: {' or '.join(step.text.next_step for step, _ in refused)}"
     if request.hosts > 1 and (unknown := unknown_level(request, snapshot)):
         return f"{asked}; {unknown}"
@@ -241,17 +256,17 @@ def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidate
         near = "NVLink domain" if level == "nvlink" else level
         else_ = f"require no {level}" if level == request.required_level else _slower(NETWORK_GB_S)
         return (
-            f"{asked} {_within(request)}; of {_plural(count, 'such host')}, at most {most} "
+            f"{asked} {_within(request)}; of {plural(count, 'such host')}, at most {most} "
             f"{'is' if most == 1 else 'are'} in one {near}: "
-            f"ask for at most {_plural(most, 'host')}, or {else_}"
+            f"ask for at most {plural(most, 'host')}, or {else_}"
         )
-    there = f"only {_plural(count, 'host')} can" if count else "no host can"
+    there = f"only {plural(count, 'host')} can" if count else "no host can"
     fastest = fastest_gb_s(request, snapshot)
     if request.gpus_per_host > 1 and fastest < request.min_bandwidth_gb_s:
-        most_at_once = f"{_gpus(request.gpus_per_host)} of one host have at most {fastest:g} GB/s between them"
+        most_at_once = f"{gpu_count(request.gpus_per_host)} of one host have at most {fastest:g} GB/s between them"
         return f"{asked}; {most_at_once}: ask for fewer GPUs per host, or {_slower(fastest)}"
-    if level in _INSIDE:
-        return f"{asked}{_INSIDE[level]}; {there} give that: ask for fewer GPUs per host, or require no {level}"
+    if level in INSIDE:
+        return f"{asked}{INSIDE[level]}; {there} give that: ask for fewer GPUs per host, or require no {level}"
     if not request.allow_cross_numa:
         return (
             f"{asked}; {there} give so many on one NVLink ring or socket: "
@@ -264,7 +279,7 @@ def _needs(request: ResourceRequest) -> str:
     place = ""
     if request.gpus_per_host > 1:
         anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
-        place = _INSIDE.get(request.required_level or "", anywhere)
+        place = INSIDE.get(request.required_level or "", anywhere)
     if request.hosts > 1 and is_between_hosts(request.gang_level):
         place += f" {_within(request)}"
     return describe(request) + place
@@ -284,115 +299,3 @@ def fastest_gb_s(request: ResourceRequest, snapshot: Snapshot) -> float:
 
 def _slower(gb_s: float) -> str:
     return f"for at most {gb_s:g} GB/s (min_bandwidth_gb_s, --min-bandwidth)"
-
-
-def _models(request: ResourceRequest) -> str:
-    excluded = f"not {request.exclude_model}" if request.exclude_model else ""
-    return ", ".join(filter(None, (request.model, excluded))) or "any model"
-
-
-def _gpus(count: int) -> str:
-    return _plural(count, "GPU")
-
-
-def _asked(request: ResourceRequest) -> str:
-    """Say what is asked of each host."""
-    return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_host_resources(request)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _share(request: ResourceRequest) -> str:
-    return describe_share(request.share) if request.share else "a share"
-
-
-def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    inventories = [snapshot.inventory(host_index) for host_index in hosts.tolist()]
-    found = {version for one in inventories for version in one.cuda_installations}
-    too_new = {version for one in inventories for version in one.unusable_cuda}
-    usable, unusable = (", ".join(sorted(versions, key=capability)) for versions in (found, too_new))
-    return (usable or "none") + (f"; too new for the driver: {unusable}" if unusable else "")
-
-
-def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    """Return how many percent the emptiest shared GPU has left. With MIG there may still be no place for the
-    instance."""
-    shared = snapshot.shared
-    taken = np.where(shared.percent[hosts] > 0, shared.percent[hosts], np.int16(100))
-    return f"{100 - min(int(taken.min()), 100)} %"
-
-
-_AMOUNTS: dict[ReasonCode, Callable[[Snapshot, NDArray[np.intp]], str]] = {
-    ReasonCode.CPUS: lambda snapshot, hosts: (
-        f"{int((snapshot.cpus - snapshot.cpus_used - snapshot.cpus_held)[hosts].max())} CPUs"
-    ),
-    ReasonCode.RAM: lambda snapshot, hosts: (
-        f"{int((snapshot.ram_mib - snapshot.ram_mib_used - snapshot.ram_mib_held)[hosts].max())} MiB"
-    ),
-    ReasonCode.TOO_LITTLE_SHARE: _least_taken,
-    ReasonCode.NO_CUDA: _cuda_versions,
-}
-
-_INSIDE = {
-    "nvlink": " of one NVLink ring",
-    "numa": " of one NUMA node",
-    "socket": " of one socket",
-}
-
-_REMEDIES = {
-    ReasonCode.UNHEALTHY: "GPUs must come back to health (or online, if drained)",
-    ReasonCode.TOO_HOT: "GPUs must cool down",
-    ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
-    ReasonCode.EXCLUDED: "other GPUs than those that the earlier attempt failed on must become free (its last failure "
-    "says what is wrong there); after a few seconds it takes any",
-}
-
-_ASKED: dict[ReasonCode, Callable[[ResourceRequest], str]] = {
-    ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
-    ReasonCode.EXCLUDED: lambda request: f"{_asked(request)} without an earlier failure",
-    ReasonCode.OTHER_MODEL: lambda request: _models(request),
-    ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
-    ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
-    ReasonCode.NO_CUDA: lambda request: f"CUDA {request.cuda}",
-    ReasonCode.NOT_ISOLATED: lambda request: "a host that isolates ranks",
-    ReasonCode.SHARING_UNSUPPORTED: lambda request: _share(request),
-    ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
-    ReasonCode.CPUS: lambda request: f"{request.cpus_per_host} CPUs",
-    ReasonCode.RAM: lambda request: f"{request.ram_mib_per_host} MiB",
-    ReasonCode.UNHEALTHY: lambda request: _gpus(request.gpus_per_host),
-    ReasonCode.TOO_HOT: lambda request: _gpus(request.gpus_per_host),
-    ReasonCode.BUSY: lambda request: _gpus(request.gpus_per_host),
-    ReasonCode.SHARED_BY_ANOTHER: lambda request: _share(request),
-    ReasonCode.TOO_LITTLE_SHARE: lambda request: _share(request),
-    ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
-    ReasonCode.KEPT: _asked,
-}
-
-_BEST_FACT: dict[ReasonCode, Callable[[list[GpuInfo]], str]] = {
-    ReasonCode.OTHER_MODEL: lambda gpus: ", ".join(sorted({gpu.model for gpu in gpus})),
-    ReasonCode.TOO_LITTLE_MEMORY: lambda gpus: f"{max(gpu.memory_mib for gpu in gpus)} MiB",
-    ReasonCode.COMPUTE_CAPABILITY: lambda gpus: max((gpu.compute_capability for gpu in gpus), key=capability),
-}
-
-_PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
-    ReasonCode.HOST_NOT_READY: lambda count: f"{count.hosts} not ready ({count.available})",
-    ReasonCode.EXCLUDED: lambda count: f"{count.hosts} excluded after a failure there",
-    ReasonCode.OTHER_MODEL: lambda count: f"{count.hosts} other model",
-    ReasonCode.TOO_LITTLE_MEMORY: lambda count: f"{count.hosts} too little memory (best has {count.available})",
-    ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
-    ReasonCode.NO_CUDA: lambda count: f"{count.hosts} without {count.asked} (there is {count.available})",
-    ReasonCode.NOT_ISOLATED: lambda count: f"{count.hosts} without isolation (ranks are plain processes there)",
-    ReasonCode.SHARING_UNSUPPORTED: lambda count: f"{count.hosts} cannot share so",
-    ReasonCode.CPUS: lambda count: f"{count.hosts} too few CPUs (best has {count.available})",
-    ReasonCode.RAM: lambda count: f"{count.hosts} too little memory (best has {count.available})",
-    ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
-    ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy or drained (best has {count.available} working)",
-    ReasonCode.TOO_HOT: lambda count: f"{count.hosts} too hot (best has {count.available} cool)",
-    ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
-    ReasonCode.SHARED_BY_ANOTHER: lambda count: f"{count.hosts} shared by others",
-    ReasonCode.TOO_LITTLE_SHARE: lambda count: f"{count.hosts} too full (best has {count.available})",
-    ReasonCode.TOPOLOGY: lambda count: f"{count.hosts} free but apart (best has {count.available.split()[0]} free)",
-    ReasonCode.KEPT: lambda count: f"{count.hosts} kept for {count.available}",
-}

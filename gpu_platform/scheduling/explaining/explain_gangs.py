@@ -11,11 +11,12 @@ from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
 from gpu_platform.domain.placing.capacity import describe
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.explaining.chosen_hosts import too_few_chosen
 from gpu_platform.scheduling.explaining.explain import BlockedHosts, explain, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.placing.splitting import can_hold, capacities, slices_of
+from gpu_platform.scheduling.placing.splitting import can_hold, capacities
 
 
 def explain_gang(
@@ -91,13 +92,15 @@ def _explain_group(
 
 def _example(group: PlacementRequest, candidates: CandidateIndex) -> tuple[PlacementRequest, Candidates]:
     """Return a plain request of the same kind, with its candidates."""
-    row = group if group.resources.total is None else group.asking_for(slices_of(group.resources, 1))
+    row = group if group.resources.total is None else group.asking_for(group.resources.slices(1))
     return row, candidates.of(row)
 
 
 def _less(request: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str:
     """Say what was asked, what there is and what to do. ``able``: GPUs that each host could give, by host index."""
     asked = f"asked for {describe(request)}{_where(request)}; "
+    if too_few := too_few_chosen(request, snapshot):
+        return asked + too_few
     if unknown := unknown_level(request, snapshot):
         return asked + unknown
     level = request.gang_level

@@ -3,7 +3,7 @@
 It is a light model of ``rounds``: whole GPUs, in the order of the queue, with backfill. Running jobs, and jobs that
 start in the run, end after their expected run times. The first job that has to wait gets a date by time limits, or else
 an expected date. Jobs that might still run then leave its GPUs alone. Where there is no date, it keeps all hosts that
-it could use. One run serves all waiting jobs at once.
+it could use. One run serves all waiting jobs at once. Nobody starts where a window would keep the job out then.
 
 What it leaves out: jobs that come later, shares, CPUs and memory of hosts, gangs of groups, preemption, and all dates
 but those of the first job that waits for certain hosts.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +25,13 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, earliest_hosts
+from gpu_platform.scheduling.backfilling.what_if import WhatIf, phases_of
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.windows import reservation_of
 from gpu_platform.scheduling.explaining.room import Room
+from gpu_platform.scheduling.explaining.usable_gpus import UsableGpus
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
@@ -82,9 +85,11 @@ class ForwardRun:
         *,
         with_dates: bool = True,
         expected_dates: ExpectedDates | None = None,
+        stops: Mapping[tuple[int, int], float] | None = None,
     ) -> None:
         """``with_dates``: False if the policy has no backfill, so that the first job keeps its hosts.
-        ``expected_dates``: None if the policy knows none.
+        ``expected_dates``: None if the policy knows none. ``stops``: (host, GPU) -> when the job that has it will be
+        stopped for a window.
         """
         self._queue, self._snapshot, self._forecast = queue, snapshot, forecast
         self._with_dates, self._expected_dates = with_dates, expected_dates and expected_dates.copy()
@@ -93,15 +98,19 @@ class ForwardRun:
         """Job -> when it starts, for those that have started so far."""
         self.is_cut = False
         """True if the run ended before everybody had started, or without some requests."""
-        self._limits = WhatIf(forecast, snapshot, forecast.ends().copy())
+        self._phases = phases_of(snapshot)
+        self._limits = WhatIf(forecast, snapshot, forecast.ends().copy(), phases=self._phases)
         """When GPUs are free by time limits: what promises follow from."""
         self._expected = WhatIf.of(forecast, snapshot, now)
         """The same by expected run times."""
         self._has_mixed_hosts = any(len({gpu.model for gpu in one.gpus}) > 1 for one in snapshot.machines)
         self._lines: list[Line] = []
-        self._kinds: dict[bytes, int] = {}
+        self._kinds: dict[Hashable, int] = {}
+        self._row_of_kind: list[PlacementRequest] = []
         self._usable: list[GpuSets] = []
         ends = self._expected.ends
+        for (host, position), at in (stops or {}).items():
+            ends[host, position] = min(ends[host, position], at)
         self._free = as_sets(ends == -math.inf)
         hosts, positions = np.nonzero(np.isfinite(ends))
         order = np.argsort(ends[hosts, positions], kind="stable")
@@ -117,17 +126,19 @@ class ForwardRun:
         """Let these jobs take part, before the first step. ``row``: the first of them. They may ask for whole GPUs in
         equal slices only. ``able``, by host index: the hosts that could serve it once no job is left there.
         """
-        if row.has_exclusions or self._has_mixed_hosts:
+        if row.has_exclusions or self._has_mixed_hosts or reservation_of(row) is not None:
             usable = np.where(able, self._forecast.availability(row).usable, np.uint64(0))
         else:
             usable = np.where(able, self._snapshot.all_gpus, np.uint64(0))
-        kind = self._kinds.setdefault(usable.tobytes(), len(self._usable))
+        key = usable.tobytes(), None if self._phases is None else self._phases.key(row)
+        kind = self._kinds.setdefault(key, len(self._usable))
         if kind == len(self._usable):
             if (kind + 1) * usable.nbytes > max(USABLE_BYTES, usable.nbytes):
-                del self._kinds[usable.tobytes()]
+                del self._kinds[key]
                 self.is_cut = True
                 return
             self._usable.append(usable)
+            self._row_of_kind.append(row)
         self._lines.append(Line(jobs, kind, row))
 
     def step(self) -> bool:
@@ -156,8 +167,11 @@ class ForwardRun:
         self._waits = np.ones(len(self._lines), bool)
         self._fails = np.zeros(len(self._lines), bool)
         """Lines that count enough GPUs, but not connected as they ask for. They are tried again once more are free."""
-        usable, width = np.stack(self._usable), int(self._snapshot.size.max(initial=0))
-        self._all_usable = usable
+        self._keeps_nothing = self._fails.copy()
+        """Lines that wait for the end of a window, and keep nothing from others until the next moment."""
+        self._usable_gpus = UsableGpus(np.stack(self._usable), self._row_of_kind, self._phases)
+        usable, width = self._usable_gpus.now, int(self._snapshot.size.max(initial=0))
+        self._all_usable = self._usable_gpus.ever
         self._gpus = np.minimum(self._gpus, width)
         self._room, self._left = Room(usable, self._free, width), Room(usable, self._free, width)
         """What is free for jobs that end before a date, and for those that might run longer."""
@@ -177,7 +191,7 @@ class ForwardRun:
         bound |= self.now + self._longest > self._expected_date_of_kind[kind]
         hosts = np.where(bound, self._left.at_least()[kind, gpus], self._room.at_least()[kind, gpus])
         fits = (hosts >= self._hosts) & ~self._fails
-        concerned = np.flatnonzero(self._waits & (fits | ~self._is_dated[kind]))
+        concerned = np.flatnonzero(self._waits & (fits | (~self._is_dated[kind] & ~self._keeps_nothing)))
         if not len(concerned):
             return False
         line = self._first(concerned)
@@ -185,7 +199,7 @@ class ForwardRun:
         if fits[line] and self._start(line, room.ready(int(kind[line]), int(gpus[line])), room.free):
             return True
         self._fails[line] = True
-        if not self._is_dated[kind[line]]:
+        if not self._is_dated[kind[line]] and not self._keeps_nothing[line]:
             self._keep(line)
         return True
 
@@ -231,7 +245,7 @@ class ForwardRun:
         order = np.argsort(np.bitwise_count(self._free[hosts]), kind="stable")
         found: dict[int, int] = {}
         for host in hosts[order].tolist():
-            there = int(free[host] & self._all_usable[kind, host])
+            there = int(free[host] & self._usable_gpus.now[kind, host])
             best = best_subset_for(request, snapshot.machines[snapshot.machine[host]], there)
             if best is not None:
                 found[host] = best.gpus
@@ -252,15 +266,19 @@ class ForwardRun:
 
     def _keep(self, number: int) -> None:
         """Give a date to the job at the head of a line, or keep all hosts that it could use."""
-        self._dates.append(self._plan(number))
+        date = self._plan(number)
+        if date is None:
+            self._keeps_nothing[number] = True
+            return
+        self._dates.append(date)
         self._mark_kept()
-        self._refresh(self._dates[-1].hosts)
+        self._refresh(date.hosts)
 
-    def _plan(self, number: int) -> _Date:
+    def _plan(self, number: int) -> _Date | None:
         return self._dated(number) or self._dated_by_run_times(number) or self._undated(number)
 
     def _dated(self, number: int) -> _Date | None:
-        found = self._limits.earliest(self._lines[number].row) if self._with_dates else None
+        found = self._limits.earliest(self._lines[number].row, self.now) if self._with_dates else None
         return None if found is None else _date(number, max(found[0], self.now), found[1])
 
     def _dated_by_run_times(self, number: int) -> _Date | None:
@@ -269,9 +287,13 @@ class ForwardRun:
         found = expected.earliest(row, self.now, self._expected) if expected and others < MAX_DATES else None
         return None if found is None else _date(number, *found, is_expected=True)
 
-    def _undated(self, number: int) -> _Date:
-        usable = self._all_usable[self._kind[number]]
-        hosts = np.flatnonzero(np.bitwise_count(usable) >= self._gpus[number])
+    def _undated(self, number: int) -> _Date | None:
+        """Keep all hosts, but those of which a window keeps something from the job. None: the others are too few."""
+        kind = self._kind[number]
+        ever, now = self._all_usable[kind], self._usable_gpus.now[kind]
+        hosts = np.flatnonzero((np.bitwise_count(ever) >= self._gpus[number]) & (ever == now))
+        if len(hosts) < self._hosts[number]:
+            return None
         return _Date(number, math.inf, hosts, self._snapshot.all_gpus[hosts])
 
     def _mark_kept(self) -> None:
@@ -307,6 +329,8 @@ class ForwardRun:
         """Go to the next moment at which jobs end. False: nobody ends any more."""
         starts, ends = self._started, self._ends
         at = min(starts[0][0] if starts else math.inf, ends[self._next_end] if self._next_end < len(ends) else math.inf)
+        if self._phases is not None:
+            at = min(at, self._phases.next_after(self.now))
         if at == math.inf:
             return False
         self.now = max(self.now, float(at))
@@ -323,6 +347,12 @@ class ForwardRun:
         self._expected.take(freed, -math.inf)
         for host, gpus in freed.items():
             self._free[host] |= np.uint64(gpus)
+        opened = self._usable_gpus.pass_time(self.now)
+        if len(opened):
+            self._room.recount(opened)
+            self._left.recount(opened)
+            freed |= {host: freed.get(host, 0) for host in opened.tolist()}
+        self._keeps_nothing[:] = False
         self._refresh(_indices(freed))
         for host in freed:
             self._fails &= self._room.counts_on(host)[self._kind] < self._gpus
@@ -333,14 +363,14 @@ class ForwardRun:
         """Start the jobs that something is kept for, if they can start now. Renew the dates of the others."""
         before = len(self._dates)
         for date in self._dates[:]:
-            usable = self._all_usable[self._kind[date.line]]
-            if not self._is_over(date) and not any(self._has_by(host, int(usable[host]), date) for host in freed):
+            usable = self._usable_gpus.now[self._kind[date.line]]
+            is_over = self._is_over(date) or self._is_closed(date)
+            if not is_over and not any(self._has_by(host, int(usable[host]), date) for host in freed):
                 continue
             # Nothing is kept for others on the hosts that it could use: it is the first that waits for them.
             hosts = np.flatnonzero(np.bitwise_count(self._free & usable) >= self._gpus[date.line])
             if self._start(date.line, hosts, self._free):
-                self._dates.remove(date)
-                self._refresh(date.hosts)
+                self._forget(date)
             else:
                 self._renew(date)
         if self._dates or before:
@@ -351,6 +381,19 @@ class ForwardRun:
         expected = self._expected_dates if date.is_expected else None
         return expected is not None and not expected.allows(self._lines[date.line].row, self.now)
 
+    def _is_closed(self, date: _Date) -> bool:
+        """Tell whether a window keeps the job from hosts that it keeps for want of a date: it keeps them no more."""
+        if self._phases is None or date.start < math.inf:
+            return False
+        place = self._kind[date.line], date.hosts
+        return bool((self._usable_gpus.ever[place] != self._usable_gpus.now[place]).any())
+
+    def _forget(self, date: _Date) -> None:
+        """Keep nothing for the job any more. Others may start there."""
+        self._dates.remove(date)
+        self._refresh(date.hosts)
+        self._fails[:] = False
+
     def _has_by(self, host: int, usable: int, date: _Date) -> bool:
         """Tell whether the host has enough for the job before its date, or earlier than nobody knows when."""
         ends = (self._expected if date.is_expected else self._limits).ends[host].tolist()
@@ -360,8 +403,10 @@ class ForwardRun:
         new = self._dated(date.line)
         if new is None and (date.is_expected or date.start == math.inf):
             new = self._dated_by_run_times(date.line)
-        if new is None and date.is_expected:
+        if new is None and (date.is_expected or self._is_closed(date)):
             new = self._undated(date.line)
+            if new is None:
+                self._forget(date)
         if new is not None:
             self._dates[self._dates.index(date)] = new
             self._refresh(np.union1d(date.hosts, new.hosts))

@@ -35,6 +35,13 @@ class Room:
         changes = self.free[hosts] != free
         changed = hosts[changes].tolist()
         self.free[hosts] = free
+        self._count(changed)
+
+    def recount(self, hosts: HostIndices) -> None:
+        """Count again on ``hosts``: what kinds may use there has changed."""
+        self._count(hosts.tolist())
+
+    def _count(self, changed: list[int]) -> None:
         if len(changed) > MANY:
             self._count_all()
             return

@@ -18,6 +18,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.forward_run import ForwardRun
 from gpu_platform.scheduling.placing.domains import together
+from gpu_platform.scheduling.preempting.window_clearing import holders
 from gpu_platform.scheduling.queueing.job_queue import GroupKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.round_state import SchedulerState
@@ -49,9 +50,9 @@ class Estimates:
         now: float,
     ) -> None:
         self._state, self._denial = state, denial
-        # If no running job has a time limit, and nothing was learned of any, nothing can be estimated.
-        running = state.running_jobs
-        self._limited = running.limited + running.expected > 0
+        # If no running job has a time limit, and nothing was learned of any, only the ends of windows are known.
+        running, self._windows = state.running_jobs, state.snapshot.windows
+        self._limited = running.limited + running.expected > 0 or bool(self._windows)
         self._basis = EstimateBasis.RUN_TIMES if running.expected else EstimateBasis.TIME_LIMITS
         self._run = ForwardRun(
             state.queue,
@@ -60,6 +61,7 @@ class Estimates:
             now,
             with_dates=state.policy.backfill in ("easy", "conservative"),
             expected_dates=state.expected_dates if state.policy.counts_on_run_times else None,
+            stops=_stops(state, now) if self._windows else None,
         )
         needs = (need.groups for need in state.queue.needs_in_order.copy().items) if self._limited else ()
         self._groups = deque(group for groups in needs for _, group in groups)
@@ -89,7 +91,9 @@ class Estimates:
             return Estimate(None, EstimateBasis.REPAIR if self._able(row) is None else EstimateBasis.NO_TIME_LIMIT)
         why = self._without.get(self._state.queue.group(row))
         if why is None and self.ended:
-            why = EstimateBasis.TOO_FAR if self._run.is_cut else EstimateBasis.NO_TIME_LIMIT
+            waits_for_window = self._windows.answer(row) is not None
+            why = EstimateBasis.WINDOW if waits_for_window else EstimateBasis.NO_TIME_LIMIT
+            why = EstimateBasis.TOO_FAR if self._run.is_cut else why
         return None if why is None else Estimate(None, why)
 
     def _look(self, group: GroupKey) -> None:
@@ -101,6 +105,8 @@ class Estimates:
         able = self._able(row)
         if self._denial(row) is not None:
             self._without[group] = EstimateBasis.QUOTA
+        elif not self._windows.will_admit(row):
+            self._without[group] = EstimateBasis.WINDOW
         elif able is None:
             self._without[group] = EstimateBasis.REPAIR
         elif not has_simple_estimate(row):
@@ -115,6 +121,18 @@ class Estimates:
             return state.gangs.usable_hosts(row)
         able = together(row.resources, state.snapshot, state.candidates.able(row))
         return able if np.count_nonzero(able) >= row.resources.hosts else None
+
+
+def _stops(state: SchedulerState, now: float) -> dict[tuple[int, int], float]:
+    """Return when running jobs will be stopped for windows: (host index, GPU) -> when they have ended then."""
+    windows, found = state.snapshot.windows, dict[tuple[int, int], float]()
+    for window in windows.rows.values():
+        gone_at = now if window.is_open else max(now, window.start - windows.margin_s / 2)
+        for job in holders(window, state.snapshot, state.running_jobs):
+            if not windows.allows_running(window, job):
+                places = (state.snapshot.locate(uuid) for uuid in job.gpu_uuids)
+                found |= {place: min(gone_at, found.get(place, gone_at)) for place in places if place is not None}
+    return found
 
 
 def has_simple_estimate(row: PlacementRequest) -> bool:

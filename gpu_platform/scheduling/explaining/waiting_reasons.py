@@ -24,6 +24,7 @@ from gpu_platform.scheduling.explaining.explain import (
     with_preemption_at,
 )
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
+from gpu_platform.scheduling.explaining.explain_windows import behind_windows
 from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
@@ -43,6 +44,8 @@ RATE_PER_S, BURST = 256.0, 64.0
 """How many jobs are looked at per second during decisions: on average, and at once."""
 ESTIMATE_AGAIN_S = 5.0
 """After an estimated start has passed, estimates begin anew at most this often, unless something changes."""
+WINDOWS_AGAIN_S = 30.0
+"""While there are windows, reasons are renewed so often: they say how long a job may still run before one begins."""
 PREEMPTION_FORECAST_LIMIT = 400
 """With more hosts and running jobs than this, the next preemption is computed only for a job about which somebody
 asks.
@@ -74,6 +77,7 @@ class WaitingReasons:
         self._has_passed = False
         """An estimate has passed since the last run of estimates began."""
         self._estimated_at = -math.inf
+        self._windows_told_at = -math.inf
 
     def current(self) -> dict[str, Reason]:
         """Return the published reason of each class that still waits."""
@@ -88,6 +92,9 @@ class WaitingReasons:
             self._new.extendleft(passed)
             self._first_date = min((date for date in dates.values() if date >= now), default=math.inf)
             self._has_passed |= bool(passed)
+        if self._state.snapshot.windows and now - self._windows_told_at >= WINDOWS_AGAIN_S:
+            self._windows_told_at = now
+            self._new.extend(self._state.queue.classes())
         if self._has_passed and now - self._estimated_at >= ESTIMATE_AGAIN_S:
             self._has_passed, self._seen = False, (-1, -1)
 
@@ -152,7 +159,7 @@ class WaitingReasons:
                 row, last_round.turn_of(row), last_round.denial(row), last_round.promises().get(row.job_id)
             )
         reason = self.reason(given, last_round, estimates, now)
-        if reason.code is WaitCode.WAITING_FOR_GPUS and not has_simple_estimate(row):
+        if reason.code in (WaitCode.WAITING_FOR_GPUS, WaitCode.WINDOW) and not has_simple_estimate(row):
             reason = self._with_trial_estimate(reason, row, now)
         return self._if_others_stop(reason, row, last_round, now, math.inf)
 
@@ -210,6 +217,8 @@ class WaitingReasons:
             update["holders"], update["more_holders"] = self.forecast.holders(row, able)
         if overdue := last_round.overdue.get(row.job_id):
             update["next_step"] = f"{overdue} has run over its time limit: a start is promised again once it has ended"
+        dated = update.get("estimated_start") is not None
+        update |= behind_windows(row, reason, state.snapshot, is_dated=dated)
         if any(claim.job_id == row.job_id for claim in last_round.claims):
             # Dates from time limits do not count: jobs are being preempted for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}

@@ -58,12 +58,16 @@ class Candidates:
         )
 
 
-def host_query(snapshot: Snapshot, row: PlacementRequest, more: Mapping[int, int] | None = None) -> HostQuery:
-    """Return what a job asks of hosts. ``more``: further GPUs that it must not get, host index -> set."""
+def host_query(
+    snapshot: Snapshot, row: PlacementRequest, more: Mapping[int, int] | None = None, *, is_now: bool = False
+) -> HostQuery:
+    """Return what a job asks of hosts. ``more``: further GPUs that it must not get, host index -> set. ``is_now``: it
+    keeps out of windows that are closed to it now.
+    """
     excluded = exclusions(snapshot, row)
     for host_index, gpus in (more or {}).items():
         excluded[host_index] = excluded.get(host_index, 0) | gpus
-    return HostQuery(row.resources, excluded, row.tenant)
+    return HostQuery(row.resources, excluded, row.tenant, snapshot.windows.answer(row) if is_now else None)
 
 
 def shape_of(row: PlacementRequest) -> tuple[object, ...]:
@@ -82,6 +86,8 @@ def shape_of(row: PlacementRequest) -> tuple[object, ...]:
         request.min_compute_capability,
         request.cuda,
         request.isolated,
+        request.reservation,
+        request.host_choice,
         request.allow_cross_numa,
         request.required_level,
         request.preferred_level,
@@ -148,13 +154,15 @@ class CandidateIndex:
         """
         if row.excluded_gpus or row.excluded_hosts:
             return self.of(row)
-        shape = self._shapes.get(shape_of(row))
+        closed = self._snapshot.windows.answer(row)
+        shape = self._shapes.get((*shape_of(row), closed))
         if shape is not None and shape.hosts_to_ask() <= len(hosts):
             return shape.current(self._scored)
         n = len(self._snapshot)
         offers = Offers.none(n)
         offers.code[:] = _NOT_ASKED
-        offers.put(hosts, self._framework.examine(HostQuery(row.resources, tenant=row.tenant), self._snapshot, hosts))
+        query = HostQuery(row.resources, tenant=row.tenant, closed=closed)
+        offers.put(hosts, self._framework.examine(query, self._snapshot, hosts))
         return Candidates(offers, np.zeros(n, bool), np.zeros(n, bool), self._framework.site_filters)
 
     def fitting(self, row: PlacementRequest) -> Candidates:
@@ -178,7 +186,7 @@ class CandidateIndex:
         self._overlays.clear()
 
     def _shape(self, row: PlacementRequest) -> tuple[tuple[object, ...], _Shape]:
-        key = shape_of(row)
+        key = (*shape_of(row), self._snapshot.windows.answer(row))
         shape = self._shapes.get(key)
         if shape is None:
             shape = _Shape(self._framework, self._snapshot, row, self._scored)
@@ -208,9 +216,9 @@ class _Overlay:
 
     @classmethod
     def of(cls, framework: Framework, snapshot: Snapshot, row: PlacementRequest) -> _Overlay:
-        query = host_query(snapshot, row)
+        query, now = host_query(snapshot, row), host_query(snapshot, row, is_now=True)
         hosts = np.array(sorted(query.excluded), np.intp)
-        offers = framework.examine(query, snapshot, hosts)
+        offers = framework.examine(now, snapshot, hosts)
         after_use = framework.could_serve(query, snapshot, hosts, ChangeKind.USE)
         return cls(snapshot.version, snapshot.facts_version, hosts, offers, after_use)
 
@@ -232,6 +240,8 @@ class _Shape:
         self._snapshot = snapshot
         self._scored = scored
         self._query = HostQuery(row.resources, tenant=row.tenant)
+        """Without windows: whether a host could serve the job later is not about now."""
+        self._query_now = replace(self._query, closed=snapshot.windows.answer(row))
         self._seen = self._able_seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool), framework.site_filters)
 
@@ -242,7 +252,7 @@ class _Shape:
             used, rebuilt = (
                 np.flatnonzero(snapshot.changed_at[change] > seen) for change in (ChangeKind.USE, ChangeKind.FACTS)
             )
-            self._candidates.offers.put(used, self._framework.examine(self._query, snapshot, used))
+            self._candidates.offers.put(used, self._framework.examine(self._query_now, snapshot, used))
             self._could_serve(ChangeKind.HEALTH, rebuilt, self._candidates.after_health)
             self._seen = snapshot.version
         if self._scored != scored:

@@ -15,7 +15,7 @@ from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.placing.splitting import sizes_of, slices_of
+from gpu_platform.scheduling.placing.splitting import sizes_of
 
 REMEMBERED_BYTES, FEWEST_ANSWERS = 16 << 20, 1_024
 """As many answers as fit into this are remembered: one byte per host."""
@@ -65,6 +65,10 @@ class EmptyFits:
         return self.usable_hosts(row, must=True) is not None
 
     def _find(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+        with self._snapshot.windows.set_aside():  # once all jobs have ended, they may have, too
+            return self._find_beside_no_window(row)
+
+    def _find_beside_no_window(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
         groups, sizes = row.rank_groups(), int(self._snapshot.size.max(initial=1))
         self._left -= 2 * sum(1 if group.resources.total is None else sizes for group in groups)
         usable = self._placer.usable_hosts(row)
@@ -95,7 +99,7 @@ class EmptyFits:
         if request.required_level in INSIDE_ONE_HOST or request.total is None:
             return False
         sizes = sizes_of(request, snapshot)
-        able = {size: self._candidates.able(group.asking_for(slices_of(request, size))) for size in sizes}
+        able = {size: self._candidates.able(group.asking_for(request.slices(size))) for size in sizes}
         hosts = {size: np.bincount(domains, weights=able[size], minlength=1) for size in sizes}
         for size in reversed(sizes):
             full, rest = divmod(request.total, size)

@@ -59,6 +59,10 @@ class HostQuery:
     excluded: Mapping[int, int] = field(default_factory=dict)
     tenant: str = ""
     """Only GPUs that this tenant shares already can be shared with the job. See ``PlacementRequest.tenant``."""
+    closed: frozenset[str] | None = None
+    """The windows whose GPUs it cannot get now: see ``Windows.answer``. None: it can get those of all windows. Also
+    where the question is about another time than now.
+    """
 
     @property
     def wants_gpus(self) -> bool:

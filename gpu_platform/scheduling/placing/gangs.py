@@ -30,7 +30,6 @@ from gpu_platform.scheduling.placing.splitting import (
     HostShard,
     can_hold,
     capacities,
-    slices_of,
     split_total,
 )
 
@@ -198,7 +197,7 @@ class GangPlacer:
         """Return the host for a total that fits on one host."""
         if group.resources.total is None or group.resources.gpus > int(self._snapshot.size.max(initial=0)):
             return None
-        request = slices_of(group.resources, group.resources.gpus)
+        request = group.resources.slices(group.resources.gpus)
         offers = lookup(group.asking_for(request))
         chosen = self._framework.choose(request, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
         return None if chosen is None else HostShard(request, chosen)

@@ -9,7 +9,8 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 
 
 class HostClasses:
-    """The class of each host, by its machine, CUDA versions, isolation, MPS, CPUs and memory.
+    """The class of each host, by its machine, CUDA versions, isolation, MPS, CPUs and memory. Labels and names are
+    asked host by host.
 
     A filter that reads another fact of a host is not screened: see ``framework.Filter.is_screened``.
     """

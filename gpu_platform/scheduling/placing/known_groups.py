@@ -30,6 +30,8 @@ class KnownGroups:
     excludes: Flags
     spans: Flags
     """All its hosts must be in one domain."""
+    choice: NDArray[np.intp]
+    """The number of its choice of hosts, by labels and names. 0: it takes any."""
     answer: NDArray[np.intp]
     """The number of its answers: see ``RequestScreen._can``."""
     checked_at: NDArray[np.int64]
@@ -48,6 +50,7 @@ class KnownGroups:
             key=[None] * n,
             limit_s=np.full(n, math.inf),
             takes=np.zeros(n, np.int8),
+            choice=np.zeros(n, np.intp),
             answer=np.zeros(n, np.intp),
             checked_at=np.full(n, -1, np.int64),
             **whole,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.jobs.host_choice import HostChoice
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, shape_of
@@ -25,6 +26,7 @@ from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
 from gpu_platform.scheduling.placing.host_classes import HostClasses
 from gpu_platform.scheduling.placing.known_groups import Flags, KnownGroups
+from gpu_platform.scheduling.placing.reserved_gpus import ReservedGpus, all_of, with_more
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue
 
 FIRST_GROUPS = 256
@@ -37,17 +39,6 @@ TAKES_GPUS, TAKES_BOTH, TAKES_ROOM = range(3)
 """What a request takes of hosts: GPUs; GPUs and CPUs or memory; CPUs or memory only."""
 _TAKEN = {TAKES_GPUS: [0], TAKES_BOTH: [0, 1], TAKES_ROOM: [1]}
 """Row numbers in the arrays of :class:`RoundView`."""
-
-
-@dataclass(frozen=True)
-class ReservedGpus:
-    """A planned reservation, as far as it matters here."""
-
-    start: float
-    is_promised: bool
-    is_expected: bool
-    hosts: HostIndices
-    gpus: GpuSets
 
 
 @dataclass(frozen=True)
@@ -97,8 +88,12 @@ class RequestScreen:
         self._key_of: dict[int, GroupKey] = {}
         self._answers: dict[tuple[object, ...], int] = {}
         self._queries: list[HostQuery] = []
+        self._choices = {HostChoice(): 0}
+        """Choice of hosts, by labels and names -> its number: its place in this."""
         self._can: Flags = np.zeros((FIRST_GROUPS, 1), bool)
-        """[answer, class of hosts]: could such a host serve the request if it were empty and in order?"""
+        """[answer, class of hosts]: could such a host serve the request if it were empty and in order? Labels and
+        names of hosts are left out: hosts of one class may have different ones.
+        """
         self._round = 0
         self._free: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
@@ -133,7 +128,7 @@ class RequestScreen:
             key = self._key_of[number]
             row = queue.first(key)
             if row is not None:
-                self._note(number, self._add(key, row) if row.is_plain else NOT_FOR_SCREEN, key)
+                self._note(number, self._add(key, row) if _is_screened(row) else NOT_FOR_SCREEN, key)
         return self._index_of[numbers]
 
     def _note(self, number: int, index: int, key: GroupKey) -> None:
@@ -237,6 +232,10 @@ class RequestScreen:
         gpus = asked.gpus[indices, None]
         shares = asked.shares[indices, None]
         passes &= gpus <= (np.where(shares, either, free) if shares.any() else free)
+        if asked.choice[indices].any():
+            choices = list(self._choices)
+            for number in np.unique(asked.choice[indices]).tolist():
+                passes[asked.choice[indices] == number] &= snapshot.accepted_by(choices[number])[hosts]
         if asked.takes[indices[0]] != TAKES_GPUS:
             cpus = snapshot.cpus[hosts] - snapshot.cpus_used[hosts] - snapshot.cpus_held[hosts]
             ram = snapshot.ram_mib[hosts] - snapshot.ram_mib_used[hosts] - snapshot.ram_mib_held[hosts]
@@ -258,15 +257,15 @@ class RequestScreen:
         done = 0
         for count in np.unique(binding[~endless]).tolist():
             for one in promised[done:count]:
-                reserved = _with(reserved, one, len(kept))
+                reserved = with_more(reserved, one, len(kept))
             done = count
             yield indices[(binding == count) & ~endless], kept, None if reserved is None else reserved.copy()
         if expected.any():  # others bind it only if it will run beyond them
-            yield indices[expected], kept, _all((one for one in view.reservations if one.is_promised), len(kept))
+            yield indices[expected], kept, all_of((one for one in view.reservations if one.is_promised), len(kept))
         endless &= ~expected
         if endless.any():
             closed = _any(view.kept[rows] | view.kept_from_unlimited[rows])
-            yield indices[endless], closed, _all(view.reservations, len(kept))
+            yield indices[endless], closed, all_of(view.reservations, len(kept))
 
     def _changes_nothing(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> tuple[Flags, Flags]:
         """Tell for which groups it changes nothing that they wait, and of which of them this is so because they are
@@ -282,8 +281,10 @@ class RequestScreen:
         if view.no_more_dates:
             snapshot = self._snapshot
             sound = snapshot.ready & (snapshot.working == snapshot.all_gpus) & (snapshot.hot == 0)
-            # A host behind a reservation must surely be usable. Of a gang inside one domain this is not known.
-            follows = (can & classes.among(reserved & sound)).any(axis=1) & ~self._groups.spans[indices]
+            # A host behind a reservation must surely be usable. Of a gang inside one domain this is not known, nor of a
+            # request that takes only some hosts of a class.
+            follows = (can & classes.among(reserved & sound)).any(axis=1)
+            follows &= ~self._groups.spans[indices] & (self._groups.choice[indices] == 0)
             behind = follows & covered
         includes = ~self._groups.excludes[indices]
         return (settled | behind) & includes, behind & includes
@@ -322,7 +323,8 @@ class RequestScreen:
         known.shares[index], known.excludes[index] = request.share is not None, row.has_exclusions
         known.spans[index] = request.hosts > 1 and is_between_hosts(request.gang_level)
         known.checked_at[index], known.used[index] = -1, self._round
-        known.answer[index] = self._answer(row)
+        known.answer[index] = self._answer(row.asking_for(request.on_any_host()))
+        known.choice[index] = self._choices.setdefault(request.host_choice, len(self._choices))
         return index
 
     def _make_room(self, more: int) -> None:
@@ -342,6 +344,10 @@ class RequestScreen:
         can = np.zeros((len(self._groups.key), self._can.shape[1]), bool)
         can[: len(kept)] = self._can[kept]
         self._can = can
+        choices = list(self._choices)
+        used = np.union1d(0, self._groups.choice[: len(indices)])  # 0 stays 0
+        self._groups.choice[: len(indices)] = np.searchsorted(used, self._groups.choice[: len(indices)])
+        self._choices = {choices[number]: place for place, number in enumerate(used.tolist())}
 
     def _answer(self, row: PlacementRequest) -> int:
         shape = shape_of(row)
@@ -367,17 +373,9 @@ class RequestScreen:
             self._ask(number, query, new)
 
 
-def _with(reserved: GpuSets | None, one: ReservedGpus, hosts: int) -> GpuSets:
-    result = np.zeros(hosts, np.uint64) if reserved is None else reserved
-    result[one.hosts] |= one.gpus
-    return result
-
-
-def _all(reservations: Iterable[ReservedGpus], hosts: int) -> GpuSets | None:
-    reserved: GpuSets | None = None
-    for one in reservations:
-        reserved = _with(reserved, one, hosts)
-    return reserved
+def _is_screened(row: PlacementRequest) -> bool:
+    """Tell whether the screen knows such requests. It knows no windows: what it rules out has no place anyway."""
+    return row.is_plain and row.resources.reservation is None
 
 
 def _any(rows: Flags) -> Flags:

@@ -31,11 +31,6 @@ class HostShard:
     hosts: HostIndices
 
 
-def slices_of(request: ResourceRequest, gpus: int, hosts: int = 1) -> ResourceRequest:
-    """Return the request for ``hosts`` slices of ``gpus`` GPUs each, as a share of a total."""
-    return request.model_copy(update={"total": None, "hosts": hosts, "gpus_per_host": gpus})
-
-
 def sizes_of(request: ResourceRequest, snapshot: Snapshot) -> range:
     """Return the possible sizes of a slice, smallest first."""
     largest = min(int(snapshot.size.max(initial=0)), MAX_GPUS_PER_HOST)
@@ -51,7 +46,7 @@ def capacities(
     """
     most = np.zeros(len(snapshot), np.intp)
     for size in sizes_of(row.resources, snapshot):
-        most[answers(row.asking_for(slices_of(row.resources, size)))] = size
+        most[answers(row.asking_for(row.resources.slices(size)))] = size
     return most
 
 
@@ -78,7 +73,7 @@ def split_total(
     if request.required_level in INSIDE_ONE_HOST:
         return None
     sizes = sizes_of(request, snapshot)
-    fits = {size: lookup(row.asking_for(slices_of(request, size))).fits & usable for size in sizes}
+    fits = {size: lookup(row.asking_for(request.slices(size))).fits & usable for size in sizes}
     capacity = np.zeros(len(snapshot), np.intp)
     for size in sizes:
         capacity[fits[size]] = size
@@ -144,5 +139,5 @@ def _host_shards(request: ResourceRequest, snapshot: Snapshot, taken: dict[int, 
         hosts = np.array([host_index for host_index in taken if taken[host_index] == size], np.intp)
         near = [numbers[hosts] for numbers in snapshot.domains.values()]
         hosts = hosts[np.lexsort((snapshot.by_name[hosts], *near))]
-        shards.append(HostShard(slices_of(request, size, len(hosts)), hosts))
+        shards.append(HostShard(request.slices(size, len(hosts)), hosts))
     return shards

@@ -167,11 +167,12 @@ def tasks_of(request: ResourceRequest, host_size: int = 8) -> Iterator[tuple[Typ
         sizes = {host_size: full, rest: 1 if rest else 0}
     for gpus, count in sizes.items():
         if count:
+            one = request.slices(gpus)
             task = TypicalTask(
                 gpus=gpus,
                 percent=percent_of(request),
-                cpus=request.cpus_per_host,
-                ram_mib=request.ram_mib_per_host,
+                cpus=one.cpus_per_host,
+                ram_mib=one.ram_mib_per_host,
                 model=request.model,
                 exclude_model=request.exclude_model,
                 memory_mib=request.memory_mib,

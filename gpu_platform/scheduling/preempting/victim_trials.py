@@ -87,7 +87,7 @@ class SliceVictimTrial:
         self.request, self._snapshot = row.resources, snapshot
         self.one_host = row.resources.hosts == 1
         host_indices = np.arange(len(snapshot))
-        query = host_query(snapshot, row)
+        query = host_query(snapshot, row, is_now=True)
         usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.available()).tolist()

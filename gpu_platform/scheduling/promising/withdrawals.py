@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
+from gpu_platform.domain.placing.window import WindowPlace, kind_of
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.round_state import SchedulerState
@@ -69,6 +70,7 @@ class Withdrawals:
             or self._claimed(promise)
             or self._came_ahead(promise, row, before)
             or self._runs_longer(promise)
+            or self._window(promise, row)
             or self._behind_another(row)
             or self.late()
         )
@@ -79,6 +81,8 @@ class Withdrawals:
         """Say why a job that starts now starts too late."""
         if self.notes:
             return self.notes[-1]
+        if self.state.snapshot.windows:
+            return WithdrawalCode.WINDOW, "what windows keep was not free when it was expected to be"
         return WithdrawalCode.UNKNOWN, "the scheduler cannot say why: this should not happen"
 
     def _out_of_service(self, promise: PromisedStart) -> Cause | None:
@@ -140,6 +144,16 @@ class Withdrawals:
         for job in running.on(uuid for place in promise.places for uuid in place.gpu_uuids):
             if latest_end(job) > promise.start + TOLERANCE_S and job.job_id not in started:
                 return WithdrawalCode.RUNS_LONGER, runs_longer(job.job_id)
+        return None
+
+    def _window(self, promise: PromisedStart, row: PlacementRequest) -> Cause | None:
+        windows = self.state.snapshot.windows
+        places = tuple(WindowPlace(place.host, place.gpu_uuids or None) for place in promise.places)
+        for name in windows.answer(row) or ():
+            window = windows.rows.get(name)
+            if window is not None and any(mine.meets(theirs) for mine in places for theirs in window.places):
+                hosts = {place.host for place in places} & {place.host for place in window.places}
+                return WithdrawalCode.WINDOW, f"host {min(hosts)} is kept {kind_of(window)}"
         return None
 
     def _behind_another(self, row: PlacementRequest) -> Cause | None:

@@ -17,8 +17,8 @@ from gpu_platform.scheduling.queueing.in_order import InOrder
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder, QueueSortKey
 
 FIRST_GROUPS = 256
-GroupKey = tuple[str, str, float, float]
-"""(class key, user or nothing, time limit, time limit or assumed limit)."""
+GroupKey = tuple[str, str, float, float, float]
+"""(class key, user or nothing, time limit, time limit or assumed limit, grace)."""
 NeedKey = tuple[ResourceRequest, tuple[tuple[str, ResourceRequest], ...], str, str]
 """(request, requests of the rank groups, tenant, namespace or nothing)."""
 
@@ -39,8 +39,8 @@ class JobQueue:
     The order inside a group, and between groups unless fair share decides, is that of ``queue_order``. All jobs age
     alike, so the order of two jobs never changes, and nothing is sorted again.
 
-    Jobs of a group ask for the same, with the same time limit. If the first cannot be placed, none can. So a decision
-    looks at the first job of each group, never at every job.
+    Jobs of a group ask for the same, with the same time limit and the same grace. If the first cannot be placed, none
+    can. So a decision looks at the first job of each group, never at every job.
     """
 
     def __init__(self, order: QueueOrder | None = None, by_user: bool = False, by_namespace: bool = False) -> None:
@@ -88,8 +88,8 @@ class JobQueue:
 
     def group(self, row: PlacementRequest) -> GroupKey:
         """Return the key of the job's group."""
-        user = row.user if self._by_user else ""
-        return row.class_key, user, row.time_limit_s or math.inf, row.longest_s or math.inf
+        user = row.user if self._by_user or row.resources.reservation is not None else ""
+        return row.class_key, user, row.time_limit_s or math.inf, row.longest_s or math.inf, row.grace_s
 
     def need(self, row: PlacementRequest) -> NeedKey:
         """Return a key that is equal for jobs that fit the same hosts and have the same rights, exclusions aside."""

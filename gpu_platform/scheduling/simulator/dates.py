@@ -8,6 +8,7 @@ from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.promise import PromiseOutcome, WithdrawalCode
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.simulator.inputs.trace import Trace
 
 
 @dataclass(slots=True)
@@ -74,3 +75,9 @@ class ToldDates:
             told = open_dates.pop(job_id, None)
             if told is not None:
                 told.started_at_s = now
+
+
+def spread(trace: Trace, count: int) -> set[str]:
+    """Return the ids of about ``count`` jobs, spread evenly over the trace."""
+    every = max(1, len(trace.jobs) // count) if count else len(trace.jobs) + 1
+    return {job.id for job in trace.jobs[every - 1 :: every]}

@@ -16,25 +16,25 @@ from enum import IntEnum
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.placement import Placement
-from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.capacity import largest_gang
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.simulator.dates import ToldDates
+from gpu_platform.scheduling.simulator.admission_check import AdmissionCheck
+from gpu_platform.scheduling.simulator.dates import ToldDates, spread
 from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.run_times import LearnedRunTimes
 from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
-from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
+from gpu_platform.scheduling.simulator.inputs.trace import Trace, request_of
 from gpu_platform.scheduling.simulator.observers import Observers, Progress
 from gpu_platform.scheduling.simulator.records import HeldPeriod, JobOutcome, SimulatedJob, SimulationRun
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
+from gpu_platform.scheduling.simulator.simulated_windows import SimulatedWindows
 from gpu_platform.scheduling.simulator.timeline import Timeline
 
 
@@ -96,8 +96,8 @@ class _Simulation:
         self._scheduler = Scheduler(policy, explains=False)
         self._cluster = SimulatedCluster(hosts, self._scheduler)
         self._stranded_share = StrandedShare(trace.jobs)
-        self._admission = _AdmissionCheck(hosts)
-        self._records = {job.id: SimulatedJob(job, _request(job), left_s=job.duration_s) for job in trace.jobs}
+        self._admission = AdmissionCheck(hosts, policy.fabric)
+        self._records = {job.id: SimulatedJob(job, request_of(job), left_s=job.duration_s) for job in trace.jobs}
         self._failures = failures
         self._until_s = until_s
         self._checkpoint_s = checkpoint_s
@@ -112,7 +112,7 @@ class _Simulation:
         """How many jobs still change by themselves: they have not arrived yet, or run with an end."""
         self._done = 0
         self._told = ToldDates()
-        self._ask_about = _spread(trace, observers.estimates)
+        self._ask_about = spread(trace, observers.estimates)
         self._arrived: list[str] = []
         """Jobs to ask about after the next decision, if they wait then."""
         self._waiting: dict[str, int] = {}
@@ -121,7 +121,8 @@ class _Simulation:
         self._running: dict[str, SimulatedJob] = {}
         self._repairs = 0
         self._failed = 0
-        self._wake_s = -math.inf
+        self._wake_s = self._window_wake_s = -math.inf
+        self._windows = SimulatedWindows(self._scheduler, (), policy.window_margin_s)
         self._decision_s: list[float] = []
         self._timeline = Timeline("held", "down", "waiting", "wanted", "stranded")
         self._begin_s = trace.jobs[0].submit_s if trace.jobs else 0.0
@@ -136,6 +137,7 @@ class _Simulation:
         self._begin_s = self._now = 0.0
         load_cluster_state(self._scheduler, start.state)
         self._cluster.adopt(start.state)
+        self._windows = SimulatedWindows(self._scheduler, start.state.windows, self._policy.window_margin_s)
         for record in start.records:
             name = record.job.id
             if name in self._records:
@@ -149,11 +151,15 @@ class _Simulation:
                 self._waiting[name] = record.request.gpu_count
                 self._wanted += record.request.gpu_count
         self._stranded_share = StrandedShare([record.job for record in self._records.values()])
+        # The first decision is made even if no job ends by itself.
+        self._wake_s = 0.0
         self._push(0.0, _Kind.WAKE, None)
 
     def run(self) -> SimulationRun:
         heapq.heapify(self._events)
         self._next_failure()
+        self._windows.pass_time(self._now)
+        self._wake_for_windows()
         self._observe()
         while self._events and self._may_change():
             at_s = self._events[0][0]
@@ -163,7 +169,9 @@ class _Simulation:
             while self._events and self._events[0][0] <= at_s:
                 _, kind, _, what = heapq.heappop(self._events)
                 self._happens(kind, what)
+            self._windows.pass_time(self._now)
             self._decide()
+            self._wake_for_windows()
             self._observe()
             if self._progress is not None:
                 done, wait = self._done, len(self._waiting)
@@ -184,7 +192,9 @@ class _Simulation:
         )
 
     def _may_change(self) -> bool:
-        return bool(self._unfinished or (self._waiting and (self._repairs or self._wake_s >= self._now)))
+        if self._unfinished or ((self._waiting or self._running) and self._windows.may_help(self._now)):
+            return True
+        return bool(self._waiting and (self._repairs or self._wake_s >= self._now))
 
     def _happens(self, kind: _Kind, what: object) -> None:
         if kind is _Kind.ARRIVAL:
@@ -214,16 +224,17 @@ class _Simulation:
         record.outcome, record.attempt = JobOutcome.WAITING, record.attempt + 1
         self._waiting[record.job.id] = record.request.gpu_count
         self._wanted += record.request.gpu_count
+        self._windows.note_progress()
         run_time = self._run_times.expect(record.job)
         self._scheduler.add(replace(record.request, attempt=record.attempt, enqueued_at=enqueued_at, run_time=run_time))
 
     def _decide(self) -> None:
         """Decide until nothing is left for a next decision."""
         preempts = False
-        while self._waiting:
+        looks = bool(self._waiting or self._windows)  # a window may stop jobs although nobody waits
+        while looks:
             preempts |= bool(self._decide_once().preemptions)
-            if not self._scheduler.unfinished:
-                break
+            looks = bool(self._waiting) and self._scheduler.unfinished
         if self._may_preempt and self._waiting:
             self._wake(preempts)
 
@@ -241,13 +252,16 @@ class _Simulation:
             self._told.ask(self._scheduler, job_id, self._now)
         self._arrived.clear()
         for preemption in decision.preemptions:
-            self._preempt(preemption)
+            self._preempt(preemption.victims, is_move=preemption.is_move)
+        for cleared in decision.cleared:
+            self._preempt(cleared.victims)
         return decision
 
     def _start(self, record: SimulatedJob, row: PlacementRequest, placement: Placement) -> None:
         self._cluster.take(row.job_id, row.namespace, placement)
         self._scheduler.confirm(row.job_id, row.attempt)
         self._told.started(row.job_id, self._now)
+        self._windows.note_progress()
         if record.first_start_s is None:
             record.first_start_s = self._now
             record.level, record.bandwidth_gb_s = str(placement.level), placement.bandwidth_gb_s
@@ -275,16 +289,14 @@ class _Simulation:
             self._run_times.ended(record.job)
         record.end_s, self._done = self._now, self._done + 1
 
-    def _preempt(self, preemption: Preemption) -> None:
+    def _preempt(self, victims: Iterable[AttemptId], *, is_move: bool = False) -> None:
         """Stop the work of the victims now. They leave after their grace."""
-        for job_id, attempt in preemption.victims:
+        for job_id, attempt in victims:
             record = self._running[job_id]
             assert record.attempt == attempt, "only running jobs are preempted"
             record.being_preempted, record.preempted_at_s = True, self._now
-            if preemption.reason is PreemptionReason.PREEMPTION:
-                record.preemptions += 1
-            else:
-                record.moves += 1
+            record.moves += is_move
+            record.preemptions += not is_move
             if min(record.left_s, record.job.time_limit_s or math.inf) == math.inf:
                 self._unfinished += 1  # it would have run for ever, and now it has an end
             self._lose_work(record)
@@ -355,6 +367,15 @@ class _Simulation:
             self._wake_s = (min(coming) // PREEMPT_AGAIN_S + 1) * PREEMPT_AGAIN_S
             self._push(self._wake_s, _Kind.WAKE, None)
 
+    def _wake_for_windows(self) -> None:
+        """Decide again when the next window begins or ends, or when jobs must be stopped before it."""
+        if self._windows and self._window_wake_s <= self._now:
+            graces = {record.job.grace_s for record in self._running.values()}
+            at_s = self._windows.next_look(self._now, graces)
+            if at_s is not None:
+                self._window_wake_s = at_s
+                self._push(at_s, _Kind.WAKE, None)
+
     def _next_failure(self) -> None:
         failure = next(self._failures, None)
         if failure is not None:
@@ -373,37 +394,3 @@ class _Simulation:
             wanted=self._wanted,
             stranded=self._stranded_share.stranded(self._cluster),
         )
-
-
-def _spread(trace: Trace, count: int) -> set[str]:
-    """Return the ids of about ``count`` jobs, spread evenly over the trace."""
-    every = max(1, len(trace.jobs) // count) if count else len(trace.jobs) + 1
-    return {job.id for job in trace.jobs[every - 1 :: every]}
-
-
-def _request(job: TraceJob) -> PlacementRequest:
-    return PlacementRequest(
-        job_id=job.id,
-        attempt=0,
-        resources=job.gpus,
-        priority=job.priority,
-        namespace=job.namespace,
-        user=job.user,
-        enqueued_at=job.submit_s,
-        time_limit_s=job.time_limit_s,
-        preemptible=job.preemptible,
-        checkpoints=job.checkpoint_s is not None,
-    )
-
-
-class _AdmissionCheck:
-    """Refuses, as the platform does, jobs that the empty cluster could never hold."""
-
-    def __init__(self, hosts: Sequence[HostRow]) -> None:
-        self._inventories = [host.inventory for host in hosts]
-        self._answers: dict[ResourceRequest, bool] = {}
-
-    def fits(self, request: ResourceRequest) -> bool:
-        if request not in self._answers:
-            self._answers[request] = largest_gang(self._inventories, request).fits
-        return self._answers[request]

@@ -75,6 +75,7 @@ class SimulatedCluster:
             if not row.free and row.uuid not in self._holders:
                 self._broken[row.uuid] += 1
         for host in state.hosts:
+            self._hosts[host.name] = host
             if host.state is not HostState.READY:
                 self._closed.add(host.name)
             down = sum(self._broken[gpu.uuid] > 0 for gpu in host.inventory.gpus)
@@ -141,7 +142,7 @@ class SimulatedCluster:
     def gpu_fraction_of(self, job_id: str) -> float:
         """Return the mean fraction of each of its GPUs that the job holds."""
         grants = self._holds[job_id].grants
-        return sum(map(_gpu_fraction, grants.values())) / len(grants)
+        return sum(map(_gpu_fraction, grants.values())) / len(grants) if grants else 0.0
 
     def fail(self, host: str, gpu: int | None) -> set[str]:
         """Let a GPU or a whole host fail. Return the jobs that ran there and must be stopped."""

@@ -18,7 +18,7 @@ from gpu_platform.store.models import allocation, job, job_token, reservation
 
 PREFIX = "gpj_"
 """Every job token begins so."""
-MAY = frozenset({Permission.JOBS_READ, Permission.JOBS_SUBMIT, Permission.SELF_READ})
+MAY = frozenset({Permission.JOBS_READ, Permission.JOBS_SUBMIT, Permission.JOBS_STOP, Permission.SELF_READ})
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ def _is_quiet(beat: Heartbeat, row: Any) -> bool:
         and row.facts_hash == beat.facts
         and beat.seq > row.report_seq
         and row.state != HostState.LOST
+        and not row.by_temporal
         and not beat.degraded
         and row.degraded == "{}"
         and row.checkpoints == checkpoints_text(beat)
@@ -142,6 +143,7 @@ _LOCKED = (
         host.c.cordoned,
         host.c.facts_hash,
         host.c.report_seq,
+        host.c.by_temporal,
         host.c.degraded,
         host.c.checkpoints,
         host.c.online_at,

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InUse, NotFound
 from gpu_platform.domain.hosts.gpu import Host, HostCount
+from gpu_platform.domain.jobs.environment import containers_of
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import read_record, reading, writing
@@ -132,12 +133,17 @@ def set_host_state(
         if current is not HostState.LOST:
             lose(session, name, reason or "declared lost", actor, now, declared=True)
             membership.refresh(session)
-        session.execute(UPDATE_HOST.values(cordoned=True, declared_lost=True), {"host_name": name})
+        session.execute(UPDATE_HOST.values(cordoned=True, cordoned_for=None, declared_lost=True), {"host_name": name})
         return _get_host(session, name, now)
     cordoned = wanted is HostState.DRAINING
     flapping.forget(session, "host", name)
-    kept = row.reason if settled else None
-    values: dict[str, Any] = {"cordoned": cordoned, "reason": (reason or kept) if cordoned else None}
+    kept = row.reason if settled and row.cordoned_for is None else None
+    # What an operator asks for stays when a maintenance window ends that cordoned the host before.
+    values: dict[str, Any] = {
+        "cordoned": cordoned,
+        "cordoned_for": None,
+        "reason": (reason or kept) if cordoned else None,
+    }
     if wanted is HostState.READY:
         values["online_at"] = now
     if current is not HostState.LOST and not settled:
@@ -189,7 +195,7 @@ def _get_host(session: Session, name: str, now: datetime) -> Host:
     row = session.execute(_HOSTS.where(host.c.name == name)).one_or_none()
     if row is None:
         raise _no_such_host(name)
-    return _host(row, now)
+    return _host(row, now).model_copy(update={"nvlinks": parse_inventory(row.inventory).nvlinks})
 
 
 def _host(row: Row[Any], now: datetime) -> Host:
@@ -210,6 +216,10 @@ def _host(row: Row[Any], now: datetime) -> Host:
         unusable_cuda=inventory.unusable_cuda,
         nvswitches=inventory.nvswitches,
         nics=inventory.nics,
+        nvlink_domain=inventory.nvlink_domain,
+        labels=inventory.labels,
+        containers=containers_of(inventory.labels) if inventory.isolates else [],
+        outputs_root=inventory.outputs_root,
         lease_remaining_s=max(0.0, (row.lease_until - now).total_seconds()),
         gpus_total=row.gpus_total or 0,
         gpus_free=(row.gpus_free or 0) if row.state == HostState.READY else 0,

@@ -35,13 +35,16 @@ _UNKNOWN_JOBS = "it runs attempts that the database, maybe an older one, gives n
 
 
 @writing_unsynced
-def report_host(session: Session, report: HostReport, *, ttl_s: float, now: datetime) -> LeaseAnswer:
+def report_host(
+    session: Session, report: HostReport, *, ttl_s: float, now: datetime, by_temporal: bool = False
+) -> LeaseAnswer:
     """Register the host or renew its lease for ``ttl_s`` seconds. The answer names the attempts that it must kill.
 
     An attempt is stale if it holds nothing at this host, or held something when the host was declared LOST: its job
     runs elsewhere by now. A LOST host is back in service only once it reports no stale attempt. While this database
     may be an older one, a host with stale attempts is LOST, and those that may be restored are not killed yet (see
     ``restoring``). A report that changes nothing writes one row and no event.
+    ``by_temporal``: it came through Temporal.
 
     Raises :class:`InvalidRequest` when another living host has the same GPU, and :class:`StaleReport` for a report that
     arrives after a newer one.
@@ -53,7 +56,8 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         return _answer(session, report, row, ttl_s, judged.kill, renewed=True)
     row = row or _lock_known(session, report.name)
     _check_newer(row.report_seq, report, same_boot=report.boot_id == row.boot_id)
-    return _renew(session, row, report, lambda: _changed_columns(session, row, report, now), ttl_s, now)
+    values = _came_by(session, row, now, temporal=by_temporal)
+    return _renew(session, row, report, lambda: values | _changed_columns(session, row, report, now), ttl_s, now)
 
 
 @writing_unsynced
@@ -66,7 +70,16 @@ def renew_lease(session: Session, beat: Heartbeat, *, ttl_s: float, now: datetim
     if row is None or not beat.facts or row.facts_hash != beat.facts:
         raise FullReportNeeded(f"host {beat.name} must send a full report: its facts are not known here")
     _check_newer(row.report_seq, beat, same_boot=True)  # the boot is one of the facts
-    return _renew(session, row, beat, dict, ttl_s, now)
+    return _renew(session, row, beat, lambda: _came_by(session, row, now, temporal=False), ttl_s, now)
+
+
+def _came_by(session: Session, row: HostRecord, now: datetime, *, temporal: bool) -> dict[str, bool]:
+    """The column that says which way the host's reports come, and an event, if the last one came the other way."""
+    if row.by_temporal == temporal:
+        return {}
+    kind = "host.reports_through_temporal" if temporal else "host.reports_to_a_service"
+    append_event(session, kind, f"node/{row.name}", now, host=row.name)
+    return {"by_temporal": temporal}
 
 
 def _check_newer(known_seq: int, beat: Heartbeat, *, same_boot: bool) -> None:

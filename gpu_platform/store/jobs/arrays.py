@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.array import Array, ArrayShape, ArraySpec, check_elements
 from gpu_platform.domain.jobs.deadline import deadline_refusal
+from gpu_platform.domain.jobs.hold import Hold, hold_reason
 from gpu_platform.domain.jobs.job import StoppedBy
+from gpu_platform.domain.jobs.notify import as_column
 from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -21,6 +23,7 @@ from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.admission import check_quotas
+from gpu_platform.store.jobs.element_values import changes_of
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.owners import missing, no_such_array
 from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first
@@ -71,10 +74,16 @@ def record_array(
         "size": array.size,
         "created_at": now,
         "state_at": now,
+        "held": Hold(actor=actor).model_dump_json() if spec.hold else None,
+        "notify": as_column(spec.notify),
     }
     if not insert_new(session, job_array, row):
         return _same_submission(session, Taken(array_id, f"array id {array_id!r}"), spec, array)
     dependencies.add(session, array_id, spec, now, array)
+    if spec.hold:
+        append_event(
+            session, dependencies.HELD, actor, now, job_id=array_id, data={"reason": Hold(actor=actor).message}
+        )
     data = {"name": spec.name, "elements": array.size, "gpus": spec.gpu_count, "repeats": repeats, **event_data()}
     append_event(session, "array.submitted", actor, now, job_id=array_id, data=data)
     return _shown(session, [_read(session, array_id)])[0], True
@@ -104,11 +113,13 @@ def get_array(session: Session, array_id: str) -> Array:
 
 @reading
 def read_whole(session: Session, array_id: str) -> WholeArray:
-    """What was submitted, with all parameters. Raises :class:`NotFound`."""
-    row = session.execute(select(job_array.c.spec, job_array.c.array).where(job_array.c.id == array_id)).one_or_none()
+    """What was submitted, with all parameters and what was changed for all elements. Raises :class:`NotFound`."""
+    columns = select(job_array.c.spec, job_array.c.array, job_array.c.changed)
+    row = session.execute(columns.where(job_array.c.id == array_id)).one_or_none()
     if row is None:
         raise missing(session, array_id, no_such_array(array_id))
-    return WholeArray(JobSpec.model_validate_json(row.spec), ArraySpec.model_validate_json(row.array))
+    spec = changes_of(row.changed).whole.applied_to(JobSpec.model_validate_json(row.spec))
+    return WholeArray(spec, ArraySpec.model_validate_json(row.array))
 
 
 @reading
@@ -208,6 +219,7 @@ def _shown(session: Session, rows: Sequence[Row[Any]]) -> list[Array]:
         counted[row.array_id] |= {JobState(row.state): row.elements}
     live = [row.id for row in rows if not ArrayState(row.state).is_terminal]
     told = dependencies.reasons(session, live, datetime.now(UTC)) if live else {}
+    told |= {row.id: hold_reason(row.held) for row in rows if row.held is not None and row.id in live}
     return [_array_of(row, counted[row.id], told.get(row.id)) for row in rows]
 
 
@@ -215,7 +227,7 @@ def _array_of(row: Row[Any], counts: Mapping[JobState, int], reason: Reason | No
     is_over = row.stopped_by is not None or ArrayState(row.state).is_terminal
     return Array(
         id=row.id,
-        spec=JobSpec.model_validate_json(row.spec),
+        spec=changes_of(row.changed).whole.applied_to(JobSpec.model_validate_json(row.spec)),
         array=ArrayShape.model_validate_json(row.shape),
         state=ArrayState(row.state),
         size=row.size,

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import array_of, index_of, is_array_id
+from gpu_platform.domain.array_ids import array_of, index_of, is_array_id
 from gpu_platform.domain.jobs.array import ArrayShape, ArraySpec
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.states import ArrayState, JobState

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Row, and_, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import array_of, element_id, is_array_id
+from gpu_platform.domain.array_ids import array_of, element_id, is_array_id
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import DependencyKind, IfUnmet, WatchedJob

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from sqlalchemy import Row, and_, bindparam, delete, literal, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import is_array_id
+from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import (
@@ -40,9 +40,9 @@ from gpu_platform.store.jobs.owners import missing
 from gpu_platform.store.models import dependency, job, job_array
 
 RELEASED = "job.released"
-"""Kind of the event: all jobs for which this one waited have ended as it asked for."""
+"""Kind of the event: all jobs for which this one waited have ended as it asked for, or somebody ended its hold."""
 HELD = "job.held"
-"""Kind of the event: a dependency can never be met, and the job waits until it is cancelled."""
+"""Kind of the event: somebody holds the job, or a dependency can never be met. It waits until it is released."""
 FORGOTTEN_AFTER = timedelta(minutes=10)
 """A job without a row is waited for so long: a database that was lost knows its jobs again sooner."""
 _AT_ONCE = 500
@@ -118,6 +118,42 @@ def forget(session: Session, job_id: str) -> None:
 def release(session: Session, job_id: str, now: datetime) -> None:
     """Inside a transaction: the job waits for no other job any more."""
     session.execute(_RELEASE, {"waiter": job_id, "now": now})
+
+
+def end_hold(session: Session, job_id: str, now: datetime) -> bool:
+    """Inside a transaction that locked the job or the array: if it is held because a dependency can never be met, let
+    it wait for no other job any more. Returns whether it was.
+    """
+    rows = _rows_of_one(session, job_id)
+    if not rows or rows[0].released_at is not None or standing_of(_watched(session, rows, now)) is not Standing.UNMET:
+        return False
+    if rows[0].held_at is None and not _is_to_be_held(session, job_id):
+        return False  # its workflow is about to cancel it
+    release(session, job_id, now)
+    session.execute(_TO_QUEUE, {"waiter": job_id, "since": now})
+    return True
+
+
+def _is_to_be_held(session: Session, job_id: str) -> bool:
+    text = session.scalar(select(job.c.spec).where(job.c.id == job_id)) or session.scalar(
+        select(job_array.c.spec).where(job_array.c.id == job_id)
+    )
+    return text is not None and JobSpec.model_validate_json(text).if_unmet is IfUnmet.HOLD
+
+
+def may_go_on(session: Session, job_id: str, now: datetime) -> bool:
+    """Inside a transaction that locked a job which got other dependencies in the queue: whether they are met. If they
+    never will be, it is held.
+    """
+    rows = _rows_of_one(session, job_id)
+    if not rows or rows[0].released_at is not None:
+        return True
+    jobs = _watched(session, rows, now)
+    if (standing := standing_of(jobs)) is Standing.UNMET and rows[0].held_at is None:
+        session.execute(_HOLD, {"waiter": job_id, "now": now})
+        why = next(one.why_unmet for one in jobs if one.standing is Standing.UNMET)
+        append_event(session, HELD, "control", now, job_id=job_id, data={"reason": why})
+    return standing is Standing.MET
 
 
 @writing

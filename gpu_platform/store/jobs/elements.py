@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, element_id
+from gpu_platform.domain.array_ids import element_id
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.array import ArraySpec, OnFailure, element_spec
+from gpu_platform.domain.jobs.element_changes import ElementValues
+from gpu_platform.domain.jobs.hold import Hold
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -23,6 +27,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import counterparts, queue
 from gpu_platform.store.jobs.counterparts import ReadyElements
 from gpu_platform.store.jobs.dependencies import FORGOTTEN_AFTER
+from gpu_platform.store.jobs.element_values import asked_instead, changes_of
 from gpu_platform.store.jobs.work_kinds import inferred_kind, kind_data
 from gpu_platform.store.models import JobArrayRecord, job, job_array, queue_entry
 
@@ -60,6 +65,14 @@ def known_array(store: Store, array_id: str) -> KnownArray:
     return found
 
 
+def array_if_there(store: Store, array_id: str) -> KnownArray | None:
+    """As :func:`known_array`. None: there is none."""
+    try:
+        return known_array(store, array_id)
+    except NotFound:
+        return None
+
+
 @dataclass(frozen=True)
 class MadeElements:
     """Elements that got their rows."""
@@ -72,6 +85,10 @@ class MadeElements:
     """So many elements of the array have rows now."""
     left: int
     """How many have none yet, and will get one."""
+    held: bool = False
+    """They wait to be released."""
+    may_differ: bool = False
+    """Elements of the array were changed since its submission."""
 
 
 def make_elements(
@@ -96,6 +113,8 @@ def make_elements(
         skipped=len(indices) - len(queued),
         position=until,
         left=0 if stopped else row.size - until,
+        held=row.held is not None,
+        may_differ=row.changed is not None,
     )
 
 
@@ -112,7 +131,7 @@ def make_chosen(
     there = {names[name] for name in states_of(session, [*names])}
     new = [] if stopped else [index for index in wanted if index not in there]
     kind = inferred_kind(session, known.spec)
-    rows = [_element_row(known, index, kind, now, cancelled=index in cancelled) for index in new]
+    rows = _element_rows(known, row, new, kind, now, cancelled)
     why = counterparts.why_unmet(session, known.spec, [index for index in new if index in cancelled])
     for one in rows:
         if (reason := why.get(one["array_index"])) is not None:
@@ -127,7 +146,9 @@ def make_chosen(
     made = [index for index in wanted if not stopped or index in there]
     keys = [AttemptKey(job_id=element_id(known.array_id, index), attempt=1) for index in made if index in queued]
     position = row.position + len(rows)
-    return MadeElements(keys, len(made) - len(keys), position, 0 if stopped else row.size - position)
+    left = 0 if stopped else row.size - position
+    has = {"held": row.held is not None, "may_differ": row.changed is not None}
+    return MadeElements(keys, len(made) - len(keys), position, left, **has)
 
 
 def _make(
@@ -137,9 +158,7 @@ def _make(
     if not indices:
         return
     kind = inferred_kind(session, known.spec)
-    rows = [
-        _element_row(known, index, kind, now, cancelled=skipped is not None and index in skipped) for index in indices
-    ]
+    rows = _element_rows(known, row, indices, kind, now, () if skipped is None else skipped)
     insert_all_new(session, job, rows)  # one may be there: a database that was lost got it back from its own workflow
     session.execute(_ADVANCE, {"array_": known.array_id, "to": until})
     _announce(session, known, row, rows, now)
@@ -157,18 +176,25 @@ def _announce(
             append_event(session, "job.cancelled", array.user, now, job_id=one["id"], data={"verb": "cancel"})
 
 
-def queue_elements(session: Session, known: KnownArray, since: Mapping[AttemptKey, datetime], now: datetime) -> None:
+def queue_elements(
+    session: Session,
+    known: KnownArray,
+    since: Mapping[AttemptKey, datetime],
+    now: datetime,
+    differ: Mapping[AttemptKey, ElementValues] = MappingProxyType({}),
+) -> None:
     """Inside a transaction: elements that are QUEUED wait for a placement. The leader answers their array's workflow.
 
     ``since``: their places in the queue. Elements with the same time come one after the other, so that a job that is
-    submitted meanwhile waits only for those before it.
+    submitted meanwhile waits only for those before it. ``differ``: what was changed of some since the submission.
     """
     request = replace(PlacementRequest.from_spec(known.spec, "", 1, 0.0).with_class_key(), task_token=TO_ARRAY)
     entry = queue.entry_of(request, enqueued_at=now)
     rows: list[dict[str, Any]] = []
     for number, (key, joined) in enumerate(since.items()):
         at = joined + timedelta(microseconds=number)
-        rows.append({**entry, "job_id": key.job_id, "attempt": key.attempt, "enqueued_at": at})
+        own = asked_instead(differ[key]) if key in differ else {}
+        rows.append({**entry, **own, "job_id": key.job_id, "attempt": key.attempt, "enqueued_at": at})
         append_event(session, "queue.added", "control", now, job_id=key.job_id, attempt=key.attempt)
     insert_all_new(session, queue_entry, rows)
 
@@ -302,11 +328,40 @@ def _no_such_array(array_id: str) -> NotFound:
     return NotFound(f"there is no array {array_id!r}", array_id=array_id)
 
 
-def _element_row(known: KnownArray, index: int, kind: str | None, now: datetime, *, cancelled: bool) -> dict[str, Any]:
-    spec = known.spec_of(index)
+def _hold_of(row: JobArrayRecord) -> str | None:
+    """The hold that new elements of the array get."""
+    if row.held is None:
+        return None
+    return Hold.model_validate_json(row.held).model_copy(update={"of_array": True}).model_dump_json()
+
+
+def _element_rows(
+    known: KnownArray,
+    row: JobArrayRecord,
+    indices: Sequence[int],
+    kind: str | None,
+    now: datetime,
+    cancelled: Container[int],
+) -> list[dict[str, Any]]:
+    """The rows of new elements. ``row``: the array's. Those in ``cancelled`` are CANCELLED from the beginning."""
+    held, changes = _hold_of(row), changes_of(row.changed)
+    made: list[dict[str, Any]] = []
+    for index in indices:
+        values = changes.values_of(index)
+        one = _element_row(known, index, values, kind, now, None if index in cancelled else held)
+        if index in cancelled:
+            one |= {"state": JobState.CANCELLED.value, "queued_at": None, "finished_at": now}
+        made.append(one)
+    return made
+
+
+def _element_row(
+    known: KnownArray, index: int, values: ElementValues, kind: str | None, now: datetime, held: str | None
+) -> dict[str, Any]:
+    spec = values.applied_to(known.spec_of(index))
     return {
         "id": element_id(known.array_id, index),
-        "state": (JobState.CANCELLED if cancelled else JobState.QUEUED).value,
+        "state": JobState.QUEUED.value,
         "attempt": 0,
         "namespace": spec.namespace,
         "user": spec.user,
@@ -316,11 +371,13 @@ def _element_row(known: KnownArray, index: int, kind: str | None, now: datetime,
         "inferred_kind": kind,
         "created_at": now,
         "state_at": now,
-        "queued_at": None if cancelled else now,
-        "finished_at": now if cancelled else None,
+        "queued_at": now,
+        "finished_at": None,
         "spec": spec.model_dump_json(),
         "array_id": known.array_id,
         "array_index": index,
+        "held": held,
+        "changed_limit": None if values.limit is None else values.limit.model_dump_json(),
     }
 
 

@@ -13,7 +13,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, array_of, index_of
+from gpu_platform.domain.array_ids import array_of, index_of
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event

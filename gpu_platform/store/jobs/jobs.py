@@ -11,10 +11,13 @@ from typing import Any
 from sqlalchemy import Row, Update, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, is_array_id
+from gpu_platform.domain.array_ids import is_array_id
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.deadline import deadline_refusal
+from gpu_platform.domain.jobs.hold import Hold, hold_reason
 from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
+from gpu_platform.domain.jobs.notify import as_column
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -46,8 +49,10 @@ def record_submission(
     actor: str,
     now: datetime,
     idempotency_key: IdempotencyKey | str | None = None,
+    retry_of: str | None = None,
 ) -> tuple[Job, bool]:
-    """Inside a transaction: record a PENDING job. Returns it and whether it is new.
+    """Inside a transaction: record a PENDING job. Returns it and whether it is new. ``retry_of``: the job that it runs
+    again.
 
     A key (or id) that was seen with the same specification, or with one that says the same, returns the job it made;
     with another one it raises :class:`IdempotencyConflict`. A new job that the quotas do not allow raises
@@ -57,7 +62,7 @@ def record_submission(
     if idempotency_key is not None:
         taken = take_key(session, idempotency_key, spec, job_id, now)
         if taken is not None:
-            return _same_submission(session, taken, spec)
+            return _same_submission(session, taken, spec, retry_of)
     inferred = inferred_kind(session, spec)
     row = {
         "id": job_id,
@@ -71,16 +76,23 @@ def record_submission(
         "created_at": now,
         "state_at": now,
         "spec": spec.model_dump_json(),
+        "held": Hold(actor=actor).model_dump_json() if spec.hold else None,
+        "notify": as_column(spec.notify),
+        "retry_of": retry_of,
     }
     if not insert_new(session, job, row):
-        return _same_submission(session, Taken(job_id, f"job id {job_id!r}"), spec)
+        return _same_submission(session, Taken(job_id, f"job id {job_id!r}"), spec, retry_of)
     check_quotas(session, spec)
     if (refusal := deadline_refusal(spec, now)) is not None:
         raise InvalidRequest(refusal)
     dependencies.add(session, job_id, spec, now)
+    if spec.hold:
+        append_event(session, dependencies.HELD, actor, now, job_id=job_id, data={"reason": Hold(actor=actor).message})
     data = {"name": spec.name, "gpus": spec.gpu_count, **kind_data(spec.kind or inferred), **event_data()}
-    append_event(session, "job.submitted", actor, now, job_id=job_id, data=data)
-    return Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now), True
+    again = {} if retry_of is None else {"retry_of": retry_of}
+    append_event(session, "job.submitted", actor, now, job_id=job_id, data=data | again)
+    made = Job(id=job_id, spec=spec, state=JobState.PENDING, inferred_kind=inferred, created_at=now, retry_of=retry_of)
+    return made, True
 
 
 submit_job = writing(record_submission)
@@ -384,6 +396,7 @@ def job_of(row: JobRecord | Row[Any]) -> Job:
         retry_at=row.retry_at if row.state == JobState.QUEUED else None,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        retry_of=row.retry_of,
     )
 
 
@@ -391,14 +404,14 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _same_submission(session: Session, taken: Taken, spec: JobSpec) -> tuple[Job, bool]:
+def _same_submission(session: Session, taken: Taken, spec: JobSpec, retry_of: str | None) -> tuple[Job, bool]:
     if taken.id is not None and is_array_id(taken.id):
         raise taken.conflict("array", taken.id)
     row = session.execute(_ONE_WITH_REASON, {"job_id": taken.id}).one_or_none()
     if row is None:
         raise taken.withdrawn()
     first = _jobs_with_reasons(session, [row])[0]
-    if first.spec != spec and not taken.says_the_same:
+    if first.retry_of != retry_of or (first.spec != spec and not taken.says_the_same):
         raise taken.conflict("job", first.id)
     return first, False
 
@@ -412,6 +425,7 @@ def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
     waiting = [one.id for one in found if one.spec.after and one.state is JobState.QUEUED and one.id not in told]
     if waiting:
         told |= dependencies.reasons(session, waiting, datetime.now(UTC))
+    told |= {row.id: hold_reason(row.held) for row in rows if row.held is not None and row.state == JobState.QUEUED}
     for one in found:
         one.reason = told.get(one.id)
     return found

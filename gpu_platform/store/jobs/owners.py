@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Table, bindparam, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import array_of, is_array_id
+from gpu_platform.domain.array_ids import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import archived_job, job, job_array, pipeline, schedule

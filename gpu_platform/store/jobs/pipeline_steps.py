@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, insert, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import element_id
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.array import ArraySpec, OnFailure, ParameterTable
 from gpu_platform.domain.jobs.artifacts import Artifacts

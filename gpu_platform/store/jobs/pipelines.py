@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, or_, select, update
+from sqlalchemy import Row, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import array_of
+from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
@@ -136,6 +136,12 @@ def is_directory_of(session: Session, pipeline_id: str, job_id: str, directory: 
     """True if the job belongs to the pipeline and writes there."""
     which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
     return directory in session.scalars(select(pipeline_job.c.directory).where(which)).all()
+
+
+@reading
+def pipeline_of(session: Session, job_id: str) -> str | None:
+    """The newest pipeline of which the job is a step. None: there is none."""
+    return session.scalar(select(func.max(pipeline_job.c.pipeline_id)).where(pipeline_job.c.job_id == job_id))
 
 
 @writing

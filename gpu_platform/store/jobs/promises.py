@@ -9,13 +9,15 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
+from sqlmodel import col
 
-from gpu_platform.domain.jobs.placement import Reason
+from gpu_platform.domain.jobs.placement import PromisedHost, Reason
 from gpu_platform.domain.placing.promise import PromiseChange, PromisedPlace, PromisedStart, PromiseOutcome
 from gpu_platform.store.database import reading, upsert, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.leadership.leader import check_epoch, current_round
 from gpu_platform.store.models import promise
+from gpu_platform.store.models.hosts import GpuRecord
 
 SILENT_S = 15.0
 """A leader looks at the leases each second. After this time without a look nobody decides."""
@@ -81,10 +83,34 @@ def as_told(session: Session, reasons: dict[str, Reason], now: datetime | None =
     if not reasons:
         return {}
     at = (now or datetime.now(UTC)).timestamp()
-    told = {one.job_id: one.start for one in read_promises(session, reasons.keys()) if one.is_told}
+    told = {one.job_id: one for one in read_promises(session, reasons.keys()) if one.is_told}
     decided_at = current_round(session)
     silent_since = decided_at if 0 < decided_at < at - SILENT_S else None
-    return {job_id: reason.as_told(told.get(job_id), at, silent_since) for job_id, reason in reasons.items()}
+    found: dict[str, Reason] = {}
+    for job_id, reason in reasons.items():
+        promised = told.get(job_id)
+        found[job_id] = reason.as_told(promised and promised.start, at, silent_since)
+    kept = {job_id: told[job_id] for job_id, reason in found.items() if reason.starts_by is not None}
+    hosts = _promised_hosts(session, kept)
+    return {
+        job_id: reason.model_copy(update={"promised_hosts": hosts.get(job_id, [])}) for job_id, reason in found.items()
+    }
+
+
+def _promised_hosts(session: Session, promised: dict[str, PromisedStart]) -> dict[str, list[PromisedHost]]:
+    """Job -> the GPUs that are set aside for it, by host."""
+    names = sorted({place.host for one in promised.values() for place in one.places})
+    if not names:
+        return {}
+    asked = select(col(GpuRecord.uuid), col(GpuRecord.index)).where(col(GpuRecord.host).in_(names))
+    indices = {uuid: index for uuid, index in session.execute(asked)}  # noqa: C416  a row is no pair for dict()
+    return {
+        job_id: [
+            PromisedHost(host=place.host, gpu_indices=sorted(indices[gpu] for gpu in place.gpu_uuids if gpu in indices))
+            for place in one.places
+        ]
+        for job_id, one in promised.items()
+    }
 
 
 def _row(one: PromisedStart) -> dict[str, Any]:

@@ -23,10 +23,12 @@ from gpu_platform.domain.placing.placement_request import TOKEN_COMES, Placement
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import change, reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.dependencies import IS_WAITING, release
+from gpu_platform.store.jobs.dependencies import IS_WAITING, may_go_on, release
 from gpu_platform.store.leadership.leader import check_epoch
 from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
 
+ASKS, AFTER = "asks", "after"
+"""See ``JobRecord.asks_anew``."""
 _FORGET_REASONS_AFTER = timedelta(hours=1)
 _GROUPS = TypeAdapter(RankGroupRequests)
 
@@ -72,7 +74,11 @@ def join_queue(
     excluded_gpus: Sequence[str] = (),
     excluded_hosts: Sequence[str] = (),
 ) -> None:
-    """Inside a transaction that locked the row of a QUEUED job: see :func:`enqueue`."""
+    """Inside a transaction that locked the row of a QUEUED job: see :func:`enqueue`. A job that is held does not join:
+    its workflow asks again when it is released.
+    """
+    if row.held is not None or (row.asks_anew is not None and not _asks_now(session, key.job_id, row.asks_anew, now)):
+        return
     since = row.queued_at or now
     spec = JobSpec.model_validate_json(row.spec)
     if spec.after:
@@ -126,14 +132,19 @@ def queued_without_row(session: Session, older_than: datetime) -> list[str]:
     """Jobs that have been QUEUED since before ``older_than`` but are not in the queue, or keep only a place there for
     the task token that comes: nobody will place them. The process that should have written it may have died.
 
-    A job that waits for its next try, for the time at which it begins (both ``retry_at``), or for other jobs is left
-    out.
+    A job that waits for its next try, for the time at which it begins (both ``retry_at``), for other jobs, or to be
+    released is left out.
     """
     entry = (queue_entry.c.job_id == job.c.id) & (queue_entry.c.task_token != TOKEN_COMES)
     waits = select(queue_entry.c.job_id).where(entry).exists()
     due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
     query = select(job.c.id).where(
-        job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, due, ~waits, ~IS_WAITING
+        job.c.state == JobState.QUEUED.value,
+        job.c.state_at < older_than,
+        due,
+        ~waits,
+        ~IS_WAITING,
+        job.c.held.is_(None),
     )
     return list(session.scalars(query.order_by(job.c.id)))
 
@@ -232,6 +243,15 @@ def replace_token(session: Session, key: AttemptKey, current: bytes, new: bytes)
     return change(session, _REPLACE_TOKEN, {**which, "new_token": new}) == 1
 
 
+def _asks_now(session: Session, job_id: str, anew: str, now: datetime) -> bool:
+    """Whether a job that was changed asks with what it says now. False: it comes after other jobs that have not
+    ended."""
+    if anew == AFTER and not may_go_on(session, job_id, now):
+        return False
+    session.execute(_ASKS_NOW, {"job_": job_id})
+    return True
+
+
 def _still_avoided(session: Session, job_id: str, excluded: Sequence[str]) -> list[str]:
     """Without those that were repaired and verified since the job last had them."""
     if not excluded:
@@ -247,6 +267,7 @@ def _still_avoided(session: Session, job_id: str, excluded: Sequence[str]) -> li
     return [uuid for uuid in excluded if uuid not in healed]
 
 
+_ASKS_NOW = update(job).where(job.c.id == bindparam("job_")).values(asks_anew=None)
 _WRITE_KEY = (
     update(queue_entry)
     .where(queue_entry.c.job_id == bindparam("entry"))
@@ -266,7 +287,17 @@ _AVOIDING = (
     select(queue_entry).where(queue_entry.c.excluded_gpus.like(bindparam("pattern"))).order_by(queue_entry.c.job_id)
 )
 _JOB = (
-    select(job.c.state, job.c.attempt, job.c.spec, job.c.priority, job.c.namespace, job.c.user, job.c.queued_at)
+    select(
+        job.c.state,
+        job.c.attempt,
+        job.c.spec,
+        job.c.priority,
+        job.c.namespace,
+        job.c.user,
+        job.c.queued_at,
+        job.c.held,
+        job.c.asks_anew,
+    )
     .where(job.c.id == bindparam("job_id"))
     .with_for_update(key_share=True)
 )
@@ -325,6 +356,7 @@ def entry_of(request: PlacementRequest, enqueued_at: datetime) -> dict[str, Any]
         "time_limit_s": request.time_limit_s,
         "preemptible": request.preemptible,
         "checkpoints": request.checkpoints,
+        "grace_s": request.grace_s,
         "urgency": None,
         "place": None,
     }
@@ -347,4 +379,5 @@ def _placement_request(row: Row[Any]) -> PlacementRequest:
         time_limit_s=row.time_limit_s,
         preemptible=row.preemptible,
         checkpoints=row.checkpoints,
+        grace_s=row.grace_s,
     )

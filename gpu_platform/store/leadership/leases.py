@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, case, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
-from gpu_platform.domain.hosts.lease import VerdictHeld
+from gpu_platform.domain.hosts.lease import ServicesAway, VerdictHeld
 from gpu_platform.domain.hosts.lease_protocol import LeaseRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import change, reading, writing, writing_unsynced
@@ -45,6 +45,8 @@ class Leases:
     """Version -> its members: the newest version, and each older one that a host may still know."""
     older_seen_at: datetime | None = None
     """When the database was last found to be older than what hosts or Temporal know."""
+    by_temporal: int = 0
+    """How many of these hosts report through Temporal."""
 
 
 @writing_unsynced
@@ -79,7 +81,8 @@ def read_leases(session: Session, ttl_s: float) -> Leases:
         for row in rows
     }
     older_seen_at = session.scalar(select(leader.c.older_seen_at))
-    return Leases(leases, {row.name: row.lease_until for row in rows}, members, older_seen_at)
+    by_temporal = sum(row.by_temporal for row in rows)
+    return Leases(leases, {row.name: row.lease_until for row in rows}, members, older_seen_at, by_temporal)
 
 
 @writing
@@ -162,6 +165,13 @@ def held_verdict(session: Session) -> VerdictHeld | None:
     return VerdictHeld.model_validate_json(held) if held else None
 
 
+@reading
+def services_away(session: Session) -> ServicesAway | None:
+    """Which hosts report through Temporal, because no service answers them. None: none does."""
+    names = session.scalars(_BY_TEMPORAL).all()
+    return ServicesAway(hosts=list(names)) if names else None
+
+
 def host_terms(session: Session, key: AttemptKey, names: Sequence[str]) -> dict[str, int]:
     """Inside a transaction in which the attempt holds its place: the fencing token of each host; see ``HostPlan.term``.
 
@@ -196,6 +206,7 @@ _LEASES = (
         host.c.lease_s,
         host.c.round,
         host.c.voted,
+        host.c.by_temporal,
         host.c.report_seq,
         host.c.members_known,
         host.c.members_sent,
@@ -203,6 +214,7 @@ _LEASES = (
     .where(host.c.state != HostState.LOST.value)
     .order_by(host.c.name)
 )
+_BY_TEMPORAL = select(host.c.name).where(host.c.by_temporal, host.c.state != HostState.LOST.value).order_by(host.c.name)
 _TERMS = select(host.c.name, host.c.term).where(host.c.name.in_(bindparam("names", expanding=True)))
 _UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
 _AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)

@@ -54,7 +54,7 @@ def joined(session: Session) -> None:
     A thousand hosts that come within a minute would cause a thousand lists, and every host would have to learn each. A
     host that is not in the list that it knows counts no votes, so its ranks end with its lease: no rank runs twice.
     """
-    if current_version(session) < int(time.time()) or count(session) <= AT_ONCE:
+    if current_version(session) < _time_ms() - 1000 or count(session) <= AT_ONCE:
         refresh(session)
 
 
@@ -75,8 +75,9 @@ def refresh(session: Session) -> None:
     if newest is not None and newest.members == members:
         return
     session.info["synced"] = True  # a version that hosts know must not be given to another list after a power cut
-    # At least the Unix time: a database that was restored to an older point does not give the same number twice.
-    version = max(0 if newest is None else newest.version + 1, int(time.time()))
+    # At least the Unix time in milliseconds. So a database that was restored to an older point, or a standby that lacks
+    # the last lists, does not give their numbers to other lists.
+    version = max(0 if newest is None else newest.version + 1, _time_ms())
     session.execute(insert(membership).values(version=version, members=members))
     session.info["written_list"] = version
     oldest = session.scalar(_OLDEST_KNOWN)
@@ -121,6 +122,10 @@ def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]
     """Number -> the names of the members, for those of ``versions`` that are not gone."""
     found = {version: _list(session, version) for version in versions}
     return {version: one.names for version, one in found.items() if one is not None}
+
+
+def _time_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _urls(session: Session, version: int) -> Mapping[str, str]:

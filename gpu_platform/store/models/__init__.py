@@ -13,7 +13,7 @@ from gpu_platform.store.models.archives import ArchivedJobRecord, ArchiveRecord,
 from gpu_platform.store.models.audit import AuditCutRecord, AuditRecord
 from gpu_platform.store.models.columns import Record as Record
 from gpu_platform.store.models.columns import table_of
-from gpu_platform.store.models.events import EventRecord
+from gpu_platform.store.models.events import EventRecord, NoticeFeedRecord
 from gpu_platform.store.models.hosts import FaultRecord, FlappingRecord, GpuRecord, HostRecord, RepairRecord
 from gpu_platform.store.models.identities import JoinTokenRecord, MachineIdentityRecord
 from gpu_platform.store.models.jobs import (
@@ -31,6 +31,8 @@ from gpu_platform.store.models.pipelines import PipelineJobRecord, PipelineRecor
 from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
 from gpu_platform.store.models.schedules import JobWatchRecord, ScheduleRecord, ScheduleRunRecord
 from gpu_platform.store.models.secrets import JobTokenRecord, SecretRecord
+from gpu_platform.store.models.uploads import UploadChunkRecord, UploadRecord
+from gpu_platform.store.models.windows import TimeWindowRecord
 
 configure_mappers()  # now, because ``read_records`` makes records before any object is loaded
 
@@ -49,6 +51,7 @@ checkpoint = table_of(CheckpointRecord)
 usage = table_of(UsageRecord)
 event = table_of(EventRecord)
 event_cut = table_of(EventCutRecord)
+notice_feed = table_of(NoticeFeedRecord)
 archive = table_of(ArchiveRecord)
 archived_job = table_of(ArchivedJobRecord)
 audit = table_of(AuditRecord)
@@ -69,3 +72,6 @@ schedule_run = table_of(ScheduleRunRecord)
 job_watch = table_of(JobWatchRecord)
 pipeline = table_of(PipelineRecord)
 pipeline_job = table_of(PipelineJobRecord)
+upload = table_of(UploadRecord)
+upload_chunk = table_of(UploadChunkRecord)
+time_window = table_of(TimeWindowRecord)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Index, text
+from sqlalchemy import BigInteger, CheckConstraint, Index, text
 from sqlmodel import Field
 
 from gpu_platform.store.models.columns import BIG_SERIAL, Record, optional_text_column, text_column, time_column
@@ -40,3 +40,15 @@ class EventRecord(Record, table=True):
     host: str | None = optional_text_column()
     gpu_uuid: str | None = optional_text_column()
     data: str = text_column()
+
+
+class NoticeFeedRecord(Record, table=True):
+    """One row: how far people were told of what happened to jobs, and what users may name in ``notify``."""
+
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    seq: int = Field(sa_type=BigInteger)
+    """Up to this event all notices were handed to Temporal."""
+    targets: str = text_column()
+    """JSON of the :class:`OpenTargets`."""

@@ -32,6 +32,8 @@ class HostRecord(Record, table=True):
     state: str = text_column()
     cordoned: bool = False
     """An operator wants no new work here: a host that comes back from LOST goes on DRAINING."""
+    cordoned_for: str | None = optional_text_column()
+    """The maintenance window that cordoned it, and will end that. NULL: an operator, a repair or a quarantine did."""
     inventory_version: int = 1
     """Counts changes of the inventory, for caches."""
     lease_until: datetime = time_column()
@@ -43,6 +45,8 @@ class HostRecord(Record, table=True):
     """The leader's round that the last report brought back; see ``gpu_platform.domain.hosts.lease_protocol``."""
     voted: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     """The last report said that its host has promised not to be heard."""
+    by_temporal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """The last report came through Temporal: no service had answered the host."""
     members_known: int = big_count_column()
     """The list of members that the host had when it sent its last report."""
     members_sent: int = big_count_column()

@@ -101,6 +101,18 @@ class JobRecord(Record, table=True):
     array_id: str | None = optional_text_column()
     """The array of which it is an element. NULL: none."""
     array_index: int | None = None
+    held: str | None = optional_text_column()
+    """JSON of the :class:`Hold` with which it waits. NULL: it is not held by hand."""
+    changed_limit: str | None = optional_text_column()
+    """JSON of the :class:`LimitChange` that it got while it waited. NULL: its time limit is that of the submission."""
+    asks_anew: str | None = optional_text_column()
+    """It was changed, and has not asked for a placement since: ``asks``, or ``after`` if it comes after other jobs
+    now."""
+    notify: str | None = optional_text_column()
+    """JSON list of the :class:`NotifyRule` of its specification. NULL: nobody is told, or it is an element, of whose
+    array people are told."""
+    retry_of: str | None = optional_text_column()
+    """The job that it runs again. NULL: none."""
 
 
 class JobArrayRecord(Record, table=True):
@@ -128,6 +140,12 @@ class JobArrayRecord(Record, table=True):
     state_at: datetime = time_column()
     finished_at: datetime | None = optional_time_column()
     stopped_by: str | None = optional_text_column()
+    held: str | None = optional_text_column()
+    """JSON of the :class:`Hold`, which new elements get, too."""
+    notify: str | None = optional_text_column()
+    """JSON list of the :class:`NotifyRule` of its specification. NULL: nobody is told."""
+    changed: str | None = optional_text_column()
+    """JSON of the :class:`ElementChanges` since its submission. NULL: none."""
 
 
 class IdempotencyRecord(Record, table=True):
@@ -164,6 +182,7 @@ class QueueEntryRecord(Record, table=True):
     time_limit_s: int | None = None
     preemptible: bool = True
     checkpoints: bool = False
+    grace_s: float = Field(default=10.0, sa_column_kwargs={"server_default": "10"})
     urgency: float | None = None
     """With ``place``: the leader's sort key, smaller first. It counts only in orders with head starts. NULL: the leader
     has not seen the job yet."""

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, is_array_id
+from gpu_platform.domain.array_ids import is_array_id
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState

@@ -3,19 +3,23 @@ next ones join the queue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.jobs.changes import LimitChange
+from gpu_platform.domain.jobs.element_changes import ElementValues
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, writing
 from gpu_platform.store.jobs.checkpoints import Start, write_start
+from gpu_platform.store.jobs.element_values import limits_of, were_changed
 from gpu_platform.store.jobs.elements import (
     KnownArray,
     MadeElements,
@@ -27,6 +31,7 @@ from gpu_platform.store.jobs.elements import (
 from gpu_platform.store.models import job
 from gpu_platform.store.reservations import batches
 from gpu_platform.store.reservations.attempts import EndedAttempt
+from gpu_platform.store.reservations.batches import BatchOfPlaces
 from gpu_platform.store.reservations.reserving import Taken
 
 
@@ -59,6 +64,8 @@ class ElementStep:
     """Elements that were cancelled before they were made."""
     chosen: ChosenElements | None = None
     """Instead of ``add``, for an array whose elements wait for those of another one: these are made."""
+    decided_limits: Mapping[AttemptKey, int] = field(default_factory=dict[AttemptKey, int])
+    """Of ``placed``: for which time limit, in seconds, the leader decided. Missing: for none, or it did not say."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class ElementStepDone:
     """How many elements have not been made yet. 0 if none was asked for, too."""
     refused: list[AttemptKey] = field(default_factory=list)
     """The database knows more of these than their workflow."""
+    limits: dict[str, LimitChange] = field(default_factory=dict[str, LimitChange])
+    """Job -> the time limit that it got since its submission, of ``taken``."""
 
 
 def advance_elements(store: Store, array_id: str, step: ElementStep, now: datetime) -> ElementStepDone:
@@ -92,7 +101,7 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     refused |= batches.mark_running(session, step.running, now)
     for start in step.started:
         write_start(session, start, now)
-    places = batches.take_places(session, dict(step.placed), now)
+    places, limits = _take(session, known, step, now)
     refused |= places.refused
     made = _NONE_MADE
     if step.chosen is not None:
@@ -100,10 +109,14 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     elif step.add:
         made = make_elements(session, known, step.first, step.add, step.skipped, now)
     stay = [AttemptKey(job_id=key.job_id, attempt=key.attempt + 1) for key in step.stays if key not in refused]
-    waiting = _still_queued(session, [*step.again, *places.conflicts, *stay], now)
-    if not known.spec.spans_hosts:
-        waiting |= dict.fromkeys(made.keys, now)
-    queue_elements(session, known, waiting, now)
+    new = [] if known.spec.spans_hosts or made.held else made.keys
+    waiting, differ = _still_queued(session, [*step.again, *places.conflicts, *stay], now)
+    if made.may_differ:
+        new_waiting, new_differ = _still_queued(session, new, now)
+        waiting, differ = waiting | new_waiting, differ | new_differ
+    else:
+        waiting |= dict.fromkeys(new, now)
+    queue_elements(session, known, waiting, now, differ)
     return ElementStepDone(
         taken=places.taken,
         conflicts={key: error.message for key, error in places.conflicts.items()},
@@ -112,20 +125,60 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
         position=made.position,
         left=made.left,
         refused=list(refused),
+        limits=limits,
     )
 
 
-def _still_queued(session: Session, keys: Sequence[AttemptKey], now: datetime) -> dict[AttemptKey, datetime]:
-    """Those that wait -> since when: they keep their places in the queue."""
+def _take(
+    session: Session, known: KnownArray, step: ElementStep, now: datetime
+) -> tuple[BatchOfPlaces, dict[str, LimitChange]]:
+    """Reserve what the leader found, and read with which time limits. An answer to what an element asked before its
+    limit became longer is a conflict: what was promised to others counts on the shorter one."""
+    placed = dict(step.placed)
+    limits: dict[str, LimitChange] = {}
+    if placed and were_changed(session, known.array_id):
+        limits = limits_of(session, [key.job_id for key in placed])
+    outdated = {
+        key: ReservationConflict(f"job {key.job_id} got a longer time limit meanwhile, and asks again")
+        for key, decided_s in step.decided_limits.items()
+        if key in placed and key.job_id in limits and _is_longer(limits[key.job_id], decided_s)
+    }
+    places = batches.take_places(session, {key: placed[key] for key in placed if key not in outdated}, now)
+    places.conflicts.update(outdated)
+    return places, limits
+
+
+def _is_longer(limit: LimitChange, seconds: int) -> bool:
+    return limit.time_limit_s is None or limit.time_limit_s > seconds
+
+
+def _still_queued(
+    session: Session, keys: Sequence[AttemptKey], now: datetime
+) -> tuple[dict[AttemptKey, datetime], dict[AttemptKey, ElementValues]]:
+    """Those that wait, and are not held -> since when: they keep their places in the queue. And their values, of those
+    that may have other ones than their array's submission. Those that were changed ask with what they say now."""
     if not keys:
-        return {}
-    rows = session.execute(_QUEUED, {"ids": [key.job_id for key in keys]})
-    queued = {row.id: row for row in rows}
-    waiting = [key for key in keys if key.job_id in queued and queued[key.job_id].attempt < key.attempt]
-    return {key: queued[key.job_id].queued_at or now for key in waiting}
+        return {}, {}
+    queued = {row.id: row for row in session.execute(_QUEUED, {"ids": [key.job_id for key in keys]})}
+    waiting = {key: queued[key.job_id] for key in keys if key.job_id in queued}
+    waiting = {key: row for key, row in waiting.items() if row.attempt < key.attempt}
+    if anew := [row.id for row in waiting.values() if row.asks_anew is not None]:
+        session.execute(_ASK_NOW, {"ids": anew})
+    differ = {
+        key: ElementValues(
+            priority=row.priority,
+            limit=None if row.changed_limit is None else LimitChange.model_validate_json(row.changed_limit),
+        )
+        for key, row in waiting.items()
+    }
+    return {key: row.queued_at or now for key, row in waiting.items()}, differ
 
 
 _NONE_MADE = MadeElements([], 0, 0, 0)
-_QUEUED = select(job.c.id, job.c.attempt, job.c.queued_at).where(
-    job.c.id.in_(bindparam("ids", expanding=True)), job.c.state == JobState.QUEUED.value
+_QUEUED = (
+    select(job.c.id, job.c.attempt, job.c.queued_at, job.c.priority, job.c.changed_limit, job.c.asks_anew)
+    .where(job.c.id.in_(bindparam("ids", expanding=True)), job.c.state == JobState.QUEUED.value, job.c.held.is_(None))
+    .order_by(job.c.id)
+    .with_for_update(key_share=True)
 )
+_ASK_NOW = update(job).where(job.c.id.in_(bindparam("ids", expanding=True))).values(asks_anew=None)

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import StaleEpoch
+from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement_request import NO_TOKEN, TOKEN_COMES, PlacementRequest
@@ -35,6 +36,8 @@ class ReservedPlace:
 
     placement: Placement
     terms: dict[str, int]
+    limit: LimitChange | None = None
+    """The time limit that the job got while it waited."""
 
 
 def admit_and_ask(store: Store, job_id: str, now: datetime) -> tuple[bool, ReservedPlace | None]:
@@ -55,7 +58,7 @@ def _admit_and_ask(session: Session, job_id: str, store: Store, now: datetime) -
     waits = row.retry_at is not None and row.retry_at > now
     if row.state != JobState.QUEUED or row.attempt >= FIRST_ATTEMPT or waits:
         return False, None
-    if JobSpec.model_validate_json(row.spec).after:
+    if JobSpec.model_validate_json(row.spec).after or row.held is not None:
         return False, None
     queue.join_queue(session, key, row, NO_TOKEN, now)
     return True, None
@@ -103,14 +106,15 @@ def _reserved(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, 
         key = attempts[row.id]
         if row.attempt == key.attempt:
             placement = Placement.model_validate_json(row.placement)
-            found[key] = ReservedPlace(placement, host_terms(session, key, placement.hosts))
+            limit = None if row.changed_limit is None else LimitChange.model_validate_json(row.changed_limit)
+            found[key] = ReservedPlace(placement, host_terms(session, key, placement.hosts), limit)
     return found
 
 
 # ---- the statements, compiled once ----
 
 _RESERVED = (
-    select(job.c.id, job.c.attempt, job.c.placement)
+    select(job.c.id, job.c.attempt, job.c.placement, job.c.changed_limit)
     .join(reservation, (reservation.c.job_id == job.c.id) & (reservation.c.attempt == job.c.attempt))
     .where(
         job.c.id.in_(bindparam("job_ids", expanding=True)),

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
 from gpu_platform.domain.hosts.share import first_use
+from gpu_platform.domain.jobs.hold import Hold
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
 from gpu_platform.store.database import change, insert_all_new, insert_new, writing
@@ -135,7 +136,8 @@ def announce(session: Session, key: AttemptKey, placement: Placement, now: datet
 def take_jobs(session: Session, places: Places, now: datetime) -> None:
     """Inside a transaction: each job goes from QUEUED to ALLOCATED, with this attempt and placement.
 
-    Raises :class:`NotFound`, :class:`IllegalTransition`, and :class:`ReservationConflict` for an older attempt.
+    Raises :class:`NotFound`, :class:`IllegalTransition`, and :class:`ReservationConflict` for an older attempt, and for
+    a job that was held or changed meanwhile.
     """
     rows = [
         {
@@ -156,6 +158,10 @@ def take_jobs(session: Session, places: Places, now: datetime) -> None:
         raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
     if row.state != JobState.QUEUED:
         raise _illegal(key, row.state, JobState.ALLOCATED)
+    if row.held is not None:
+        raise ReservationConflict(f"job {key.job_id} is {Hold.model_validate_json(row.held).message}")
+    if row.asks_anew is not None:
+        raise ReservationConflict(f"job {key.job_id} was changed meanwhile, and asks again")
     raise ReservationConflict(f"attempt {key} is outdated: job {key.job_id} is at attempt {row.attempt}")
 
 
@@ -282,13 +288,19 @@ _HELD_WHERE = select(allocation.c.gpu_uuid).where(
 _RESERVED = select(reservation.c.job_id).where(
     reservation.c.job_id.in_(bindparam("job_ids", expanding=True)), reservation.c.attempt == bindparam("attempt")
 )
-_LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
+_LOCK_JOB = (
+    select(job.c.state, job.c.attempt, job.c.held, job.c.asks_anew)
+    .where(job.c.id == bindparam("key_job"))
+    .with_for_update(key_share=True)
+)
 _TAKE_JOB = (
     update(job)
     .where(
         job.c.id == bindparam("key_job"),
         job.c.state == JobState.QUEUED.value,
         job.c.attempt <= bindparam("key_attempt"),
+        job.c.held.is_(None),
+        job.c.asks_anew.is_(None),
     )
     .values(
         state=next_state(job.c.state, {JobState.QUEUED: JobState.ALLOCATED}),

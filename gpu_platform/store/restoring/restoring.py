@@ -16,8 +16,10 @@ from pydantic import BaseModel
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.contracts import AttemptKey, array_of, index_of
+from gpu_platform.domain.array_ids import array_of, index_of
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.job import Failure, JobProgress
+from gpu_platform.domain.jobs.notify import as_column
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
@@ -229,6 +231,7 @@ def _insert(session: Session, found: RememberedJob, attempt: int, counters: dict
         "queued_at": found.created_at,
         "state_at": now,
         "spec": found.spec.model_dump_json(),
+        "notify": None if array_of(found.job_id) else as_column(found.spec.notify),
         "array_id": array_of(found.job_id),
         "array_index": None if array_of(found.job_id) is None else index_of(found.job_id),
         **counters,

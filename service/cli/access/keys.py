@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli import parsing, session
+from service.cli.option_groups import grouped_options
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
     from gpu_platform.settings import Settings
@@ -46,13 +48,20 @@ def create(
 
 
 @keys.command("list")
-def list_keys(file: Ring = None) -> None:
+@grouped_options
+def list_keys(file: Ring = None, *, listing: ListingOptions) -> None:
     """Show the keys of the ring: their ids, and from when each seals new data."""
     from gpu_platform.identity import key_ring
+    from service.cli.show.list_columns import KEYS
 
-    for key_id, use_from in key_ring.list_keys(_ring(file, _settings())):
-        since = datetime.fromtimestamp(use_from, UTC).isoformat(timespec="seconds") if use_from else "the beginning"
-        session.write(f"{key_id}  seals from {since}")
+    shown = listing.listing(KEYS)
+    found = key_ring.list_keys(_ring(file, _settings()))
+    shown.show({"id": key_id, "seals_from": _since(use_from)} for key_id, use_from in found)
+
+
+def _since(use_from: float) -> str:
+    """As RFC 3339. Empty: from the beginning."""
+    return datetime.fromtimestamp(use_from, UTC).isoformat(timespec="seconds") if use_from else ""
 
 
 @keys.command()

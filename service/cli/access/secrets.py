@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpu_platform.client import calls
 from service.cli import session
+from service.cli.option_groups import grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
     from gpu_platform.client import Client
@@ -53,19 +57,16 @@ def set_secret(
 
 
 @app.command("list")
+@grouped_options
 def list_secrets(
-    namespace: Annotated[str | None, typer.Option(help="Only of this namespace.")] = None,
-    json: session.Json = False,
+    namespace: session.OnlyNamespace = None,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """List names of secrets. Values are never shown."""
+    listing = shown.listing(list_columns.SECRETS)
     with session.service() as client:
-        found = list(client.secrets(namespace=namespace))
-    if json:
-        session.print_json(found)
-        return
-    from service.cli.show import show_access
-
-    session.show(show_access.secrets_table(found))
+        listing.show(client.json_pages(lambda cursor: calls.list_secrets(namespace, cursor)))
 
 
 @app.command()

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_platform.client import calls
 from service.cli import parsing, session
+from service.cli.option_groups import grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -60,21 +64,17 @@ def create(
 
 
 @app.command("list")
+@grouped_options
 def list_tokens(
     ended: Annotated[bool, typer.Option("--all", help="Also revoked and expired ones.")] = False,
-    json: session.Json = False,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """List your tokens; administrators see those of others, too."""
-    from datetime import UTC, datetime
-
+    listing = shown.listing(list_columns.TOKENS)
     with session.service() as client:
-        found = [token for token in client.tokens() if ended or token.is_valid(datetime.now(UTC))]
-    if json:
-        session.print_json(found)
-        return
-    from service.cli.show import show_access
-
-    session.show(show_access.tokens_table(found))
+        tokens = client.json_pages(calls.tokens)
+        listing.show(token for token in tokens if ended or list_columns.is_valid_token(token))
 
 
 @app.command()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli import parsing, session
+from service.cli.option_groups import grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gpu_platform.domain.audit import AuditRecord, ChainHead
 
 audit = typer.Typer(help="Who asked for what, and what was decided.", invoke_without_command=True)
@@ -26,25 +27,28 @@ def register(app: typer.Typer) -> None:
     app.add_typer(audit, name="audit")
 
 
+@grouped_options
 def show(
     context: typer.Context,
     since: Annotated[str | None, typer.Option(help="Only of this time, e.g. 1h or 7d; default: 1h.")] = None,
-    json: session.Json = False,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """Show the newest records of the audit log. --json prints one object a line."""
     if context.invoked_subcommand is not None:
         return
     from datetime import UTC, datetime, timedelta
 
+    listing = shown.listing(list_columns.AUDIT)
     begin = datetime.now(UTC) - timedelta(seconds=parsing.limit_s(since or "1h"))
     with session.service() as client:
         records = client.audit(since=begin)
-        if json:
-            for record in records:
-                session.write_json_line({"seq": record.seq, **record.decoded().model_dump(mode="json")})
+        rows = ({"seq": record.seq, **record.decoded().model_dump(mode="json")} for record in records)
+        if listing.shape != "json":
+            listing.show(rows)
             return
-        found = list(records)
-    session.show(_table(found))
+        for row in rows:
+            session.write_json_line(row)
 
 
 def verify(
@@ -129,16 +133,3 @@ def _lines(path: Path) -> list[str]:
         return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
-
-
-def _table(records: list[AuditRecord]) -> Table:
-    from service.cli.show import tables
-
-    table = tables.plain_table("NUMBER", "WHEN", "WHO", "FROM", "WHAT", "DECIDED", "WHY")
-    for record in records:
-        entry = record.decoded()
-        who = entry.actor + (f" as {entry.acting_as}" if entry.acting_as else "")
-        what = f"{entry.action.split(' ')[0]} {entry.target}" if entry.target else entry.action
-        when = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}"
-        table.add_row(str(record.seq), when, who, entry.peer or "-", what, entry.verdict, entry.reason or "")
-    return table

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from service.cli import parsing, session
+from service.cli.option_groups import grouped_options
+from service.cli.show.listing import ListingOptions
 
 app = typer.Typer(help="Break and heal the simulated hosts of a fleet on this machine.", no_args_is_help=True)
 
@@ -25,14 +27,18 @@ def register(root: typer.Typer) -> None:
 
 
 @app.command("list")
-def list_hosts(state_dir: StateDir = None) -> None:
+@grouped_options
+def list_hosts(state_dir: StateDir = None, *, listing: ListingOptions) -> None:
     """Print each host of a fleet, its leaf, and whether it has power."""
     from gpu_platform.hosts.fleet.register import fleet_hosts
     from gpu_platform.hosts.nvml.fault_injection import has_power
+    from service.cli.show.list_columns import FLEET
 
-    for name, leaf in fleet_hosts(_state(state_dir)).items():
-        power = "on" if has_power(_control(state_dir, name)) else "off"
-        session.write(f"{name}  {leaf}  {power}")
+    shown = listing.listing(FLEET)
+    shown.show(
+        {"host": name, "leaf": leaf, "power": "on" if has_power(_control(state_dir, name)) else "off"}
+        for name, leaf in fleet_hosts(_state(state_dir)).items()
+    )
 
 
 @app.command()

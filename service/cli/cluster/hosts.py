@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli import session
+from gpu_platform.client import calls
+from service.cli import completion, session
+from service.cli.cluster import checkpoint_roots, enrolment
+from service.cli.option_groups import grouped_options
+from service.cli.session import HostName
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
     from gpu_platform.domain.hosts.gpu import Gpu, Host
@@ -16,10 +22,14 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 """Seconds between two looks of --wait."""
 
-HostName = Annotated[str, typer.Argument(metavar="HOST", help="Host name.", show_default=False)]
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="HOST|GPU", help="Host name; or one GPU as host:index or uuid.", show_default=False),
+    typer.Argument(
+        metavar="HOST|GPU",
+        help="Host name; or one GPU as host:index or uuid.",
+        show_default=False,
+        autocompletion=completion.host_names,
+    ),
 ]
 GpuId = Annotated[
     str | None, typer.Option("--gpu-id", metavar="GPU", help="One GPU, instead of HOST|GPU: host:index or uuid.")
@@ -46,19 +56,17 @@ def register(app: typer.Typer) -> None:
     hosts.command()(describe)
     hosts.command()(remove)
     hosts.command("declare-lost")(declare_lost)
+    checkpoint_roots.register(hosts)
+    enrolment.register(hosts)
     app.add_typer(hosts, name="hosts")
 
 
-def list_hosts(json: session.Json = False) -> None:
+@grouped_options
+def list_hosts(*, shown: ListingOptions) -> None:
     """Every host: its state, free GPUs and lease."""
+    found = shown.listing(list_columns.HOSTS)
     with session.service() as client:
-        found = list(client.hosts())
-    if json:
-        session.print_json(found)
-        return
-    from service.cli.show import tables
-
-    session.show(tables.hosts_table(found))
+        found.show(client.json_pages(calls.hosts))
 
 
 def describe(host: HostName, json: session.Json = False) -> None:

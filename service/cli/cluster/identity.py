@@ -1,6 +1,6 @@
-"""``gpu-platform ca …`` and ``gpu-platform hosts enroll|revoke``: certificates of machines.
+"""``gpu-platform ca …``: certificates of machines.
 
-``ca`` works on files of this machine, that of the service; it asks no service.
+It works on files of this machine, that of the service; it asks no service.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpu_platform.domain.texts import counted
 from service.cli import session
-from service.cli.cluster.hosts import HostName, hosts
 
 if TYPE_CHECKING:
     from gpu_platform.identity.ca import CertificateAuthority
@@ -31,8 +31,6 @@ def register(app: typer.Typer) -> None:
     ca.command()(issue)
     ca.command()(rotate)
     app.add_typer(ca, name="ca")
-    hosts.command()(enroll)
-    hosts.command()(revoke)
 
 
 def init(directory: Directory = None) -> None:
@@ -76,33 +74,7 @@ def rotate(
     """Replace the CA step by step: a new one is trusted, then signs, then the old one is trusted no more."""
     found = _load(directory)
     found.rotate(step)
-    session.say(f"{len(found.trusted())} CAs are trusted; SHA-256 of the one that signs: {found.fingerprint}")
-
-
-def enroll(
-    host: HostName,
-    address: Annotated[
-        str | None, typer.Option(help="Where its node worker is reached, if not at the address it reports from.")
-    ] = None,
-    valid: Annotated[float, typer.Option("--valid", min=1, max=604_800, help="Seconds that the token works.")] = 3600,
-) -> None:
-    """Print a join token, by which a new host gets its first certificate. It works once, for this name only."""
-    with session.service() as client:
-        made = client.enroll_host(host, address=address, valid_s=valid)
-    session.write(made.join_token or made.node_token or "")
-    if made.join_token is not None:
-        session.say(
-            f"on {host}: GPU_PLATFORM_NODE__JOIN_TOKEN or node.join_token_file; it works until {made.expires_at}"
-        )
-    else:
-        session.say(f"the service uses no TLS. On {host}: GPU_PLATFORM_NODE__TOKEN or node.token_file")
-
-
-def revoke(host: HostName) -> None:
-    """Believe the host's certificates no more, until it is enrolled again. Its jobs end with its lease."""
-    with session.service() as client:
-        client.revoke_host(host)
-    session.say(f"{host} is revoked; `gpu-platform hosts enroll {host}` lets it join again")
+    session.say(f"trusted: {counted(len(found.trusted()), 'CA')}; SHA-256 of the one that signs: {found.fingerprint}")
 
 
 def _load(directory: Path | None) -> CertificateAuthority:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli import session
+from gpu_platform.client import calls
+from service.cli import completion, session
+from service.cli.option_groups import grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions, Row
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def register(app: typer.Typer) -> None:
@@ -16,23 +23,33 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@grouped_options
 def queue(
-    namespace: Annotated[str | None, typer.Option(help="Only its jobs; places count all jobs.")] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(help="Only its jobs; places count all jobs.", autocompletion=completion.namespace_names),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the next one first.")] = 50,
-    json: session.Json = False,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """List waiting jobs in order: why each waits, what would help, and when it should start."""
+    listing, size = shown.listing(list_columns.QUEUE), min(limit, 1000)
     with session.service() as client:
-        found = list(islice(client.queue(namespace=namespace, page_size=min(limit, 1000)), limit))
-    if json:
-        session.print_json(found)
-        return
-    if not found:
+        pages = client.json_pages(lambda cursor: calls.queue(namespace, cursor, size))
+        found = list(islice(pages, limit))
+    if listing.is_for_people and not found:
         session.say("nobody waits")
         return
+    listing.show(found, _table)
+
+
+def _table(found: list[Row]) -> RenderableType:
+    """Elements of one array that wait side by side have one row, and each reason has its next step."""
+    from gpu_platform.domain.jobs.job import QueueEntry
     from service.cli.show import show_waiting
 
-    session.show(show_waiting.queue_table(found))
+    return show_waiting.queue_table([QueueEntry.model_validate(one) for one in found])
 
 
 def snapshot(

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_platform.client import calls
 from service.cli import parsing, session
 from service.cli.jobs.listing import recent
+from service.cli.option_groups import grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import Listing, ListingOptions
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
     from gpu_platform.client import Client
     from gpu_platform.domain.hosts.gpu import GpuHealth
-    from gpu_platform.domain.jobs.array import Array
-    from gpu_platform.domain.jobs.job import Job
 
 MAX_JOBS = 50
 SHORTEST_S = 0.1
@@ -48,29 +50,35 @@ def status(
     session.show(shown)
 
 
+@grouped_options
 def health(
     gpu_id: Annotated[
         str | None, typer.Option(help="uuid, the beginning of one, or host:index; default: all GPUs.")
     ] = None,
     wide: Wide = False,
-    json: session.Json = False,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """Show one GPU (what it is, what its host measures, what happened to it), or all. Returns 1 if one is out of
     service."""
     from gpu_platform.domain.states import GpuState
     from service.cli.show import show_gpu, tables
 
+    listing = shown.listing(list_columns.GPUS)
     with session.service() as client:
         gpus = [client.gpu(gpu_id)] if gpu_id else list(client.gpus())
         events = client.gpu_events(gpu_id) if gpu_id else []
     measured, away = _measured(gpu_id) if gpu_id else (None, None)
-    if json:
+    if not gpu_id:
+        rows = [gpu.model_dump(mode="json") for gpu in gpus]
+        listing.show(rows, lambda _: show_gpu.gpus_table(gpus, wide))
+    elif listing.shape == "json":
         story = [event.model_dump(mode="json") for event in events]
         now = None if measured is None else measured.model_dump(mode="json")
         one = {**gpus[0].model_dump(mode="json"), "health": now, "events": story}
-        session.print_json(one if gpu_id else gpus)
+        session.print_json(one)
     else:
-        session.show(show_gpu.gpu_details(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
+        session.show(show_gpu.gpu_details(gpus[0], measured, away))
         if events:
             session.say("")
             session.show(tables.gpu_history(events))
@@ -108,8 +116,10 @@ def _cluster(client: Client, everything: bool, wide: bool) -> Group:
     """Counts come from the database: every host and GPU is read only where every one is shown."""
     from service.cli.show import show_gpu, tables
 
-    every = everything or wide
-    more = [tables.hosts_table(client.hosts()), show_gpu.gpus_table(list(client.gpus()), wide)] if every else []
+    more: list[RenderableType] = []
+    if everything or wide:
+        hosts = Listing(list_columns.HOSTS).table(client.json_pages(calls.hosts))
+        more = [hosts, show_gpu.gpus_table(list(client.gpus()), wide)]
     return tables.cluster(client.counts(), _living(client), MAX_JOBS, more)
 
 
@@ -124,7 +134,7 @@ def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
         return None, error.message
 
 
-def _living(client: Client) -> list[Job | Array]:
+def _living(client: Client) -> list[dict[str, Any]]:
     from gpu_platform.domain.states import JobState
 
     live = [state.value for state in JobState if not state.is_terminal]
@@ -146,5 +156,5 @@ def _as_json(client: Client) -> dict[str, Any]:
         "cluster": client.counts().name,
         "hosts": [host.model_dump(mode="json") for host in client.hosts()],
         "gpus": [gpu.model_dump(mode="json") for gpu in client.gpus()],
-        "jobs": [job.model_dump(mode="json") for job in _living(client)[:MAX_JOBS]],
+        "jobs": _living(client)[:MAX_JOBS],
     }

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from service.cli import parsing, session
+from service.cli.option_groups import grouped_options
+from service.cli.show.listing import ListingOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -14,25 +16,30 @@ def register(app: typer.Typer) -> None:
     app.command()(usage)
 
 
+@grouped_options
 def usage(
     job: Annotated[str | None, typer.Argument(help="A job's id, for its attempts and ranks; default: sums.")] = None,
-    namespace: Annotated[str | None, typer.Option()] = None,
+    namespace: session.OnlyNamespace = None,
     user: Annotated[str | None, typer.Option()] = None,
     since: Annotated[
         str | None, typer.Option(help="Attempts that ended within this time, e.g. 24h or 7d; default: all.")
     ] = None,
-    json: session.Json = False,
+    *,
+    listing: ListingOptions,
 ) -> None:
     """GPU-hours, energy and CPU time of a job, or of all by namespace and user."""
     from datetime import UTC, datetime, timedelta
 
-    from service.cli.show import show_usage
+    from service.cli.show import list_columns, show_usage
 
+    shown = listing.listing(list_columns.USAGE if job is None else list_columns.USAGE_OF_JOB)
     with session.service() as client:
         if job is not None:
             of_job = client.job_usage(job)
-            session.print_json(of_job) if json else session.show(show_usage.job_table(of_job))
+            whole = of_job.model_dump(mode="json")
+            shown.show(whole["attempts"], lambda _: show_usage.job_table(of_job), whole)
             return
         start = None if since is None else datetime.now(UTC) - timedelta(seconds=parsing.duration_s(since))
         report = client.usage(namespace=namespace, user=user, since=start)
-    session.print_json(report) if json else session.show(show_usage.report_table(report))
+    whole = report.model_dump(mode="json")
+    shown.show(whole["users"], lambda _: show_usage.report_table(report), whole)

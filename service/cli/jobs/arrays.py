@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpu_platform.domain.contracts import array_of, index_of, is_array_id
+from gpu_platform.domain.array_ids import array_of, index_of, is_array_id
 from service.cli import session
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpu_platform.client import Client
     from gpu_platform.domain.jobs.array import Array
+    from gpu_platform.domain.jobs.changes import JobChanges
 
 LOOK_EVERY_S = 0.5
 SHOWN_FAILED = 10
@@ -79,6 +80,16 @@ def interrupt(verb: str, target: str, elements: str | None, reason: str, json: b
     session.say(f"{what} {done}" if not array.state.is_terminal else f"{target} is {array.state}")
 
 
+def update(target: str, changes: JobChanges, elements: str | None, json: bool) -> None:
+    """Change elements of an array that wait or are to come, and say which were not changed, and why."""
+    with session.service() as client:
+        changed = client.update_array(target, changes, elements=elements)
+    if json:
+        session.print_json(changed)
+        return
+    session.say(f"{target}: {changed.summary}")
+
+
 def retry(target: str, elements: str | None, json: bool) -> None:
     """Run elements of an array again: those that failed, or these. An element may be named by its own id."""
     array_id = array_of(target)
@@ -86,8 +97,6 @@ def retry(target: str, elements: str | None, json: bool) -> None:
         if elements is not None:
             raise typer.BadParameter(f"{target} is one element: name the array ({array_id}) to say --elements")
         elements = str(index_of(target))
-    elif not is_array_id(target):
-        raise typer.BadParameter(f"{target} is no array: only elements of arrays run again; submit the job once more")
     with session.service() as client:
         array = client.retry_array(array_id or target, elements=elements)
     if json:
@@ -111,14 +120,12 @@ def check_elements_option(target: str, elements: str | None) -> None:
 
 
 def _watched(client: Client, array_id: str, timeout_s: float | None) -> Array:
-    from service.cli.show import tables
-
     end = None if timeout_s is None else time.monotonic() + timeout_s
     array = client.array(array_id)
     with _progress() as progress:
         task = progress.add_task(array_id, total=array.size)
         while True:
-            progress.update(task, completed=array.ended, description=tables.array_summary(array))
+            progress.update(task, completed=array.ended, description=_summary(array))
             if array.state.is_terminal:
                 return array
             if end is not None and time.monotonic() >= end:
@@ -137,14 +144,20 @@ def _progress() -> Progress:
 
 
 def _print_end(client: Client, array: Array) -> None:
-    from service.cli.show import show_array, tables
+    from service.cli.show import show_array
 
-    session.say(f"{array.id} {array.state}: {tables.array_summary(array)}")
+    session.say(f"{array.id} {array.state}: {_summary(array)}")
     if array.stopped_by is not None:
         session.say(str(array.stopped_by))
     failed = _failed(client, array)
     for line in show_array.failures(array, failed):
         session.say(line)
+
+
+def _summary(array: Array) -> str:
+    from service.cli.show import job_rows
+
+    return job_rows.array_summary(array.model_dump(mode="json"))
 
 
 def _failed(client: Client, array: Array) -> list[tuple[str, str]]:

@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import session
+from gpu_platform.client import pipeline_calls
+from service.cli import completion, session
+from service.cli.option_groups import grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
     from gpu_platform.domain.pipelines.pipeline import Pipeline
 
 app = typer.Typer(help="Run jobs that depend on each other, from one file.", no_args_is_help=True)
 
-PipelineId = Annotated[str, typer.Argument(metavar="PIPELINE", help="Pipeline id.", show_default=False)]
+PipelineId = Annotated[
+    str,
+    typer.Argument(
+        metavar="PIPELINE", help="Pipeline id.", show_default=False, autocompletion=completion.pipeline_names
+    ),
+]
 
 
 def register(parent: typer.Typer) -> None:
@@ -69,27 +78,37 @@ def submit(
         with session.service(session.FOLLOW_PATIENCE_S) as client:
             made = client.pipelines.wait(made.id)
         session.say(f"{made.id} {made.state}")
+        _say_what_failed(made)
     if json:
         session.print_json(made)
     if wait and made.state != "COMPLETED":
         raise typer.Exit(session.FAILED)
 
 
+def _say_what_failed(made: Pipeline) -> None:
+    """The steps that failed themselves, each with the first of its jobs that did."""
+    for step in made.steps:
+        if step.state != "FAILED":
+            continue
+        failed = next((one.job_id for one in step.jobs if one.state == "FAILED" and one.job_id is not None), None)
+        session.say(f"step {step.name} {step.state}" + (f": {step.message}" if step.message else ""))
+        if failed is not None:
+            session.say(f"see what it wrote: gpu-platform jobs logs {failed}")
+
+
 @app.command("list")
+@grouped_options
 def list_pipelines(
-    namespace: Annotated[str | None, typer.Option(help="Only of this namespace.")] = None,
+    namespace: session.OnlyNamespace = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
-    json: session.Json = False,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """List pipelines, newest first."""
+    listing = shown.listing(list_columns.PIPELINES)
     with session.service() as client:
-        found = list(islice(client.pipelines.list(namespace=namespace), limit))
-    if json:
-        session.print_json(found)
-        return
-    from service.cli.show import show_pipelines
-
-    session.show(show_pipelines.pipelines_table(found))
+        pages = client.json_pages(lambda cursor: pipeline_calls.pipelines(namespace, cursor))
+        listing.show(islice(pages, limit))
 
 
 @app.command()

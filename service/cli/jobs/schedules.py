@@ -9,23 +9,31 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli import parsing, session
+from gpu_platform.client import schedule_calls
+from service.cli import completion, parsing, session
+from service.cli.option_groups import given, grouped_options
+from service.cli.show import list_columns
+from service.cli.show.listing import ListingOptions
 from service.cli.submitting import submit
-from service.cli.submitting.option_groups import grouped_options
+from service.cli.submitting.environment_options import EnvironmentOptions
+from service.cli.submitting.gpu_options import GpuOptions
 from service.cli.submitting.submit_options import (
     FaultOptions,
     File,
-    GpuOptions,
     LimitOptions,
     ProgramOptions,
     SecretOptions,
-    given,
 )
 
 app = typer.Typer(help="Submit the same job again and again.", no_args_is_help=True)
 
 OverlapName = Literal["skip", "buffer-one", "buffer-all", "cancel-other", "allow"]
-ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Schedule id.", show_default=False)]
+ScheduleId = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCHEDULE", help="Schedule id.", show_default=False, autocompletion=completion.schedule_names
+    ),
+]
 Moment = Annotated[datetime, typer.Argument(parser=parsing.moment, metavar="TIME", show_default=False)]
 
 
@@ -88,6 +96,7 @@ def create(
     schedule: ScheduleOptions,
     gpus: GpuOptions,
     program: ProgramOptions,
+    environment: EnvironmentOptions,
     secrets: SecretOptions,
     limits: LimitOptions,
     faults: FaultOptions,
@@ -98,9 +107,9 @@ def create(
     """
     from gpu_platform.domain.jobs.schedule import ScheduleRequest
 
-    typed = given(command=command or None) | gpus.fields() | program.fields() | secrets.fields()
-    typed |= limits.fields() | faults.fields()
-    job = submit.spec_of(typed, schedule.file)
+    typed = given(command=command or None) | gpus.fields() | program.fields() | environment.fields() | secrets.fields()
+    typed |= limits.fields() | faults.fields() | environment.workdir(program.workdir)
+    job = submit.spec_of(submit.with_code(environment, typed, schedule.file), schedule.file)
     request = session.validated(ScheduleRequest, {**schedule.fields(), "job": job})
     with session.service() as client:
         made = client.schedules.create(request)
@@ -112,20 +121,18 @@ def create(
 
 
 @app.command("list")
+@grouped_options
 def list_schedules(
-    namespace: Annotated[str | None, typer.Option(help="Only of this namespace.")] = None,
+    namespace: session.OnlyNamespace = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the oldest first.")] = 100,
-    json: session.Json = False,
+    *,
+    shown: ListingOptions,
 ) -> None:
     """List schedules."""
+    listing = shown.listing(list_columns.SCHEDULES)
     with session.service() as client:
-        found = list(islice(client.schedules.list(namespace=namespace), limit))
-    if json:
-        session.print_json(found)
-        return
-    from service.cli.show import show_schedules
-
-    session.show(show_schedules.schedules_table(found))
+        pages = client.json_pages(lambda cursor: schedule_calls.schedules(namespace, cursor))
+        listing.show(islice(pages, limit))
 
 
 @app.command()

@@ -15,17 +15,29 @@ from gpu_platform.pages.style import STYLE
 from service.cli.show import show_report
 
 _HOUR_S = 3600.0
+COLUMNS = ("table", "name", "figure", "value")
 
 
 def as_csv(report: ClusterReport) -> str:
-    """All figures as CSV with the columns ``table``, ``name``, ``figure``, ``value``; an unknown value is empty."""
+    """All figures as CSV with the columns of :data:`COLUMNS`; an unknown value is empty."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(("table", "name", "figure", "value"))
+    lines.writerow(COLUMNS)
+    lines.writerows(_lines(report))
+    return text.getvalue()
+
+
+def rows_of(report: ClusterReport) -> list[dict[str, str]]:
+    """The lines of :func:`as_csv`, by the names of their columns."""
+    return [dict(zip(COLUMNS, line, strict=True)) for line in _lines(report)]
+
+
+def _lines(report: ClusterReport) -> Iterator[tuple[str, str, str, str]]:
     period = f"{report.since.isoformat()}/{report.until.isoformat()}"
     for table in (report.gpu_time, report.jobs, report.failures):
-        lines.writerows(("cluster", period, *figure) for figure in _figures_of(table))
-    for table, rows, keys in (
+        for name, value in _figures_of(table):
+            yield "cluster", period, name, value
+    for kind, rows, keys in (
         ("host", report.hosts, ("host",)),
         ("gpu_model", report.gpu_models, ("model",)),
         ("user", report.users, ("namespace", "user")),
@@ -33,9 +45,9 @@ def as_csv(report: ClusterReport) -> str:
     ):
         for row in rows:
             values = row.model_dump(mode="json")
-            name = "/".join(values.pop(key) for key in keys)
-            lines.writerows((table, _plain(name), figure, _written(value)) for figure, value in values.items())
-    return text.getvalue()
+            of = _plain("/".join(values.pop(key) for key in keys))
+            for figure, value in values.items():
+                yield kind, of, figure, _written(value)
 
 
 def as_page(report: ClusterReport) -> str:

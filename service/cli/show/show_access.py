@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.domain.access.secrets import SecretInfo
-from gpu_platform.domain.access.tokens import TokenInfo, WhoAmI
+from gpu_platform.domain.access.tokens import WhoAmI
 from gpu_platform.domain.texts import duration
-
-
-def tokens_table(tokens: Sequence[TokenInfo]) -> Table:
-    """One row for each token."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("ID", "USER", "ROLES", "SCOPES", "EXPIRES", "LAST USED", "NOTE"):
-        table.add_column(title, overflow="fold")
-    for token in tokens:
-        expires = "ended" if token.revoked_at is not None else _time(token.expires_at, "never")
-        scopes = "all" if token.scopes is None else ", ".join(token.scopes)
-        cells = (token.id, token.user, _roles(token.roles), scopes, expires, _time(token.last_used_at, "-"), token.note)
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
-
-
-def secrets_table(secrets: Sequence[SecretInfo]) -> Table:
-    """One row for each secret."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("NAMESPACE", "NAME", "KIND", "MADE BY", "SET", "SET BY"):
-        table.add_column(title, overflow="fold")
-    for one in secrets:
-        kind = "text" if one.is_text else "binary"
-        cells = (one.namespace, one.name, kind, one.created_by, _time(one.updated_at, "-"), one.updated_by)
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
 
 
 def who(found: WhoAmI) -> RenderableType:

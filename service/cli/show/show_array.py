@@ -11,7 +11,7 @@ from rich.table import Table
 from gpu_platform.domain.jobs.array import Array, OnFailure
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted, duration, one_line
-from service.cli.show import show_job, tables
+from service.cli.show import job_rows, show_job, tables, times
 from service.cli.terminal import safe
 
 _WAIT = (JobState.PENDING, JobState.QUEUED, JobState.PREEMPTED)
@@ -43,7 +43,7 @@ def _facts(array: Array) -> Iterable[tuple[str, RenderableType]]:
     spec, shape = array.spec, array.array
     yield "array", f"{array.id}  {spec.name}  (namespace {spec.namespace}, user {spec.user})"
     yield "state", tables.state(array.state)
-    yield "elements", f"{array.size:,}: {tables.array_summary(array)}"
+    yield "elements", f"{array.size:,}: {job_rows.array_summary(array.model_dump(mode='json'))}"
     if array.reason is not None:
         yield "reason", one_line(array.reason.message)
     if waiting := array.count(*_WAIT):
@@ -62,7 +62,7 @@ def _facts(array: Array) -> Iterable[tuple[str, RenderableType]]:
     yield "asked", ", ".join([counted(spec.gpu_count, "GPU") + " each", *show_job.request_lines(spec)])
     if array.stopped_by is not None:
         yield "stopped", str(array.stopped_by)
-    yield "submitted", f"{array.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "submitted", times.local(array.created_at)
     if array.finished_at is not None:
         yield "took", duration((array.finished_at - array.created_at).total_seconds())
     elif not array.state.is_terminal:

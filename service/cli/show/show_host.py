@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gpu_platform.domain.hosts.gpu import Gpu, Host
-from service.cli.show import show_gpu, tables
+from service.cli.show import list_columns, show_gpu, tables, times
 
 
 def host_details(host: Host, gpus: Sequence[Gpu]) -> Group:
@@ -33,8 +33,9 @@ def _facts(host: Host) -> Iterable[tuple[str, RenderableType]]:
     yield "address", host.address
     yield "lease", f"{host.lease_remaining_s:.0f} s left"
     if host.certificate_ends_at is not None:
-        ends_at = host.certificate_ends_at.astimezone(UTC)
-        yield "certificate", f"{tables.certificate(ends_at, datetime.now(UTC))} ({ends_at:%Y-%m-%d %H:%M} UTC)"
+        ends_at = host.certificate_ends_at
+        left = list_columns.certificate(ends_at, datetime.now(UTC))
+        yield "certificate", f"{left} ({times.local(ends_at)})"
     yield "driver", f"{host.driver_version or '-'}, runs CUDA up to {host.cuda_version or '-'}"
     found = [f"{version} in {directory}" for version, directory in host.cuda_installations.items()]
     yield "CUDA", "\n".join([*found, *(f"{version}: {why}" for version, why in host.unusable_cuda.items())]) or "-"
@@ -43,4 +44,5 @@ def _facts(host: Host) -> Iterable[tuple[str, RenderableType]]:
     if host.nics:
         yield "network cards", ", ".join(f"{nic.name} ({nic.kind})" for nic in host.nics)
     yield "isolation", host.isolation
+    yield "containers", ", ".join(host.containers) or "none: it does not isolate ranks"
     yield "not guaranteed", "\n".join(host.missing_guarantees) or "-"

@@ -10,25 +10,32 @@ from rich.table import Table
 
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.dependency import DependencyKind, IfUnmet
+from gpu_platform.domain.jobs.environment import outputs_path
 from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest, Strategy
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.texts import counted, duration, moment, one_line
-from service.cli.show import show_waiting, tables
+from gpu_platform.domain.texts import counted, duration, one_line
+from service.cli.placeholder import shown_command
+from service.cli.show import job_rows, show_waiting, tables, times
 from service.cli.terminal import safe
 
 
 def job_details(
-    job: Job, events: Sequence[Event], used: str | None = None, now: Sequence[RenderableType] = ()
+    job: Job,
+    events: Sequence[Event],
+    used: str | None = None,
+    now: Sequence[RenderableType] = (),
+    outputs_root: str | None = None,
 ) -> Group:
     """Everything about one job: what it asked for, where it is and why, what it uses now, what happened and when."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
-    for label, value in _facts(job):
+    for label, value in _facts(job, outputs_root):
         facts.add_row(label, value)
     if used is not None:
         facts.add_row("used", used)
@@ -49,19 +56,23 @@ def job_details(
 _Facts = Iterable[tuple[str, RenderableType]]
 
 
-def _facts(job: Job) -> _Facts:
-    spec = job.spec
+def _facts(job: Job, outputs_root: str | None = None) -> _Facts:
+    spec, row = job.spec, job.model_dump(mode="json")
     yield "job", f"{job.id}  {spec.name}  (namespace {spec.namespace}, user {spec.user})"
     yield "state", tables.state(job.state)
-    if (kind := tables.kind_text(job)) is not None:
+    if job.retry_of is not None:
+        yield "retry of", job.retry_of
+    if (kind := job_rows.kind_text(row)) is not None:
         yield "kind", kind
-    yield "command", one_line(" ".join(spec.command))
+    words = ["script", spec.name, *spec.command[4:]] if spec.command[3:4] == ["slurm_script"] else spec.command
+    yield "command", one_line(" ".join(shown_command(words)))
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
+    yield from _environment_facts(job, outputs_root)
     if spec.after:
         yield "after", _after(spec)
-    if (begins := tables.begin_text(job)) is not None:
+    if (begins := job_rows.begin_text(row)) is not None:
         yield "begins", begins
-    elif (retry := tables.retry_text(job)) is not None:
+    elif (retry := job_rows.retry_text(row)) is not None:
         yield "retries", retry
     if spec.deadline_at is not None:
         yield "deadline", _deadline(job, spec.deadline_at)
@@ -76,16 +87,34 @@ def _facts(job: Job) -> _Facts:
             f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {counted(job.preemptions, 'time')}",
         )
     yield from _ending_facts(job)
-    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "submitted", times.local(job.created_at)
     if job.finished_at is not None:
         yield "took", duration((job.finished_at - job.created_at).total_seconds())
     if job.workflow_url:
         yield "workflow", job.workflow_url
 
 
+def _environment_facts(job: Job, outputs_root: str | None) -> _Facts:
+    """What the program finds where it runs, and where its outputs are."""
+    environment = job.spec.environment
+    if environment is None:
+        return
+    if environment.upload is not None:
+        yield "code", f"uploaded, {environment.upload[:12]}"
+    if environment.venv is not None:
+        yield "venv", environment.venv
+    if environment.modules:
+        yield "modules", ", ".join(environment.modules)
+    if environment.container is not None:
+        yield "container", environment.container
+    if environment.outputs is not None:
+        path = outputs_path(job.id, environment.outputs)
+        yield "outputs", f"{outputs_root}/{path}" if outputs_root else f"{path}, below the outputs root of its hosts"
+
+
 def _deadline(job: Job, at: datetime) -> str:
     left_s = (at - datetime.now(UTC)).total_seconds()
-    return moment(at) + (f" (in {duration(left_s)})" if left_s > 0 and not job.state.is_terminal else "")
+    return times.local(at) + (f" (in {duration(left_s)})" if left_s > 0 and not job.state.is_terminal else "")
 
 
 def _after(spec: JobSpec) -> str:
@@ -103,6 +132,8 @@ def _waiting_facts(job: Job) -> _Facts:
     if job.state is JobState.ALLOCATED:
         # The host tells nobody what it does now, so this says what may take seconds.
         yield "waits", "for the set-up on its hosts: memory of its GPUs that another job used is overwritten first"
+    if job.state is JobState.PENDING and job.reason is None:
+        yield "waits", "for its workflow to begin, which takes a moment; then it queues, and this says what for"
     if job.reason is None:
         return
     place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
@@ -166,8 +197,11 @@ def _request_line(gpus: ResourceRequest) -> list[str]:
     wants += [f">= {gpus.memory_mib} MiB"] if gpus.memory_mib else []
     wants += [f"compute capability >= {gpus.min_compute_capability}"] if gpus.min_compute_capability else []
     wants += [f"CUDA {gpus.cuda}"] if gpus.cuda else []
+    wants += [f"hosts: {gpus.host_choice}"] if gpus.host_choice else []
     wants += [f"{counted(gpus.cpus_per_host, 'CPU')} a host"] if gpus.cpus_per_host else []
     wants += [f"{gpus.ram_mib_per_host} MiB a host"] if gpus.ram_mib_per_host else []
+    wants += [f"{counted(gpus.cpus_per_gpu, 'CPU')} for each GPU"] if gpus.cpus_per_gpu else []
+    wants += [f"{gpus.ram_mib_per_gpu} MiB of host memory for each GPU"] if gpus.ram_mib_per_gpu else []
     wants += [f">= {gpus.min_bandwidth_gb_s:g} GB/s"] if gpus.min_bandwidth_gb_s else []
     wants += [f"in one {gpus.required_level}"] if gpus.required_level else []
     wants += [f"best in one {gpus.preferred_level}"] if gpus.preferred_level else []
@@ -178,6 +212,7 @@ def _request_line(gpus: ResourceRequest) -> list[str]:
 def _options_line(spec: JobSpec) -> list[str]:
     """How the job is treated, if that differs from the default."""
     options = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
+    options += [f"launched by {spec.launcher}"] if spec.launcher is not Launcher.PLAIN else []
     options += [f"priority {spec.priority}"] if spec.priority else []
     options += [f"at most {duration(spec.time_limit_s)}"] if spec.time_limit_s else []
     options += [] if spec.preemptible else ["never preempted"]

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.hosts.samples import DAY_S, Figures, MetricsHistory
-from gpu_platform.domain.texts import counted, moment
-from service.cli.show import tables
+from gpu_platform.domain.texts import counted
+from service.cli.show import tables, times
 
 _BARS = "▁▂▃▄▅▆▇█"
 _GIB_MIB = 1024
@@ -77,7 +77,7 @@ def _head(target: str, found: MetricsHistory) -> str:
     what = f"{target}: {counted(found.gpus, 'GPU')}"
     if len(found.hosts) > 1:
         what += f" on {counted(len(found.hosts), 'host')}"
-    return f"{what}, {moment(found.since)} to {moment(found.until)}, samples of {found.sample_s} s"
+    return f"{what}, {times.local(found.since)} to {times.local(found.until)}, samples of {found.sample_s} s"
 
 
 def _figures(rows: Sequence[_Row]) -> Table:

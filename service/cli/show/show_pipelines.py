@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineState, StepState, StepStatus
-from gpu_platform.domain.texts import duration, one_line
+from gpu_platform.domain.texts import one_line
 from service.cli.show.tables import plain_table
 
 _COLORS = {"RUNNING": "green", "COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "SKIPPED": "dim"}
 _SHOWN_JOBS = 5
-
-
-def pipelines_table(pipelines: Iterable[Pipeline], now: datetime | None = None) -> Table:
-    """One row for each pipeline. ``now``: for tests."""
-    table = plain_table("PIPELINE", "NAME", "USER", "STATE", "AGE")
-    for one in pipelines:
-        age = ((now or datetime.now(UTC)) - one.created_at).total_seconds()
-        table.add_row(one.id, one.name, one.user, _state(one.state), duration(age))
-    return table
 
 
 def details(pipeline: Pipeline) -> RenderableType:

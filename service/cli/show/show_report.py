@@ -9,6 +9,7 @@ from rich.table import Table
 
 from gpu_platform.domain.cluster_report import ClusterReport, Spread
 from gpu_platform.domain.texts import duration
+from service.cli.show import times
 from service.cli.show.tables import plain_table
 
 Rows = Sequence[Sequence[str]]
@@ -16,7 +17,8 @@ Rows = Sequence[Sequence[str]]
 
 def report_tables(report: ClusterReport) -> Group:
     """The figures of the cluster, then those of hosts, GPU models and users."""
-    parts: list[RenderableType] = [period(report), "", _figures(report)]
+    begin_to_end = f"{times.local(report.since)} to {times.local(report.until)}"
+    parts: list[RenderableType] = [begin_to_end, "", _figures(report)]
     for heads, rows in (
         (HOST_HEADS, host_rows(report)),
         (MODEL_HEADS, model_rows(report)),

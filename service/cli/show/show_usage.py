@@ -9,8 +9,7 @@ from rich.table import Table
 
 from gpu_platform.domain.jobs.usage import AttemptUsage, JobUsage, RankUsage, RunningUsage, Totals, UsageReport
 from service.cli.show import show_gpu
-
-_KWH_J = 3.6e6
+from service.cli.show.list_columns import energy
 
 
 def report_table(report: UsageReport) -> Table:
@@ -93,11 +92,6 @@ def summary(usage: JobUsage) -> str:
     if last.peak_gpu_memory_mib is not None:
         figures.append(f"at most {_memory(last.peak_gpu_memory_mib)} of GPU memory")
     return ", ".join(figures)
-
-
-def energy(joules: float) -> str:
-    """Joules as kWh, or as kJ if that is too small."""
-    return f"{joules / _KWH_J:.3f} kWh" if joules >= _KWH_J / 10 else f"{joules / 1000:.1f} kJ"
 
 
 def _sums(total: Totals) -> list[str]:

@@ -10,14 +10,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
-from gpu_platform.domain.contracts import array_of, index_of
+from gpu_platform.domain.array_ids import array_of, index_of
 from gpu_platform.domain.jobs.job import QueueEntry
 from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.texts import counted, duration, moment
-from service.cli.show.tables import clock, format_indices, plain_table
+from gpu_platform.domain.texts import counted, duration
+from service.cli.show import times
+from service.cli.show.job_rows import format_indices
+from service.cli.show.tables import clock, plain_table
 
 
 def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:
@@ -116,7 +118,7 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     """The answer of a dry run: where and when the job would start, or why not."""
     parts: list[RenderableType] = [answer.message]
     if spec.begin_at is not None and spec.begin_at > datetime.now(UTC):
-        parts.append(f"this is what would happen now; it begins at {moment(spec.begin_at)}")
+        parts.append(f"this is what would happen now; it begins at {times.local(spec.begin_at)}")
     if answer.waits_for is not None:
         parts.append(f"this is what would happen now; but first it {answer.waits_for}")
     if answer.placement is not None:

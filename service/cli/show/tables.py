@@ -1,129 +1,33 @@
-"""Tables for a terminal: jobs, hosts, events, and the cluster at a glance."""
+"""Tables for a terminal: hosts, events, and the cluster at a glance."""
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpu_platform.domain.events import Event
-from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuCount, Host
-from gpu_platform.domain.jobs.array import Array
-from gpu_platform.domain.jobs.job import Job
-from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import ArrayState, GpuState, HostState, JobState
-from gpu_platform.domain.texts import counted, duration, moment, one_line, printable
+from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.domain.texts import counted, one_line, printable
+from service.cli.placeholder import shown_command
+from service.cli.show import job_rows, times
+from service.cli.show.listing import Listing, Row
+from service.cli.show.plain_text import COLOURS, RIGHT, Coloured
+from service.cli.terminal import safe
 
-_COLORS = {
-    JobState.RUNNING: "green",
-    JobState.COMPLETED: "green",
-    JobState.FAILED: "red",
-    JobState.CANCELLED: "yellow",
-    JobState.QUEUED: "cyan",
-    ArrayState.RUNNING: "green",
-    ArrayState.COMPLETED: "green",
-    ArrayState.FAILED: "red",
-    ArrayState.CANCELLED: "yellow",
-    GpuState.AVAILABLE: "green",
-    GpuState.DRAINING: "yellow",
-    GpuState.DRAINED: "yellow",
-    GpuState.DEGRADED: "yellow",
-    GpuState.RESETTING: "yellow",
-    GpuState.OFFLINE: "red",
-    HostState.READY: "green",
-    HostState.DRAINING: "yellow",
-    HostState.DRAINED: "yellow",
-    HostState.LOST: "red",
-}
+if TYPE_CHECKING:
+    from gpu_platform.domain.events import Event
+    from gpu_platform.domain.hosts.gpu import ClusterCounts, Gpu, GpuCount
 
 _UNAVAILABLE = "unavailable"
-CERTIFICATE_WARNING_S = 4 * 3600.0
-"""A certificate of a day is renewed when 8 hours are left. So the renewal has failed for hours."""
 
 
-def jobs_table(jobs: Iterable[Job | Array], now: datetime | None = None) -> Table:
-    """One row per job or array; the kind of work only if one of them has any. ``now``: for tests."""
-    jobs = [*jobs]
-    kinds = ["KIND"] if any(kind_text(job) for job in jobs) else []
-    table = plain_table("JOB", "NAME", *kinds, "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
-    for job in jobs:
-        table.add_row(
-            job.id,
-            job.spec.name,
-            *[kind_text(job) or "-" for _ in kinds],
-            job.spec.user,
-            state(job.state),
-            _gang(job.spec),
-            "-" if isinstance(job, Array) else str(job.attempt or "-"),
-            duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
-            _array_in_list(job) if isinstance(job, Array) else _where_or_why(job, now),
-        )
-    return table
-
-
-def _array_in_list(array: Array) -> str:
-    """Its elements, or for what it waits before any of them is under way."""
-    if array.reason is not None and array.count(JobState.PENDING) == array.size:
-        return one_line(array.reason.message)
-    return array_summary(array)
-
-
-def array_summary(array: Array) -> str:
-    """``1,203/2,000 done, 64 running, 3 failed``."""
-    parts = [f"{array.ended:,}/{array.size:,} done"]
-    held = [state for state in JobState if state.holds_gpus]
-    for states, word in ((held, "running"), ([JobState.FAILED], "failed"), ([JobState.CANCELLED], "cancelled")):
-        if number := array.count(*states):
-            parts.append(f"{number:,} {word}")
-    return ", ".join(parts)
-
-
-def kind_text(job: Job | Array) -> str | None:
-    """The kind of work, and whether it was inferred. None: nobody knows it."""
-    if job.spec.kind is not None:
-        return job.spec.kind.value
-    return None if isinstance(job, Array) or job.inferred_kind is None else f"{job.inferred_kind} (inferred)"
-
-
-def hosts_table(hosts: Iterable[Host], now: datetime | None = None) -> Table:
-    """One row per host. ``now``: for tests."""
-    table = plain_table("HOST", "STATE", "MACHINE", "LEAF", "FREE", "GPUS", "LEASE", "NOTE")
-    for host in hosts:
-        table.add_row(
-            host.name,
-            state(host.state),
-            host.machine + (" (simulated)" if host.simulated else ""),
-            host.leaf or "-",
-            str(host.gpus_free),
-            str(host.gpus_total),
-            f"{host.lease_remaining_s:.0f} s",
-            "; ".join(note for note in (host.reason, _certificate_warning(host, now or datetime.now(UTC))) if note),
-        )
-    return table
-
-
-def certificate(ends_at: datetime, now: datetime) -> str:
-    """How long a certificate is still valid."""
-    left_s = (ends_at - now).total_seconds()
-    return f"ends in {duration(left_s)}" if left_s > 0 else f"ended {duration(-left_s)} ago"
-
-
-def _certificate_warning(host: Host, now: datetime) -> str | None:
-    if host.certificate_ends_at is None or (host.certificate_ends_at - now).total_seconds() > CERTIFICATE_WARNING_S:
-        return None
-    return f"its certificate {certificate(host.certificate_ends_at, now)}"
-
-
-def cluster(
-    counts: ClusterCounts, jobs: Sequence[Job | Array], limit: int, more: Sequence[RenderableType] = ()
-) -> Group:
+def cluster(counts: ClusterCounts, jobs: Sequence[Row], limit: int, more: Sequence[RenderableType] = ()) -> Group:
     """The cluster in a few lines. ``more``: tables of hosts and GPUs."""
     hosts: Counter[str] = Counter()
     for row in counts.hosts:
@@ -137,12 +41,12 @@ def cluster(
         _counts("hosts", hosts),
         *lost_together(counts),
         _counts("GPUs ", gpus),
-        _counts("jobs ", Counter(str(job.state) for job in jobs), more=len(jobs) > limit),
+        _counts("jobs ", Counter(job["state"] for job in jobs), more=len(jobs) > limit),
     ]
     for table in more:
         parts += ["", table]
     if jobs:
-        parts += ["", jobs_table(jobs[:limit])]
+        parts += ["", Listing(job_rows.COLUMNS).table(jobs[:limit])]
     return Group(*parts)
 
 
@@ -158,11 +62,12 @@ def is_worth_showing(event: Event) -> bool:
 
 
 def timeline(events: Sequence[Event]) -> Table:
-    """The events, with milliseconds since the first one and since the one before."""
-    table = plain_table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
+    """The events, when they happened, and with milliseconds since the first one and since the one before."""
+    table = plain_table(times.headed("WHEN"), "MS", "+MS", "ATTEMPT", "WHAT", "WHO")
     first = before = events[0].at
     for event in filter(is_worth_showing, events):
         table.add_row(
+            times.without_zone(event.at),
             f"{(event.at - first).total_seconds() * 1000:.0f}",
             f"{(event.at - before).total_seconds() * 1000:.0f}",
             str(event.attempt or ""),
@@ -190,11 +95,6 @@ def event_text(event: Event) -> str:
         case "gpu.state":
             later = ", and drained as soon as it is healed" if data.get("drained_later") else ""
             return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}{later}" + _because(data.get("reason"))
-        case "job.exec":
-            command = one_line(shlex.join(data.get("command", [])))
-            return f"exec beside rank {data.get('rank')} on {event.host}: {command}"
-        case "job.exec_failed":
-            return f"exec beside rank {data.get('rank')} on {event.host} failed" + _because(data.get("failure"))
         case "domain.lost":
             jobs = data.get("jobs", [])
             lost = f"{len(data['hosts'])} of {counted(data['of'], 'host')}, {counted(len(jobs), 'job')}"
@@ -207,6 +107,17 @@ def event_text(event: Event) -> str:
     if isinstance(failure, dict):
         return what + _because(failure.get("message"))
     return what + _because(data.get("reason"))
+
+
+def _exec_text(event: Event) -> str:
+    data = event.data
+    command = one_line(shlex.join(shown_command(data.get("command", []))))
+    return f"exec beside rank {data.get('rank')} on {event.host}: {command}"
+
+
+def _forward_text(event: Event) -> str:
+    failed = " failed" + _because(event.data.get("failure")) if "failure" in event.data else ""
+    return f"forward to port {event.data.get('port')} of rank {event.data.get('rank')} on {event.host}{failed}"
 
 
 def _host_text(event: Event) -> str:
@@ -234,65 +145,25 @@ def clock(at: float) -> str:
 
 def gpu_history(events: Sequence[Event]) -> Table:
     """What happened to a GPU, oldest first."""
-    table = plain_table("WHEN", "WHAT", "JOB", "WHO")
+    table = plain_table(times.headed("WHEN"), "WHAT", "JOB", "WHO")
     for event in events:
-        when = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}"
-        table.add_row(when, event_text(event), event.job_id or "-", event.actor)
+        table.add_row(times.without_zone(event.at), event_text(event), event.job_id or "-", event.actor)
     return table
 
 
-def state(value: JobState | ArrayState | GpuState | HostState) -> Text:
-    """The state in its colour."""
-    return Text(value.value, style=_COLORS.get(value, ""))
+def state(value: str) -> Text:
+    """The state in its colour. ``value``: also one that only a newer release knows."""
+    return safe(str(value), style=COLOURS.get(value, ""))
+
+
+def coloured(text: str) -> str | Text:
+    """The text of a cell as rich takes it."""
+    return safe(text, style=text.colour) if isinstance(text, Coloured) else text
 
 
 def gpu_state(gpu: Gpu) -> Text:
     """The state of a GPU, for tables that show the state of its host in a note."""
     return Text(_UNAVAILABLE, style="yellow") if is_unavailable(gpu) else state(gpu.state)
-
-
-def _gang(spec: JobSpec) -> str:
-    """The shape, e.g. ``2x8``. Without equal slices: how many GPUs in all."""
-    shape = spec.gpus
-    plain = not spec.groups and shape.total is None
-    return f"{shape.hosts}x{shape.gpus_per_host}" if plain and shape.hosts > 1 else str(spec.gpu_count)
-
-
-def _where_or_why(job: Job, now: datetime | None) -> str:
-    if job.reason is not None:
-        return job.reason.message
-    if (begins := begin_text(job, now)) is not None:
-        return f"begins {begins}"
-    if (retry := retry_text(job, now)) is not None:
-        return retry
-    if job.failure is not None and job.state is JobState.FAILED:
-        return job.failure.message
-    if job.stopped_by is not None and job.state is JobState.CANCELLED:
-        return str(job.stopped_by)
-    if job.placement is not None and job.state.holds_gpus:
-        return ", ".join(f"{one.host}[{format_indices(one.gpu_indices)}]" for one in job.placement.slices)
-    return ""
-
-
-def begin_text(job: Job, now: datetime | None = None) -> str | None:
-    """``2026-12-01 08:00:00 UTC (in 3 h), as was asked for``; None: its time has come, or it never had to wait."""
-    begin, now = job.spec.begin_at, now or datetime.now(UTC)
-    if begin is None or begin <= now or job.state.is_terminal:
-        return None
-    left = duration((begin - now).total_seconds())
-    return f"{moment(begin)} (in {left}), as was asked for"
-
-
-def retry_text(job: Job, now: datetime | None = None) -> str | None:
-    """``retry 3 of 5 in 8 s, after exit code 1``; None: no retry is due later."""
-    left_s = 0.0 if job.retry_at is None else (job.retry_at - (now or datetime.now(UTC))).total_seconds()
-    if left_s <= 0:
-        return None
-    why = ""
-    if job.failure is not None:
-        code = job.failure.exit_code
-        why = f", after {job.failure.message if code is None else f'exit code {code}'}"
-    return f"retry {job.user_retries} of {job.spec.max_retries} in {duration(math.ceil(left_s))}{why}"
 
 
 def is_unavailable(gpu: Gpu | GpuCount) -> bool:
@@ -311,54 +182,33 @@ def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     return line.append(printable(named) + (" and more" if more else ""), style="not bold")
 
 
-def format_indices(indices: Sequence[int]) -> str:
-    """The numbers as people write them: ``0-3,6``."""
-    parts: list[str] = []
-    start = last = None
-    for index in [*sorted(indices), None]:
-        if start is not None and last is not None and index != last + 1:
-            parts.append(str(start) if start == last else f"{start}-{last}")
-            start = None
-        start, last = index if start is None else start, index
-    return ",".join(parts)
-
-
 def _because(reason: Any) -> str:
     return f": {reason}" if reason else ""
-
-
-_RIGHT = frozenset(
-    [
-        "PLACE",
-        "PRIORITY",
-        "SCORE",
-        "MS",
-        "+MS",
-        "AGE",
-        "FREE",
-        "GPUS",
-        "FAULTS",
-        "RESETS",
-        "TEMP",
-        "POWER",
-        "UTIL",
-        "MEMORY",
-    ]
-)
 
 
 def plain_table(*columns: str) -> Table:
     """A table without borders."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        right = column in _RIGHT
+        right = column in RIGHT
         # People copy ids, so they are never cut.
         whole = right or column in ("JOB", "HOST", "GPU", "UUID", "STATE", "MODEL", "FULL")
         table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     return table
 
 
+def _not_told(event: Event) -> str:
+    return f"target {event.data.get('target')} was not told" + _because(event.data.get("reason"))
+
+
 _TEXTS: dict[str, Callable[[Event], str]] = {
+    "job.exec": _exec_text,
+    "job.exec_failed": lambda event: (
+        f"exec beside rank {event.data.get('rank')} on {event.host} failed" + _because(event.data.get("failure"))
+    ),
+    "job.forward": _forward_text,
+    "job.forward_failed": _forward_text,
+    "job.notification_failed": _not_told,
     "gang.reserved": _gang_text,
     "gang.released": _gang_text,
     "host.state": _host_text,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli import session
+from service.cli.option_groups import grouped_options
+from service.cli.show.listing import ListingOptions
 
 if TYPE_CHECKING:
     from gpu_platform.topology.description import MachineDescription
@@ -24,12 +26,26 @@ def register(app: typer.Typer) -> None:
     app.add_typer(machines, name="machines")
 
 
-def list_machines() -> None:
+@grouped_options
+def list_machines(*, listing: ListingOptions) -> None:
     """The machine types that the platform knows."""
     from gpu_platform.topology.description import load_description, machine_ids
+    from service.cli.show.list_columns import MACHINES
 
-    for machine_id in machine_ids():
-        session.write(f"{machine_id}  {load_description(machine_id).name}")
+    shown = listing.listing(MACHINES)
+    shown.show(_row(load_description(machine_id)) for machine_id in machine_ids())
+
+
+def _row(described: MachineDescription) -> dict[str, Any]:
+    model = described.gpu
+    gpus = len(described.inventory("host").gpus)
+    return {
+        "id": described.id,
+        "name": described.name,
+        "gpus": gpus,
+        "model": model.model,
+        "memory_mib": model.memory_mib,
+    }
 
 
 def check(machine: Machine) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from service.cli.option_groups import given
 from service.cli.submitting import parameters
-from service.cli.submitting.submit_options import given
 
 if TYPE_CHECKING:
     from gpu_platform.domain.jobs.array import ArraySpec
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ArrayOptions:
     """Many elements of one job, each with an index and parameters of its own."""
+
+    HEADINGS: ClassVar = {"array": "Array"}
 
     array: Annotated[
         str | None,

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_platform.client import calls
+from gpu_platform.slurm.script import looks_like_script
 from service.cli import session
+from service.cli.option_groups import given, grouped_options
 from service.cli.submitting.array_options import ArrayOptions
-from service.cli.submitting.option_groups import grouped_options
+from service.cli.submitting.environment_options import EnvironmentOptions, send_code
+from service.cli.submitting.gpu_options import GpuOptions
 from service.cli.submitting.submit_options import (
     DependencyOptions,
     FaultOptions,
-    GpuOptions,
     LimitOptions,
     ProgramOptions,
     SecretOptions,
     SubmitOptions,
-    given,
 )
 
 if TYPE_CHECKING:
-    from gpu_platform.client import Client
     from gpu_platform.domain.jobs.array import ArraySpec
-    from gpu_platform.domain.jobs.job import Job
     from gpu_platform.domain.jobs.spec import JobSpec
 
 
@@ -37,14 +36,20 @@ def register(app: typer.Typer) -> None:
 
 
 @grouped_options
-def submit(
+def submit(  # noqa: PLR0913  # each group of options is one
+    context: typer.Context,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.", show_default=False),
+        typer.Argument(
+            metavar="-- COMMAND… | SCRIPT…",
+            help="The program and its arguments; or a script of this machine that has #GPU or #SBATCH lines.",
+            show_default=False,
+        ),
     ] = None,
     *,
     gpus: GpuOptions,
     program: ProgramOptions,
+    environment: EnvironmentOptions,
     secrets: SecretOptions,
     arrays: ArrayOptions,
     dependencies: DependencyOptions,
@@ -57,44 +62,96 @@ def submit(
     For example: gpu-platform submit --gpus 2 --gpu-memory 16GiB --time 2h -- python train.py
     """
     words, command = arrays.split(command or [])
-    typed = given(command=command or None) | gpus.fields() | program.fields() | secrets.fields()
-    typed |= dependencies.fields() | limits.fields() | faults.fields()
-    spec = spec_of(typed, options.file)
+    groups = {"gpus": gpus, "program": program, "environment": environment, "secrets": secrets}
+    groups |= {"dependencies": dependencies, "limits": limits, "faults": faults}
+    if command and looks_like_script(Path(command[0])):
+        from service.cli.submitting import script_submission
+
+        script_submission.submit(context, command, words, options)
+        return
+    typed = given(command=command or None) | fields_of(groups) | environment.workdir(program.workdir)
+    submit_fields(typed, arrays, words, options, environment)
+
+
+def fields_of(groups: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a job that its groups of options say."""
+    found: dict[str, Any] = {}
+    for group in groups.values():
+        found |= group.fields()
+    return found
+
+
+def submit_fields(
+    typed: dict[str, Any],
+    arrays: ArrayOptions,
+    words: list[str],
+    options: SubmitOptions,
+    environment: EnvironmentOptions,
+) -> None:
+    """Submit a job or an array of these fields, and do with it what the options say.
+
+    ``words``: more of ``--matrix``. ``environment``: says which code is sent; its fields are in ``typed`` already.
+    """
     if arrays.given:
-        submit_array(spec, arrays.spec(words), options)
+        elements = arrays.spec(words)
+        asked = typed if options.dry_run else with_code(environment, typed, options.file)
+        submit_array(spec_of(asked, options.file), elements, options)
         return
     if options.dry_run:
-        print_dry_run(spec, options.json)
+        print_dry_run(spec_of(typed, options.file), options.json)
         return
+    fields = spec_fields(typed, options.file)
     with session.service() as client:
-        job = client.submit(spec, idempotency_key=options.idempotency_key)
-    for warning in job.warnings:
+        if environment.upload is not None:
+            fields = send_code(client, environment.upload, fields)
+        # The service checks the fields: a check here, too, would take longer than the rest of the command.
+        job = client.json(calls.submit(fields, options.idempotency_key))
+    for warning in job.get("warnings", ()):
         session.say(f"warning: {warning}")
-    with session.service(session.FOLLOW_PATIENCE_S) as client:
-        job = _stay(client, job, options)
-    if options.json:
-        session.print_json(job)
     if options.wait or options.follow:
-        print_end(job)
-        raise typer.Exit(session.exit_code_of_job(job))
+        _stay(job["id"], options)
+    elif options.json:
+        session.print_json(job)
+    else:
+        session.write(job["id"])
+        session.say(f"submitted; see it with: gpu-platform jobs watch {job['id']}")
+
+
+def with_code(environment: EnvironmentOptions, typed: dict[str, Any], file: Path | None) -> dict[str, Any]:
+    """What was typed, with the code of ``--upload``, which is sent now."""
+    if environment.upload is None:
+        return typed
+    named = spec_fields(typed, file).get("namespace")
+    with session.service() as client:
+        return send_code(client, environment.upload, given(namespace=named) | typed)
 
 
 def spec_of(typed: dict[str, Any], file: Path | None) -> JobSpec:
     """The job from what was typed and from a file. Priorities may be levels. Raises :class:`InvalidRequest`."""
-    return job_spec(_with_level(typed), _with_level(_read(file) if file else {}))
+    from gpu_platform.domain.jobs.spec import JobSpec
+
+    return session.validated(JobSpec, spec_fields(typed, file), "the job")
 
 
-def _stay(client: Client, job: Job, options: SubmitOptions) -> Job:
-    """Print the job's id. Then wait for its end or follow its output, if the options say so."""
-    if options.follow:
-        session.say(f"job {job.id}")
-        return follow_job(client, job.id, options.json)
-    if options.wait:
-        return wait_for(client, job.id, print_id=not options.json)
-    if not options.json:
-        session.write(job.id)
-        session.say(f"submitted; see it with: gpu-platform jobs watch {job.id}")
-    return job
+def spec_fields(typed: dict[str, Any], file: Path | None) -> dict[str, Any]:
+    """The fields of the job from what was typed and from a file, unchecked. Priorities may be levels."""
+    return job_fields(with_level(typed), with_level(_read(file) if file else {}))
+
+
+def _stay(job_id: str, options: SubmitOptions) -> None:
+    """Wait for the job's end or follow its output, as the options say, and exit with its code."""
+    from service.cli.jobs import following
+
+    with session.service(session.FOLLOW_PATIENCE_S) as client:
+        if options.follow:
+            session.say(f"job {job_id}")
+            job = following.follow_job(client, job_id, options.json)
+        else:
+            job = following.wait_for(client, job_id, print_id=not options.json)
+    if options.json:
+        session.print_json(job)
+    following.print_end(job, read=options.follow)
+    raise typer.Exit(session.exit_code_of_job(job))
 
 
 def print_dry_run(spec: JobSpec, json: bool) -> None:
@@ -111,29 +168,21 @@ def print_dry_run(spec: JobSpec, json: bool) -> None:
         raise typer.Exit(session.FAILED)
 
 
-def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
-    """The job from defaults, then the file, then what was typed. Raises :class:`InvalidRequest`, which names every
-    wrong field."""
-    from pydantic import ValidationError
-
-    from gpu_platform.client.wire import invalid_request
-    from gpu_platform.domain.jobs.spec import JobSpec
-
-    fields = {"workdir": os.getcwd(), **from_file, **typed}
-    for nested in ("gpus", "env", "checkpoint"):
+def job_fields(typed: dict[str, Any], from_file: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a job: defaults, then the file, then what was typed."""
+    has_code = bool((from_file.get("environment") or {}).get("upload"))
+    fields = {**({} if has_code else {"workdir": os.getcwd()}), **from_file, **typed}
+    for nested in ("gpus", "env", "checkpoint", "environment"):
         below, above = from_file.get(nested), typed.get(nested)
         if isinstance(below, dict) and isinstance(above, dict):
             fields[nested] = {**below, **above}
     if not fields.get("command"):
         raise typer.BadParameter("there is no program to run; write it at the end: -- python train.py")
     fields.setdefault("name", _name_of(fields["command"]))
-    try:
-        return JobSpec.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_request(error.errors(), "the job") from None
+    return fields
 
 
-def _with_level(fields: dict[str, Any]) -> dict[str, Any]:
+def with_level(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with the number of a priority that was given as a level. The cluster says what its levels are."""
     level = fields.get("priority")
     if not isinstance(level, str):
@@ -164,56 +213,6 @@ def submit_array(spec: JobSpec, array: ArraySpec, options: SubmitOptions) -> Non
     with session.service() as client:
         made = client.submit_array(spec, array, idempotency_key=options.idempotency_key)
     arrays.after_submission(made, wait=options.wait, json=options.json)
-
-
-def wait_for(client: Client, job_id: str, *, print_id: bool = False) -> Job:
-    """Wait with a spinner on stderr. Ctrl-C leaves the job running. ``print_id``: print the id, and what Ctrl-C
-    does, first."""
-    from service.cli.terminal import safe
-
-    try:
-        if print_id:
-            session.write(job_id)
-        with session.err().status(safe(f"{job_id} …")) as spinner:
-            for event in client.events(job_id, follow=True):
-                if event.kind.startswith("job."):
-                    spinner.update(safe(f"{job_id}: {event.kind.removeprefix('job.')}"))
-            return client.wait(job_id)
-    except KeyboardInterrupt:
-        session.say(f"{job_id} goes on; stop it with: gpu-platform jobs cancel {job_id}")
-        raise
-
-
-def follow_job(
-    client: Client, job_id: str, json: bool, rank: int = 0, attempt: int | None = None, *, raw: bool = False
-) -> Job:
-    """Print what one rank writes until the job has ended. ``raw``: it may control the terminal."""
-    from service.cli.terminal import ProgramOutput
-
-    output = ProgramOutput(sys.stdout, raw=raw)
-    try:
-        for chunk in client.follow_logs(job_id, rank=rank, attempt=attempt):
-            if json:
-                session.print_json(chunk)
-                continue
-            if chunk.note is not None:
-                session.say(f"[gpu-platform: {chunk.note}]")
-            output.write(chunk.text)
-        return client.wait(job_id) if attempt is None else client.get(job_id)
-    except KeyboardInterrupt:
-        session.say(f"{job_id} goes on; stop it with: gpu-platform jobs cancel {job_id}")
-        raise
-    finally:
-        output.close()
-
-
-def print_end(job: Job) -> None:
-    """Print to stderr how the job ended."""
-    # A job that was cancelled or completed may still carry the failure of an earlier attempt.
-    why = f": {job.failure.message}" if job.failure and job.state == "FAILED" else ""
-    if job.stopped_by is not None and job.state == "CANCELLED":
-        why = f": {job.stopped_by}"
-    session.say(f"{job.id} {job.state}{why}")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,109 +6,27 @@ import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from service.cli import parsing, session
-
-Fields = dict[str, Any]
-"""Fields of a job as in the REST API; only those that the user typed."""
-
-
-def given(**fields: Any) -> Fields:
-    """The fields that have a value."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class GpuOptions:
-    """What the gang gets: GPUs, shares of GPUs, CPUs and memory, on how many hosts."""
-
-    gpus: Annotated[
-        int | None, typer.Option(help="Number of GPUs, on one host unless --hosts is given; default: none.")
-    ] = None
-    hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None
-    gpus_per_host: Annotated[int | None, typer.Option(help="GPUs on each host; default: none.")] = None
-    total: Annotated[
-        int | None, typer.Option(help="Number of GPUs, on as few hosts as possible; instead of --gpus and --hosts.")
-    ] = None
-    gpu_memory: Annotated[
-        int | None,
-        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Least memory of each GPU: 16GiB, 16g, 16384MiB."),
-    ] = None
-    min_compute_capability: Annotated[str | None, typer.Option(metavar="X.Y", help="For example 8.0.")] = None
-    gpu_model: Annotated[
-        str | None, typer.Option(metavar="MODEL[|MODEL]", help="Part of the model's name: H100, or 'H100|A100'.")
-    ] = None
-    exclude_gpu_model: Annotated[
-        str | None, typer.Option(metavar="MODEL[|MODEL]", help="Models that are not taken, as with --gpu-model.")
-    ] = None
-    min_bandwidth: Annotated[
-        float | None,
-        typer.Option(parser=parsing.bandwidth_gb_s, metavar="RATE", help="Least bandwidth between GPUs: 100GB/s."),
-    ] = None
-    cuda: Annotated[
-        str | None, typer.Option(metavar="X[.Y]", help="A CUDA installation of the hosts: 12, 12.4, >=12.4.")
-    ] = None
-    allow_cross_numa: Annotated[
-        bool | None, typer.Option("--allow-cross-numa", help="Allow GPUs on different sockets without NVLink.")
-    ] = None
-    strategy: Annotated[Literal["pack", "spread"] | None, typer.Option(help="Fill hosts, or use empty ones.")] = None
-    require: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL", help="All GPUs in one nvlink, numa, socket, host, leaf, spine, or level of your own."
-        ),
-    ] = None
-    prefer: Annotated[str | None, typer.Option(metavar="LEVEL", help="As --require, if possible.")] = None
-    share: Annotated[
-        int | None, typer.Option(metavar="PERCENT", help="Percent of each GPU's SMs; needs --share-memory.")
-    ] = None
-    share_mode: Annotated[
-        Literal["mps", "time_slice"] | None,
-        typer.Option(help="mps (limits SMs and memory) or time_slice (turns); default: mps where the host has it."),
-    ] = None
-    share_memory: Annotated[
-        int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each GPU: 20GiB.")
-    ] = None
-    mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="One MIG instance of each GPU: 1g.10gb.")] = None
-    cpus: Annotated[int | None, typer.Option(help="CPUs on each host for this job alone; default: 1 without GPUs.")] = (
-        None
-    )
-    ram: Annotated[
-        int | None,
-        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory on each host for this job alone."),
-    ] = None
-
-    def fields(self) -> Fields:
-        """The field ``gpus`` of a job. Raises :class:`typer.BadParameter` for options that exclude each other."""
-        hosts, gpus_per_host = parsing.gang_shape(self.gpus, self.hosts, self.gpus_per_host)
-        share = given(mig_profile=self.mig, percent=self.share, memory_mib=self.share_memory, mode=self.share_mode)
-        request = given(
-            hosts=hosts,
-            gpus_per_host=gpus_per_host,
-            memory_mib=self.gpu_memory,
-            min_compute_capability=self.min_compute_capability,
-            model=self.gpu_model,
-            exclude_model=self.exclude_gpu_model,
-            min_bandwidth_gb_s=self.min_bandwidth,
-            cuda=self.cuda,
-            allow_cross_numa=self.allow_cross_numa,
-            strategy=self.strategy,
-            required_level=self.require,
-            preferred_level=self.prefer,
-            total=self.total,
-            cpus_per_host=self.cpus,
-            ram_mib_per_host=self.ram,
-            share=share or None,
-        )
-        return given(gpus=request or None)
+from service.cli import completion, parsing, session
+from service.cli.option_groups import Fields, given
 
 
 @dataclass(frozen=True)
 class ProgramOptions:
-    """The program's name, owner, environment and priority."""
+    """The program's name, owner, environment and priority, and who is told of it."""
+
+    HEADINGS: ClassVar = {
+        "name": "Job",
+        "env": "Environment",
+        "rank_per": "Ranks",
+        "grace": "Time",
+        "namespace": "Job",
+        "require_isolation": "Placement",
+        "notify": "Notification",
+    }
 
     name: Annotated[str | None, typer.Option(help="Default: the program's name.")] = None
     env: Annotated[
@@ -118,13 +36,23 @@ class ProgramOptions:
         str | None, typer.Option(help="Working directory on the hosts; default: the current directory.")
     ] = None
     rank_per: Annotated[Literal["host", "gpu"] | None, typer.Option(help="One process per host, or per GPU.")] = None
+    launcher: Annotated[
+        Literal["torchrun", "mpi", "plain"] | None,
+        typer.Option(
+            help="torchrun: ranks get its variables, one per GPU; mpi: the command runs on rank 0, and its mpirun "
+            "reaches all hosts of the gang; plain (default): the command runs once for each rank."
+        ),
+    ] = None
     grace: Annotated[
         float | None,
         typer.Option(
             parser=parsing.duration_s, metavar="TIME", help="Time between SIGTERM and SIGKILL, for example 30s."
         ),
     ] = None
-    namespace: Annotated[str | None, typer.Option(help="Whose quota and fair share the job counts for.")] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option(help="Whose quota and fair share the job counts for.", autocompletion=completion.namespace_names),
+    ] = None
     user: Annotated[str | None, typer.Option(help="Default: you. Operators submit for others.")] = None
     priority: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="high, low, … (`whoami` shows all), or -1000 to 1000.")
@@ -138,9 +66,20 @@ class ProgramOptions:
         typer.Option("--require-isolation", help="Run only on hosts whose kernel isolates jobs from each other."),
     ] = False
 
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT[,WHAT][:TARGET]",
+            help="Be told of start, end, fail, requeue, limit, promise or all of them, by a target of `notifications "
+            "list` or at a mail address; none: of nothing. May be repeated. For an array: one message.",
+        ),
+    ] = None
+
     def fields(self) -> Fields:
         """Fields of a job."""
+        rules = None if self.notify is None else [parsing.notify_rule(text) for text in self.notify]
         return given(
+            notify=None if rules is None else [rule for rule in rules if rule is not None],
             name=self.name,
             namespace=self.namespace,
             user=self.user,
@@ -149,6 +88,7 @@ class ProgramOptions:
             priority=None if self.priority is None else parsing.priority(self.priority),
             kind=self.kind,
             rank_per=self.rank_per,
+            launcher=self.launcher,
             grace_s=self.grace,
             require_isolation=self.require_isolation or None,
         )
@@ -157,6 +97,8 @@ class ProgramOptions:
 @dataclass(frozen=True)
 class SecretOptions:
     """What the ranks get that stands nowhere: secrets of the namespace, and a token of the job itself."""
+
+    HEADINGS: ClassVar = {"secret": "Environment"}
 
     secret: Annotated[
         list[str] | None,
@@ -189,6 +131,8 @@ def _use(item: str, kind: str) -> Fields:
 @dataclass(frozen=True)
 class DependencyOptions:
     """After which other jobs and arrays this one may start."""
+
+    HEADINGS: ClassVar = {"after": "Dependencies"}
 
     after: Annotated[
         list[str] | None,
@@ -233,6 +177,8 @@ class DependencyOptions:
 class LimitOptions:
     """When the job begins, when the platform warns or ends it, and how much power its GPUs may draw."""
 
+    HEADINGS: ClassVar = {"begin": "Time", "power_limit": "Resources"}
+
     begin: Annotated[
         datetime | None,
         typer.Option(
@@ -249,6 +195,13 @@ class LimitOptions:
             help="It must have ended by then, or it is stopped; as --begin. It does not start if --time does not fit.",
         ),
     ] = None
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Wait until somebody releases it: jobs release. Place in line counts then.")
+    ] = False
+    reservation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Run in this advance reservation, and nowhere else. It needs --time."),
+    ] = None
     time: Annotated[
         int | None,
         typer.Option(parser=parsing.limit_s, metavar="TIME", help="Limit per attempt: 2h, 90m, 01:30:00, 1-12:00:00."),
@@ -264,6 +217,16 @@ class LimitOptions:
     warn_signal: Annotated[
         Literal["USR1", "USR2", "HUP", "INT", "TERM"] | None, typer.Option(help="Default: USR1.")
     ] = None
+    warn_program_only: Annotated[
+        bool, typer.Option("--warn-program-only", help="Warn the program alone, and not what it started.")
+    ] = False
+    signal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[B:]SIGNAL[@SECONDS]",
+            help="--warn-signal and --warn-before in one, as sbatch: USR1@60; B: --warn-program-only.",
+        ),
+    ] = None
     hang_limit: Annotated[
         int | None,
         typer.Option(
@@ -277,13 +240,19 @@ class LimitOptions:
     power_limit: Annotated[int | None, typer.Option(metavar="WATTS", help="Power limit of each GPU.")] = None
 
     def fields(self) -> Fields:
-        """Fields of a job."""
+        """Fields of a job. Raises :class:`typer.BadParameter`."""
+        warning = None if self.signal is None else parsing.warning(self.signal)
+        if warning is not None and (self.warn_before is not None or self.warn_signal is not None):
+            raise typer.BadParameter("--signal says what --warn-signal and --warn-before say: leave them out")
         return given(
             begin_at=None if self.begin is None else self.begin.isoformat(),
             deadline_at=None if self.deadline is None else self.deadline.isoformat(),
+            hold=self.hold or None,
+            reservation=self.reservation,
             time_limit_s=self.time,
-            warn_before_s=self.warn_before,
-            warn_signal=self.warn_signal,
+            warn_before_s=self.warn_before if warning is None else warning.before_s,
+            warn_signal=self.warn_signal if warning is None else warning.signal,
+            warn_program_only=self.warn_program_only or (warning is not None and warning.batch_only) or None,
             hang_limit_s=self.hang_limit,
             idle_limit_s=self.idle_limit,
             power_limit_w=self.power_limit,
@@ -294,7 +263,12 @@ class LimitOptions:
 class FaultOptions:
     """What happens after a fault or a preemption: retries, spare hosts and checkpoints."""
 
+    HEADINGS: ClassVar = {"max_retries": "Retries and preemption", "checkpoints": "Checkpoints"}
+
     max_retries: Annotated[int | None, typer.Option(help="Attempts after a failure of the program.")] = None
+    max_hardware_retries: Annotated[
+        int | None, typer.Option(help="Attempts after faults of GPUs and lost hosts. Default: 16.")
+    ] = None
     retry_wait: Annotated[
         float | None,
         typer.Option(
@@ -359,6 +333,7 @@ class FaultOptions:
         )
         return given(
             max_retries=self.max_retries,
+            max_hardware_retries=self.max_hardware_retries,
             retry_wait_s=self.retry_wait,
             retry_longest_wait_s=self.retry_longest_wait,
             spare_hosts=self.spares,

@@ -120,6 +120,7 @@ def test_a_host_that_was_lost_and_came_back_has_a_whole_lease_again(store: Store
     assert watched.rounds(2 * ROUND_S, "b") == ["a"]
 
 
+@pytest.mark.long
 def test_no_verdict_while_less_than_half_is_heard_and_it_is_said(store: Store) -> None:
     """The service or the network is away, not the hosts."""
     watched = Watched(store, "a", "b", "c")
@@ -165,6 +166,7 @@ def test_members_are_those_that_are_not_lost(store: Store) -> None:
     assert watched.rounds(60) == [], "the last one has nobody to say that it is not the leader who is cut off"
 
 
+@pytest.mark.long
 def test_a_list_of_members_that_a_silent_host_may_know_is_asked_too(store: Store) -> None:
     """Hosts that joined since cannot outvote those that the silent host would ask."""
     watched = Watched(store, "a", "b", "c")

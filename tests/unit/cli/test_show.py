@@ -17,7 +17,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from service.cli.show import show_job, show_metrics, show_waiting, tables
+from service.cli.show import job_rows, list_columns, show_job, show_metrics, show_waiting, tables
+from service.cli.show.listing import Listing
 from tests.store_cluster import NOW, placement
 from workers.local import demo
 
@@ -148,8 +149,8 @@ def test_the_demonstration_names_the_attempt_once() -> None:
 
 
 def test_a_certificate_that_was_not_renewed_is_in_the_list_of_hosts() -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    for hours, shown in ((20.0, ""), (3.0, "its certificate ends in 3h"), (-1.0, "its certificate ended 1h")):
+    now = datetime.now(UTC) + timedelta(seconds=30)
+    for hours, shown in ((20.0, ""), (3.0, "its certificate ends in 3h"), (-1.0, "its certificate ended 59m")):
         host = Host(
             name="a",
             state=HostState.READY,
@@ -162,7 +163,8 @@ def test_a_certificate_that_was_not_renewed_is_in_the_list_of_hosts() -> None:
             gpus_free=0,
             certificate_ends_at=now + timedelta(hours=hours),
         )
-        [note] = list(tables.hosts_table([host], now).columns[-1].cells)
+        table = Listing(list_columns.HOSTS).table([host.model_dump(mode="json")])
+        [note] = list(table.columns[-1].cells)
         assert str(note).startswith(shown), note
         assert bool(shown) is bool(str(note))
 
@@ -171,12 +173,14 @@ def test_a_job_says_when_it_begins() -> None:
     begin = datetime(2026, 12, 1, 8, tzinfo=UTC)
     spec = JobSpec(command=["true"], begin_at=begin)
     waiting = Job(id="j", spec=spec, state=JobState.QUEUED, created_at=NOW)
-    told = tables.begin_text(waiting, now=begin - timedelta(hours=3))
+    row = waiting.model_dump(mode="json")
+    told = job_rows.begin_text(row, now=begin - timedelta(hours=3))
     assert told == "2026-12-01 08:00:00 UTC (in 3h00m), as was asked for"
-    assert told in shown(tables.jobs_table([waiting], now=begin - timedelta(hours=3)))
-    assert tables.begin_text(waiting, now=begin) is None
-    ended = waiting.model_copy(update={"state": JobState.CANCELLED})
-    assert tables.begin_text(ended, now=begin - timedelta(hours=3)) is None
+    assert job_rows.begin_text(row, now=begin) is None
+    assert job_rows.begin_text(row | {"state": "CANCELLED"}, now=begin - timedelta(hours=3)) is None
+    later = datetime.now(UTC) + timedelta(hours=3, minutes=1)
+    row["spec"]["begin_at"] = later.isoformat()
+    assert "(in 3h00m), as was asked for" in shown(Listing(job_rows.COLUMNS).table([row]))
 
 
 def test_elements_that_wait_side_by_side_have_one_row() -> None:

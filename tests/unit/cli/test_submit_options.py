@@ -51,6 +51,13 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
         ("--mig 1g.10gb", "gpus.share", {"mig_profile": "1g.10gb"}),
         ("--cpus 8", "gpus.cpus_per_host", 8),
         ("--ram 64GiB", "gpus.ram_mib_per_host", 65536),
+        ("--gpus 2 --cpus-per-gpu 8", "gpus.cpus_per_gpu", 8),
+        ("--constraint zone=a --constraint disk!=hdd|nfs", "gpus.constraints", ["zone=a", "disk!=hdd|nfs"]),
+        ("--hosts-include a,b[1-4,7] --hosts-include c*", "gpus.hosts_include", ["a", "b[1-4,7]", "c*"]),
+        ("--hold", "hold", True),
+        ("--hosts-exclude b", "gpus.hosts_exclude", ["b"]),
+        ("--gpus 2 --cpus-per-gpu 8", "gpus.cpus_per_host", 16),
+        ("--gpus 2 --memory-per-gpu 64GiB", "gpus.ram_mib_per_gpu", 65536),
         ("--cuda 12.4", "gpus.cuda", "12.4"),
         ("--checkpoint-every 30m", "checkpoint.every_s", 1800),
         ("--checkpoint-keep 3", "checkpoint.keep", 3),
@@ -70,6 +77,11 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
         ("--hang-limit 30m", "hang_limit_s", 1800),
         ("--gpus 1 --idle-limit 1h", "idle_limit_s", 3600),
         ("--gpus 1 --power-limit 300", "power_limit_w", 300),
+        ("--venv /envs/torch", "environment.venv", "/envs/torch"),
+        ("--module cuda/12.4 --module openmpi", "environment.modules", ["cuda/12.4", "openmpi"]),
+        ("--container docker://a/b:1", "environment.container", "docker://a/b:1"),
+        ("--container /img/../srv/rootfs", "environment.container", "/srv/rootfs"),
+        ("--outputs results", "environment.outputs", "results"),
     ],
 )
 def test_an_option_is_a_field(monkeypatch: pytest.MonkeyPatch, options: str, field: str, value: Any) -> None:
@@ -77,7 +89,7 @@ def test_an_option_is_a_field(monkeypatch: pytest.MonkeyPatch, options: str, fie
 
     from gpu_platform.client import Client
     from gpu_platform.client.wire import DryRun
-    from service.cli.main import app
+    from service.cli.app import app
 
     asked: list[dict[str, Any]] = []
 

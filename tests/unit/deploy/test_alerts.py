@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gpu_platform.alerting.rules import alerts, rules
 from gpu_platform.settings import Settings
-from service.cli.main import app as cli
+from service.cli.app import app as cli
 from tests.prometheus import needs, run
 
 ROOT = Path(__file__).parents[3]

@@ -21,7 +21,7 @@ from gpu_platform.identity import names
 from gpu_platform.identity.certificates import CertificateFiles
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
-from service.cli.main import app as cli
+from service.cli.app import app as cli
 
 ROOT = Path(__file__).parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

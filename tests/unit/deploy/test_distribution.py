@@ -72,18 +72,28 @@ def test_scripts_in_the_sdist_can_be_run(built: Built) -> None:
 
 def test_the_wheel_holds_the_five_packages_and_no_tests(built: Built) -> None:
     tops = {name.split("/")[0] for name in built.in_wheel}
-    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == PACKAGES
     packages = tuple(f"{package}/" for package in PACKAGES)
     modules = {name for name in tracked() if name.startswith(packages) and name.endswith(".py")}
     assert modules == {name for name in built.in_wheel if name.endswith(".py")}
-    data = {name for name in tracked() if name.startswith(packages) and name.endswith((".yaml", ".mako"))}
-    assert data <= built.in_wheel, "machine types, policies and what makes migrations"
+    data = {name for name in tracked() if name.startswith(packages) and name.endswith((".yaml", ".mako", ".pyi"))}
+    assert data <= built.in_wheel, "machine types, policies, what makes migrations, and types of messages"
+    assert {name for name in tracked() if name.startswith("service/dashboard/")} <= built.in_wheel
+
+
+def test_the_wheel_brings_the_man_pages(built: Built) -> None:
+    pages = {name.split(".data/data/")[1] for name in built.in_wheel if ".data/data/" in name}
+    assert pages == {f"share/man/man1/{Path(name).name}" for name in tracked() if name.startswith("docs/man/")}
+    assert {"share/man/man1/gpu-platform.1", "share/man/man1/gpu-platform-submit.1"} <= pages
 
 
 def test_what_is_built_says_its_license_and_its_pythons(built: Built) -> None:
-    assert "\nLicense-Expression: MIT\n" in built.metadata
+    assert "\nLicense-Expression: MIT AND Apache-2.0\n" in built.metadata, "htm, in the dashboard, is under the latter"
     assert "\nRequires-Python: <3.14,>=3.11\n" in built.metadata
     assert (built.unpacked / "LICENSE").read_text().startswith("MIT License\n")
-    assert any(name.endswith("/LICENSE") for name in built.in_wheel)
-    for page in ("README.md", "pyproject.toml", "deploy/Dockerfile"):
+    told = {name.partition(".dist-info/licenses/")[2] for name in built.in_wheel} - {""}
+    vendored = {name for name in tracked() if name.startswith("service/dashboard/vendor/") and "LICENSE" in name}
+    assert {"LICENSE", "service/dashboard/vendor/htm/LICENSE"} <= told
+    assert told == {"LICENSE"} | vendored
+    for page in ("README.md", "deploy/Dockerfile"):
         assert "Apache-2.0" not in (ROOT / page).read_text()

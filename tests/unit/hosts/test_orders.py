@@ -68,9 +68,11 @@ def _sent(order: RankOrder | JailOrder | ExecOrder) -> Any:
 
 def test_an_order_arrives_as_it_was_built() -> None:
     plain = RANK._replace(lease=None, jail=None, cpus=None, workdir="/home/ada")
-    for order in (RANK, plain, JAIL):
+    container = JAIL._replace(root=Directory("/srv/rootfs", "/", "account"))
+    for order in (RANK, plain, JAIL, container):
         assert parse_order(_sent(order)) == order
-    assert ExecOrder.parse(_sent(EXEC)) == EXEC
+    for command in (EXEC, EXEC._replace(argv=[], port=8888)):
+        assert ExecOrder.parse(_sent(command)) == command
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,12 @@ def test_an_order_arrives_as_it_was_built() -> None:
         (JAIL, {"account": ["root", 0, 0, "/root", []]}, "account .* must be an account other than root's"),
         (JAIL, {"account": ["ada", 1000, 1000, "/home/ada", [0]]}, "account .* must be an account other than root's"),
         (JAIL, {"account": ["a:b", 1000, 1000, "/home/ada", []]}, "account .* must be an account other than root's"),
+        (JAIL, {"root": ["/etc", "/", "account"]}, "root .* must be a directory outside the system's"),
+        (JAIL, {"root": ["/", "/", "account"]}, "root .* must be a directory outside the system's"),
+        (JAIL, {"root": ["/srv/../etc", "/", "account"]}, "root .* must be"),
+        (JAIL, {"root": ["/srv/rootfs", "/", "owned"]}, "root .* must be"),
+        (JAIL, {"root": ["/srv/rootfs", "/", "read"]}, "root .* must be"),
+        (JAIL, {"root": "/srv/rootfs"}, "root .* must be"),
         (JAIL, {"directories": [["/etc", "/", "account"]]}, "directories .* must be a list of directories outside"),
         (JAIL, {"directories": [["/root/x", "/root", "account"]]}, "directories .* must be"),
         (JAIL, {"directories": [["/home/../etc", "/home", "account"]]}, "directories .* must be"),
@@ -141,7 +149,21 @@ def test_a_field_that_is_missing_is_named() -> None:
         parse_order([sent])
 
 
-@pytest.mark.parametrize("change", [{"id": "../claim"}, {"tty": 1}, {"rows": -1}, {"argv": [1]}, {"as": "root"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "../claim"},
+        {"tty": 1},
+        {"rows": -1},
+        {"argv": [1]},
+        {"as": "root"},
+        {"argv": []},
+        {"port": 80},
+        {"argv": [], "port": 0},
+        {"argv": [], "port": 65_536},
+        {"argv": [], "port": "80"},
+    ],
+)
 def test_a_bad_order_of_a_command_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadOrder):
         ExecOrder.parse(_sent(EXEC) | change)

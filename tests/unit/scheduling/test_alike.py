@@ -23,8 +23,14 @@ DIFFERENT: dict[str, object] = {
     "share": Share(percent=50, memory_mib=1024),
     "cpus_per_host": 3,
     "ram_mib_per_host": 4,
+    "cpus_per_gpu": 5,
+    "ram_mib_per_gpu": 6,
     "cuda": "12.4",
     "isolated": True,
+    "reservation": "course",
+    "constraints": ("zone=a",),
+    "hosts_include": ("a",),
+    "hosts_exclude": ("a",),
     "memory_mib": 5,
     "min_compute_capability": "8.0",
     "model": "H100",
@@ -37,7 +43,7 @@ DIFFERENT: dict[str, object] = {
 }
 NOT_ASKED = {
     "job_id", "attempt", "priority", "user", "enqueued_at", "class_key", "task_token", "preemptible", "checkpoints",
-    "group", "run_time", "assumed_limit_s",
+    "group", "run_time", "assumed_limit_s", "grace_s",
 }  # fmt: skip
 """Fields of a request that do not say what it needs."""
 
@@ -52,8 +58,9 @@ def test_requests_that_differ_in_any_field_share_no_reason_and_no_need(name: str
 
 def test_all_that_a_request_says_of_a_host_makes_its_shape() -> None:
     """Jobs of one shape share the answers of the filters and scores."""
-    of_a_host = {name: value for name, value in DIFFERENT.items() if name not in ("hosts", "total")}
-    assert set(ResourceRequest.model_fields) - set(of_a_host) == {"hosts", "total"}, "neither is of one host"
+    of_the_gang = {"hosts", "total", "cpus_per_gpu", "ram_mib_per_gpu"}  # these become amounts of each host
+    of_a_host = {name: value for name, value in DIFFERENT.items() if name not in of_the_gang}
+    assert set(ResourceRequest.model_fields) - set(of_a_host) == of_the_gang
     row = job(1).row
     for name, value in of_a_host.items():
         other = replace(row, resources=row.resources.model_copy(update={name: value}))

@@ -129,6 +129,7 @@ def test_a_decision_counts_a_part_of_thousands_of_tasks_that_came_at_once() -> N
     assert counted == [MAX_AT_ONCE, 2 * MAX_AT_ONCE, 2 * MAX_AT_ONCE + 5, 2 * MAX_AT_ONCE + 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
 def test_a_decision_tries_a_part_of_the_gangs_that_no_table_answers_for(
     backfill: str, monkeypatch: pytest.MonkeyPatch

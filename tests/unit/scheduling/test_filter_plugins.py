@@ -10,7 +10,7 @@ import pytest
 from gpu_platform.domain.errors import InvalidRequest, PluginFailed
 from gpu_platform.domain.jobs.placement import Reason, ReasonCode, WaitCode
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.scheduling.explaining import explain
+from gpu_platform.scheduling.explaining import explain, phrases
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.plugin_loading import load_filters, load_scores
 from gpu_platform.scheduling.policy import Policy, build_framework
@@ -194,18 +194,18 @@ def test_a_plugin_is_switched_off_once() -> None:
 
 
 def test_every_reason_has_its_words() -> None:
-    """A filter that is added to the pipeline needs an entry in each table of ``explain``."""
+    """A filter that is added to the pipeline needs an entry in each table of ``phrases``."""
     of_the_pipeline = {step.code for step in build_framework(Policy()).filters}
     ours = set(ReasonCode) - {ReasonCode.FILTER}
     assert of_the_pipeline <= ours
-    assert set(explain._ASKED) == ours  # pyright: ignore[reportPrivateUsage]
-    assert set(explain._PHRASES) == ours  # pyright: ignore[reportPrivateUsage]
+    assert set(phrases.ASKED) == ours
+    assert set(phrases.PHRASES) == ours
 
 
 @pytest.mark.parametrize("code", sorted(set(ReasonCode) - {ReasonCode.FILTER, ReasonCode.KEPT}))
 def test_a_reason_without_words_does_not_stop_the_scheduler(code: ReasonCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain, "_ASKED", {})
-    monkeypatch.setattr(explain, "_PHRASES", {})
+    monkeypatch.setattr(explain, "ASKED", {})
+    monkeypatch.setattr(explain, "PHRASES", {})
     scheduler = cluster().hosts(2).scheduler()
     (first, *_) = scheduler.framework.filters
     monkeypatch.setattr(type(first), "code", code)

@@ -14,6 +14,7 @@ from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
+from gpu_platform.scheduling.round_dates import RoundDates
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
@@ -211,7 +212,7 @@ def test_a_promise_without_a_reason_is_broken(monkeypatch: pytest.MonkeyPatch) -
     """Planted: the planner forgets its promise for nothing."""
     _, scheduler = world()
     scheduler.decide(1.0)
-    monkeypatch.setattr(type(scheduler.round), "_date", lambda *_: None)
+    monkeypatch.setattr(RoundDates, "plan", lambda *_, **__: None)
     scheduler.add(job(1, name="other").arrived(math.pi).row)
     change = only(scheduler.decide(4.0), PromiseOutcome.BROKEN)
     assert change.code is WithdrawalCode.UNKNOWN

@@ -29,12 +29,14 @@ CLASS = {
     "size",
     "cuda_bits",
     "matching",
+    "accepted_by",  # asked host by host
     "machines",
 }
 """What hosts of one class of the screen have in common, and tables of it."""
 KNOWN = {
     ChangeKind.FACTS: CLASS,
-    ChangeKind.HEALTH: CLASS | {"ready", "working", "hot"},
+    # Windows: a request for a reservation is not screened, and for others the screen is never stricter without them.
+    ChangeKind.HEALTH: CLASS | {"ready", "working", "hot", "windows"},
     ChangeKind.USE: CLASS
     | {"available", "shared", "tenants", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held", "uuid"},
 }
@@ -57,11 +59,12 @@ class _Watched:
 def test_a_filter_that_is_screened_reads_only_what_the_screen_knows(step: Filter) -> None:
     scheduler = cluster().host("a", cpus=8, ram_mib=1000, mps=True).scheduler()
     wanted = job(2).needs(model="H100", memory_gib=1, capability="8.0").cuda("12.4").on_host(2, 100)
-    isolated = wanted.request.model_copy(update={"isolated": True})
+    isolated = wanted.where("zone=a", include=["a"]).request
+    isolated = isolated.model_copy(update={"isolated": True, "reservation": "course"})
     shared = job(1).share(50, mode=ShareMode.MPS).request
     watched, asked = _Watched(scheduler.snapshot), 0
     for request in (isolated, shared, job(1).mig("1g.10gb").request):
-        query = HostQuery(request, excluded={0: 1}, tenant="default")
+        query = HostQuery(request, excluded={0: 1}, tenant="default", closed=frozenset({"maintenance"}))
         if step.applies_to(query):
             asked += 1
             step(query, cast(Snapshot, watched), np.array([0], np.intp))

@@ -30,7 +30,7 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.tokens import TokenInfo, TokenRequest
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, Unavailable
-from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsInterrupt
+from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsAgain, ElementsInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
@@ -105,6 +105,14 @@ class RecordingArray:
     @workflow.signal
     def kill_elements(self, asked: ElementsInterrupt) -> None:
         self.told.append(["kill_elements", asked.indices, asked.interrupt.actor, asked.interrupt.reason])
+
+    @workflow.signal
+    def elements_place_again(self, asked: ElementsAgain) -> None:
+        self.told.append(["elements_place_again", *asked.job_ids])
+
+    @workflow.signal
+    def look_again(self) -> None:
+        self.told.append(["look_again"])
 
     @workflow.signal
     def element_cancel(self, asked: ElementInterrupt) -> None:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
+from activities import notices, notifications
 from activities.leader.metrics import RECOVERY_SECONDS
 from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.contracts import AttemptKey
@@ -39,6 +40,8 @@ def samples(store: Store, name: str) -> dict[tuple[str, ...], float]:
 def test_the_reference_lists_what_service_scheduler_and_gateway_measure(store: Store) -> None:
     assert gateway.REFUSED, "its module is imported"
     assert renewal.EXPIRES, "its module is imported"
+    assert notifications.SENT, "its module is imported"
+    assert notices.TAKEN, "its module is imported"
     text = exposition(store).decode()  # all are in the same registry: this process imports their modules
     served = set(re.findall(r"^# TYPE ((?:gpu_platform|topology)_\w+(?<!_created)) ", text, re.MULTILINE))
     rows = re.findall(r"^\| `((?:gpu_platform|topology)_\w+)`", METRICS.read_text(), re.MULTILINE)

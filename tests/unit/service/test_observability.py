@@ -15,9 +15,9 @@ from gpu_platform.observability import serve_metrics
 PROGRAM = """
 import logging
 from gpu_platform.observability import bound, configure_logging, get_logger
-configure_logging("node/dgx-a", cluster="research-2", level="info", json=True)
+configure_logging("node/dgx-a", cluster="research-2", level="info", json=True, host="dgx-a")
 log = get_logger("test")
-with bound(job_id="j-1", attempt=2):
+with bound(job="j-1", attempt=2):
     log.info("rank started", rank=0)
     logging.getLogger("library").warning("careful with %s", "this")
     secret = "hunter2"
@@ -27,7 +27,7 @@ with bound(job_id="j-1", attempt=2):
         log.exception("failed")
 log.debug("not shown")
 logging.getLogger("httpx").info("not shown")
-log.info("after")
+log.info("after", host="dgx-b")
 """
 
 
@@ -36,12 +36,38 @@ def test_every_line_is_json_with_its_context() -> None:
     assert ran.stdout == ""
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["rank started", "careful with this", "failed", "after"]
-    assert [line.get("job_id") for line in lines] == ["j-1", "j-1", "j-1", None]
+    assert [line.get("job") for line in lines] == ["j-1", "j-1", "j-1", None]
     assert {(line["cluster"], line["process"]) for line in lines} == {("research-2", "node/dgx-a")}
+    assert [line["host"] for line in lines] == ["dgx-a", "dgx-a", "dgx-a", "dgx-b"]
     assert [line["level"] for line in lines] == ["info", "warning", "error", "info"]
     assert "ValueError: boom" in lines[2]["exception"]
     assert "hunter2" not in ran.stderr.replace('secret = "hunter2"', "")
     assert all(line["timestamp"].endswith("Z") for line in lines)
+
+
+def test_lines_of_workflows_and_activities_are_events_too() -> None:
+    """The SDK adds what it knows of the workflow to the text of a line. Ours are names, and it is a field of them."""
+    program = """
+import asyncio, logging
+from temporalio import activity, workflow
+from gpu_platform.settings import Settings
+from workers.process import observe
+observe("control", Settings())
+workflow.logger.log_during_replay = True  # else it asks the workflow that this is not
+workflow.logger.warning("pipeline.output_not_read", extra={"host": "a"})
+loop = asyncio.new_event_loop()
+loop.call_exception_handler({"message": "a task failed", "exception": ValueError("boom")})
+logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+logging.getLogger("temporalio.worker").warning("Completing activity as failed", extra={"temporal_activity": {"a": 1}})
+print(workflow.logger.workflow_info_on_message, activity.logger.activity_info_on_message)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert lines[0]["event"] == "pipeline.output_not_read"
+    assert lines[0]["host"] == "a"
+    assert [line["logger"] for line in lines[1:]] == ["asyncio", "uvicorn.error", "temporalio.worker"]
+    assert lines[3]["temporal_activity"] == {"a": 1}
+    assert ran.stdout.split() == ["False", "False"]
 
 
 def test_no_traceback_shows_local_variables() -> None:

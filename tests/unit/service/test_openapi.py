@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from gpu_platform.client.wire import Problem
+from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
+from service.access.routes import ROUTES
 from service.app import create_app
 
 
@@ -32,6 +34,21 @@ def test_every_operation_is_there_and_says_how_it_fails(described: dict[str, Any
         assert problem["schema"] == {"$ref": "#/components/schemas/Problem"}
         Problem.model_validate(problem["example"])
         assert "422" not in operation["responses"]
+
+
+def test_routes_stand_in_groups_and_those_of_node_workers_come_last(described: dict[str, Any]) -> None:
+    groups = [group["name"] for group in described["tags"]]
+    of_node_workers = {route for route, rule in ROUTES.items() if rule.reach is Reach.NODE}
+    found: dict[str, set[str]] = {}
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            [group] = operation["tags"]
+            found.setdefault(group, set()).add(f"{method.upper()} {path}")
+    assert (groups[0], groups[-1]) == ("jobs", "node workers")
+    assert set(groups) == set(found)
+    assert of_node_workers & set().union(*found.values()) <= found["node workers"]
+    titles = {group.lower() for group in groups}
+    assert titles & {name.lower() for name in described["components"]["schemas"]} == set(), "two headings, one anchor"
 
 
 def test_every_reference_leads_somewhere(described: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from gpu_platform.store import cluster_report as reports
 from gpu_platform.store.cluster_report import cluster_report
 from gpu_platform.store.hosts import gpu_states
 from gpu_platform.store.jobs import jobs
@@ -113,7 +114,7 @@ def test_a_cluster_of_nothing_has_no_ratios(store: Store) -> None:
     assert "Report of the cluster" in report_files.as_page(report)
 
 
-def test_only_the_events_of_the_period_count(sqlite_store: Store) -> None:
+def test_only_the_events_of_the_period_count(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of events come from several machines, so they are not quite in the order of their numbers."""
     submitted_at = [NOW + timedelta(seconds=30 * number - 45 * (number % 2)) for number in range(60)]
     for number, at in enumerate(submitted_at):
@@ -127,6 +128,8 @@ def test_only_the_events_of_the_period_count(sqlite_store: Store) -> None:
         assert found.jobs.submitted == sum(since <= at < until for at in submitted_at)
         assert sum(part.submitted for part in found.parts) == found.jobs.submitted
 
+    windows()
+    monkeypatch.setattr(reports, "_SLICE", 7)
     windows()
 
 

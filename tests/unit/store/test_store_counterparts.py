@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from gpu_platform.domain.contracts import AttemptKey, element_id
+from gpu_platform.domain.array_ids import element_id
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUnmet

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import delete
 
-from gpu_platform.store import Store
+from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.leadership import leader, leases, membership
 from tests.store_cluster import NOW, Cluster, expire_leases
@@ -52,6 +53,22 @@ def test_many_hosts_that_join_at_once_share_a_list(
     second.now += 60
     cluster.host("h8")
     assert "h8" in listed(store)[1], "nobody has joined for long"
+
+
+def test_a_database_without_the_last_lists_gives_their_numbers_to_no_other_list(
+    store: Store, second: SimpleNamespace
+) -> None:
+    """As a standby that took over before it had them, all within a second."""
+    cluster = Cluster(store)
+    for name in "abcd":
+        second.now += 0.01
+        cluster.host(name)
+    told, _ = listed(store)
+    with store.write() as session:
+        session.execute(delete(models.membership).where(models.membership.c.version > told - 25))
+    second.now += 0.01
+    cluster.host("e")
+    assert listed(store)[0] > told
 
 
 def test_a_host_that_is_lost_is_no_member_at_once(

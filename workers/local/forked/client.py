@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
+from gpu_platform.domain.errors import CannotStart
 from workers.local.forked.server import LARGEST_MESSAGE
+from workers.local.log_ends import error_of
 
 PROGRAMS = ("workers.service", "workers.control", "workers.scheduler", "workers.node", "workers.gateway")
 MODULES = (
@@ -101,6 +103,8 @@ class ForkServer:
         self._server: subprocess.Popen[bytes] | None = None
         self._surroundings: tuple[str, ...] = ()
         self._connection: socket.socket
+        self._said: IO[bytes]
+        """What the server writes to stderr."""
 
     @property
     def pid(self) -> int | None:
@@ -109,7 +113,10 @@ class ForkServer:
 
     def can_fork(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
         """Whether a forked process would be as a new one: the program is known, and this thread and the server are in
-        the same namespaces and cgroups. Variables that an interpreter reads at its start must be the same."""
+        the same namespaces and cgroups. Variables that an interpreter reads at its start must be the same.
+
+        Raises :class:`CannotStart` if the server cannot import the programs: then they cannot run at all.
+        """
         if program_of(argv) is None:
             return False
         with self._lock:
@@ -177,6 +184,7 @@ class ForkServer:
                 self._server.wait(30)
                 self._connection.close()
                 self._server = None
+                self._tell()
 
     def _begin(self) -> None:
         if self._server is not None:
@@ -187,13 +195,26 @@ class ForkServer:
             command = [sys.executable, "-m", "workers.local.forked.server", *which]
             # Libraries of numerics start threads when they are imported, which a fork would lose.
             env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+            self._said = TemporaryFile()  # noqa: SIM115  # _tell closes it
             # A session of its own: Ctrl-C at the terminal is not meant for it.
-            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, start_new_session=True)
-        self._connection = ours
-        threads = json.loads(ours.recv(LARGEST_MESSAGE))["threads"]
+            server = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env=env, stderr=self._said, start_new_session=True
+            )
+        if not (greeting := ours.recv(LARGEST_MESSAGE)):
+            ours.close()
+            raise self._cannot_start(server.wait(30))
+        self._server, self._connection = server, ours
+        threads = json.loads(greeting)["threads"]
         assert threads == 1, f"the fork server has {threads} threads: a child would have one of them"
         self._surroundings = _surroundings(str(self._server.pid))
         threading.Thread(target=self._read, name="fork-server", daemon=True).start()
+
+    def _cannot_start(self, code: int) -> CannotStart:
+        with self._said as said:
+            said.seek(0)
+            error = error_of(said.read().decode(errors="replace").splitlines()) or "it says nothing"
+        hint = f". Install what {sys.executable} lacks (`make up` does)" if "No module named" in error else ""
+        return CannotStart(f"the process that imports and starts the programs ended with code {code}: {error}{hint}")
 
     def _read(self) -> None:
         connection = self._connection
@@ -219,6 +240,13 @@ class ForkServer:
                 self._server.wait(30)
                 connection.close()
                 self._server = None
+                self._tell()
+
+    def _tell(self) -> None:
+        """Show what the server wrote to stderr: why it crashed, if it did."""
+        with self._said as said:
+            said.seek(0)
+            sys.stderr.write(said.read().decode(errors="replace"))
 
 
 SERVER = ForkServer()

@@ -124,7 +124,7 @@ class Scrubber:
         except ValueError:
             return f"the scrubber ended with {done.returncode}: {done.stderr.strip()[-300:]}"
         if done.returncode == scrub_process.DONE:
-            log.info("gpu.scrubbed", device=device, **answer)
+            log.info("gpu.scrubbed", gpu=device, **answer)
             return None
         return (f"{_NO_CUDA}: " if done.returncode == scrub_process.NO_CUDA else "") + answer["problem"]
 

@@ -16,6 +16,7 @@ from gpu_platform.domain.documents import wrong_fields, yaml_mapping
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, read_nodes
@@ -23,6 +24,7 @@ from gpu_platform.scheduling.simulator.inputs.failures import Outage, read_failu
 from gpu_platform.scheduling.simulator.inputs.readers import read_trace
 from gpu_platform.scheduling.simulator.inputs.setting_names import refuse_unknown_settings
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
+from gpu_platform.scheduling.simulator.inputs.window_file import read_windows
 from gpu_platform.topology.machine_file import is_machine_file, read_machine
 
 
@@ -61,6 +63,14 @@ def load_state(path: Path) -> ClusterState:
             return ClusterState.model_validate_json(file.read())
         except ValidationError as error:
             raise InvalidRequest(f"{path.name} is no snapshot of a cluster: {wrong_fields(error)}") from error
+
+
+def load_windows(
+    path: Path, hosts: Sequence[HostRow], state: ClusterState | None = None, margin_s: float = 60.0
+) -> list[WindowRow]:
+    """Read advance reservations and maintenance windows: see :mod:`window_file`. Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        return read_windows(path.name, yaml_mapping(file.read(), path.name), hosts, state, margin_s)
 
 
 def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 
 WHOLE_GPU_MILLI = 1000
 
@@ -73,6 +74,23 @@ class Trace:
             for job in self.jobs
         ]
         return Trace(self.name, jobs, [*self.notes, f"jobs without a time limit get {factor:g} times their run time"])
+
+
+def request_of(job: TraceJob) -> PlacementRequest:
+    """Return the job as the scheduler sees it before its first attempt."""
+    return PlacementRequest(
+        job_id=job.id,
+        attempt=0,
+        resources=job.gpus,
+        priority=job.priority,
+        namespace=job.namespace,
+        user=job.user,
+        enqueued_at=job.submit_s,
+        time_limit_s=job.time_limit_s,
+        preemptible=job.preemptible,
+        checkpoints=job.checkpoint_s is not None,
+        grace_s=job.grace_s,
+    )
 
 
 @cache

@@ -1,0 +1,221 @@
+"""Sends requests, again after errors that pass, and follows streams. All methods of the client are built on it.
+``sync/asking.py`` is generated from this file: run ``make client``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from gpu_platform.client import calls, models
+from gpu_platform.client.answer import Answer, NoAnswer
+from gpu_platform.client.calls import Call
+from gpu_platform.client.connection import Connection, chosen_transport, may_repeat, retry_after_s, retry_delays
+from gpu_platform.client.http_async import AsyncHttp, AsyncStream
+from gpu_platform.client.listing import listed
+from gpu_platform.domain.errors import PlatformError, TooManyRequests, Unavailable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pydantic import BaseModel
+
+    from gpu_platform.client.answer import ServerSentEvent
+    from gpu_platform.client.connection import Transport
+    from gpu_platform.client.wire import Page
+    from gpu_platform.domain.jobs.array import Array
+    from gpu_platform.domain.jobs.job import Job
+
+M = TypeVar("M", bound="BaseModel")
+E = TypeVar("E", "Job", "Array")
+R = TypeVar("R", bound=Answer | AsyncStream)
+
+
+class AsyncAsking:
+    """Connections to the services of a cluster, and who asks. The parameters are those of the client."""
+
+    def __init__(
+        self,
+        base_url: str | Sequence[str] | None,
+        token: str | None,
+        user: str | None,
+        break_glass: str | None,
+        retry_for_s: float,
+        transport: Transport | None,
+        http_options: dict[str, Any],
+    ) -> None:
+        self._connection = Connection(base_url, token, user, break_glass, retry_for_s)
+        self._http: AsyncHttp
+        if chosen_transport(transport) == "grpc":
+            from gpu_platform.client.aio.rpc_sender import AsyncRpcSender  # gRPC takes 0.2 s to import
+
+            self._http = AsyncRpcSender(self._connection, **http_options)  # type: ignore[assignment]
+        else:
+            self._http = AsyncHttp(self._connection, **http_options)
+
+    @property
+    def base_url(self) -> str:
+        """The address of the service; of several, the first."""
+        return self._connection.base_url
+
+    async def send(self, call: Call, model: type[M]) -> M:
+        """Send a request, and read its answer."""
+        return model.model_validate_json((await self.answer(call)).content)
+
+    async def json(self, call: Call) -> Any:
+        """Send a request. The answer as plain JSON, unchecked: for who passes it on, or shows a part of it."""
+        return json.loads((await self.answer(call)).content)
+
+    async def answer(self, call: Call) -> Answer:
+        """Send a request, again after errors that pass."""
+        deadline = time.monotonic() + self._connection.retry_for_s
+        for tries, delay in enumerate(retry_delays()):
+            url = self._connection.current
+            try:
+                answer = await self._send(url, call, tries)
+            except NoAnswer as error:
+                self._connection.pass_over(url)
+                if not may_repeat(call, error) or self._connection.gives_up(tries + 1, deadline - delay):
+                    raise self._connection.unavailable_error(error) from error
+            else:
+                if answer.is_success:
+                    return answer
+                error = _error_of(answer)
+                services_asked = len(self._connection.base_urls)  # an answer of one is the answer of all
+                if answer.status == 503:
+                    self._connection.pass_over(url)
+                    services_asked = tries + 1
+                delay = retry_after_s(answer.headers) or delay
+                # A 429 says that nothing was done.
+                safe = call.repeatable or answer.status == 429
+                if not (error.retryable and safe) or self._connection.gives_up(services_asked, deadline - delay):
+                    raise error
+            await asyncio.sleep(delay)
+        raise AssertionError("retry_delays has no end")
+
+    @listed
+    async def pages(self, model: type[Page[M]], call: Callable[[str | None], Call]) -> AsyncIterator[M]:
+        """The items of all pages. ``call`` makes the request for the page at a cursor."""
+        cursor: str | None = None
+        while True:
+            page = await self.send(call(cursor), model)
+            for item in page.items:
+                yield item
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def json_pages(self, call: Callable[[str | None], Call]) -> AsyncIterator[dict[str, Any]]:
+        """As :meth:`pages`, with each item as plain JSON, unchecked."""
+        cursor: str | None = None
+        while True:
+            page = await self.json(call(cursor))
+            for item in page["items"]:
+                yield item
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
+    async def _follow(
+        self, call: Call, on_connection: Callable[[bool], object] = bool
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Server-sent events. After a broken connection it continues after the last event that was received."""
+        last_id = ""
+        deadline = time.monotonic() + self._connection.retry_for_s
+        delays, tries = retry_delays(), 0
+        while True:
+            opened, failure, tries = False, None, tries + 1
+            url = self._connection.current
+            try:
+                async with aclosing(await self._open(url, call, last_id)) as stream:
+                    opened = True
+                    on_connection(True)
+                    async for event in stream.events():
+                        if event.event == "end":
+                            return
+                        if not event.data:
+                            continue  # a keep-alive: once an id was seen, httpx-sse makes an event of it
+                        if event.event == "problem":
+                            raise models.Problem.model_validate_json(event.data).error()
+                        last_id = event.id or last_id
+                        yield event
+            except NoAnswer as error:
+                self._connection.pass_over(url)
+                failure = self._connection.unavailable_error(error)
+            except Unavailable as error:
+                if not isinstance(error, TooManyRequests):
+                    self._connection.pass_over(url)
+                failure = error
+            on_connection(False)
+            if opened:  # the service was restarted, or the network broke
+                deadline, delays, tries = time.monotonic() + self._connection.retry_for_s, retry_delays(), 0
+            elif failure is not None and self._connection.gives_up(tries, deadline):
+                raise failure
+            await asyncio.sleep(max(next(delays), failure.retry_after_s if failure is not None else 0.0))
+
+    async def _wait(self, call: Callable[[float], Call], model: type[E], timeout_s: float | None, progress: bool) -> E:
+        if not progress:
+            return await self._ask_until_ended(call, model, timeout_s, calls.LONG_POLL_S, lambda found: None)
+        from gpu_platform.client.progress import LOOK_EVERY_S, Progress
+
+        with Progress() as bar:
+            return await self._ask_until_ended(call, model, timeout_s, LOOK_EVERY_S, bar.show)
+
+    async def _ask_until_ended(
+        self,
+        call: Callable[[float], Call],
+        model: type[E],
+        timeout_s: float | None,
+        poll_s: float,
+        show: Callable[[E], None],
+    ) -> E:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = poll_s if deadline is None else deadline - time.monotonic()
+            found = await self.send(call(max(0.0, min(left, poll_s))), model)
+            show(found)
+            if found.state.is_terminal:
+                return found
+            if deadline is not None and time.monotonic() >= deadline:
+                what = "job" if isinstance(found, models.Job) else "array"
+                raise TimeoutError(f"{what} {found.id} is {found.state} after {timeout_s} s")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _send(self, url: str, call: Call, tries: int) -> Answer:
+        return await self._signed(lambda token: self._http.send(url, call, token, tries))
+
+    async def _open(self, url: str, call: Call, last_id: str) -> AsyncStream:
+        """A stream of the events after ``last_id``. Raises :class:`PlatformError`, :class:`NoAnswer`."""
+        found = await self._signed(lambda token: self._http.open(url, call, token, last_id))
+        if isinstance(found, Answer):
+            raise _error_of(found)
+        return found
+
+    async def _signed(self, ask: Callable[[str | None], Awaitable[R]]) -> R:
+        """What comes for the token. If that one is refused: what comes for a newer one, if there is one."""
+        token = self._connection.token
+        used = token.kept or await asyncio.to_thread(token.current)
+        answer = await ask(used)
+        if token.may_be_old(answer.status) and (newer := await asyncio.to_thread(token.newest)) != used:
+            answer = await ask(newer)
+        return answer
+
+
+def _error_of(answer: Answer) -> PlatformError:
+    from gpu_platform.client.wire import problem_of_response
+
+    return problem_of_response(answer.status, answer.headers, answer.content).error()

@@ -1,0 +1,320 @@
+"""The files of container images on this host: got from a registry by podman, once for each image, and kept.
+
+``<image_dir>/<image id>/``: ``rootfs/`` and ``image.json`` (its environment, when it was last used). Only root enters
+``image_dir``: programs of an image that run with more rights than their user (setuid) are nothing that users of the
+host may find. Nothing of an image is executed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.environment_settings import EnvironmentSettings
+from gpu_platform.hosts.environments.image_pull import (
+    LOOK_S,
+    GivenUp,
+    Pulled,
+    PullLimits,
+    Stopped,
+    pull,
+    remove_left_pulls,
+)
+from gpu_platform.hosts.environments.uploads import remove_tree
+
+_PREFIX = "docker://"
+_ID = re.compile(r"[0-9a-f]{64}")
+_ROOTFS, _RECORD = "rootfs", "image.json"
+_NO_SUCH = ("not known", "manifest unknown", "unauthorized", "denied", "invalid reference", "not found")
+"""What registries and podman say of an image that waiting does not bring."""
+_NO_SPACE = "no space left on device"
+_SAID = 400
+"""How many characters of what podman said a message has."""
+PULL_WAITS_S = (2.0, 10.0)
+"""Seconds before each further try to get an image. podman itself tries a refused connection four times."""
+
+log = structlog.get_logger(__name__)
+
+
+class Image(NamedTuple):
+    """An image whose files are here."""
+
+    rootfs: Path
+    environ: dict[str, str]
+
+
+class ContainerImages:
+    """Thread-safe. Several node workers of one machine may share the directory."""
+
+    def __init__(self, directory: Path, host: str, settings: EnvironmentSettings) -> None:
+        self.directory, self._host = directory, host
+        self._timeout_s, self._keep_s = settings.image_timeout_s, settings.image_keep_days * 86_400
+        self._most_bytes = int(settings.image_max_gib * (1 << 30))
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def get(self, reference: str, given_up: GivenUp = lambda: False) -> Image:
+        """The image that ``docker://…`` names. One that the host has already is not asked for again. It ends soon when
+        ``given_up``.
+
+        Raises :class:`PreflightFailed` if there is none, if it is too large, or if its registry does not give it, and
+        :class:`HostUnavailable` if this host cannot keep it now.
+        """
+        name = reference.removeprefix(_PREFIX)
+        with self._guard:
+            lock = self._locks.setdefault(name, threading.Lock())
+        while not lock.acquire(timeout=LOOK_S):  # another job gets it
+            self._check(given_up, name)
+        try:
+            return self._get(reference, name, given_up)
+        finally:
+            lock.release()
+
+    def _get(self, reference: str, name: str, given_up: GivenUp) -> Image:
+        here = found = self._inspect(name)
+        if found is None:
+            self._pull(reference, name, given_up)
+            found = self._inspect(name)
+        if found is None:
+            raise HostUnavailable(f"{self._host} has no image {name}, although podman got it: look into its log")
+        if found.get("Size", 0) > self._most_bytes:
+            if here is None:
+                self._podman("rmi", "--", name)
+            raise self._too_large(name, f"it has {found['Size'] / (1 << 30):.1f} GiB")
+        return self._unpacked(name, found, given_up)
+
+    def sweep(self, in_use: set[Path]) -> None:
+        """Remove images that nobody used for long, and what killed pulls left. ``in_use``: files of images that
+        attempts have."""
+        remove_left_pulls(self.directory)
+        for record in self.directory.glob(f"*/{_RECORD}"):
+            with contextlib.suppress(OSError):
+                old = time.time() - record.stat().st_mtime > self._keep_s
+                if old and record.parent / _ROOTFS not in in_use:
+                    record.unlink()
+                    remove_tree(record.parent)
+                    log.info("image.removed", image=record.parent.name[:12])
+
+    def _inspect(self, name: str) -> dict[str, Any] | None:
+        done = self._podman("image", "inspect", "--", name)
+        if done.returncode != 0:
+            return None
+        try:
+            [found] = json.loads(done.stdout)
+        except ValueError as error:
+            raise HostUnavailable(f"podman of {self._host} says nothing sensible about {name}: {error}") from error
+        if not _ID.fullmatch(str(found.get("Id", ""))):
+            raise HostUnavailable(f"podman of {self._host} gives {name} no id")
+        return found
+
+    def _pull(self, reference: str, name: str, given_up: GivenUp) -> None:
+        """Get it, in a few tries."""
+        self._make_directory()
+        limits = PullLimits(self._most_bytes, self._timeout_s, (self.directory, self._store), given_up)
+        begun, said = time.monotonic(), ""
+        for wait_s in (0.0, *PULL_WAITS_S):
+            self._wait(wait_s, given_up, name)
+            log.info("image.pulling", image=name)
+            done = pull(reference, self.directory, limits)
+            if done.code == 0 and done.stopped is None:  # SIGTERM may also end podman with 0
+                return
+            if (refusal := self._for_good(name, done)) is not None:
+                raise refusal
+            said = done.said[-_SAID:]
+            log.warning("image.not_pulled", image=name, error=said)
+        registry = name.partition("/")[0]
+        raise self._refused(
+            f"{self._host} cannot get the container image {name}: its registry {registry} did not give it in "
+            f"{len(PULL_WAITS_S) + 1} tries within {time.monotonic() - begun:.0f} s ({said}). Check that "
+            f"{registry} works and that hosts reach it, or load the image there (podman load, podman import)",
+            only_here=True,
+        )
+
+    def _for_good(self, name: str, done: Pulled) -> PreflightFailed | HostUnavailable | None:
+        """The error of a pull that it is no use to repeat here."""
+        said = done.said[-_SAID:]
+        if done.stopped is Stopped.GIVEN_UP:
+            return self._given_up(name)
+        if done.stopped is Stopped.TOO_LARGE:
+            return self._too_large(name, "it became larger while it was got")
+        if done.stopped is Stopped.TOO_SLOW:
+            return self._refused(
+                f"{self._host} did not get the container image {name} within {self._timeout_s:g} s "
+                "(node.image_timeout_s): use a nearer registry or a smaller image, or load it there (podman load)",
+                only_here=True,
+            )
+        if done.stopped is Stopped.NO_ROOM or _NO_SPACE in said.lower():
+            return HostUnavailable(
+                f"{self._host} has no room for the container image {name}: make room in {self.directory} and in the "
+                "store of podman (podman image prune)"
+            )
+        if any(text in said.lower() for text in _NO_SUCH):
+            return self._refused(
+                f"{self._host} cannot get the container image {name}: {said}. Name one that its registry has and that "
+                "needs no password, or load it there (podman load, podman import)",
+                only_here=False,
+            )
+        return None
+
+    def _refused(self, message: str, *, only_here: bool) -> PreflightFailed:
+        """``only_here``: another host may get it."""
+        return PreflightFailed(message, kind=blame(FailureCause.REQUEST), only_here=only_here)
+
+    def _too_large(self, name: str, how: str) -> PreflightFailed:
+        return self._refused(
+            f"the container image {name} is larger than {self._most_bytes / (1 << 30):g} GiB, the most that "
+            f"{self._host} takes (node.image_max_gib): {how}. Use a smaller image, and put data where hosts find it",
+            only_here=False,
+        )
+
+    @cached_property
+    def _store(self) -> Path:
+        """Where podman keeps images."""
+        done = self._podman("info", "--format", "{{.Store.GraphRoot}}")
+        return Path(done.stdout.decode().strip() or "/var/lib/containers/storage")
+
+    def _unpacked(self, name: str, found: dict[str, Any], given_up: GivenUp) -> Image:
+        home = self.directory / found["Id"]
+        environ = _environ(found)
+        with self._locked(name, given_up):
+            record = home / _RECORD
+            if not record.exists():
+                remove_tree(home)
+                self._unpack(name, found["Id"], home / _ROOTFS, given_up)
+                record.write_text(json.dumps({"image": name}))
+            os.utime(record)
+        return Image(home / _ROOTFS, environ)
+
+    def _unpack(self, name: str, image_id: str, rootfs: Path, given_up: GivenUp) -> None:
+        rootfs.mkdir(parents=True)
+        for directory in (rootfs.parent, rootfs):
+            directory.chmod(0o755)
+        made = self._podman("create", "--pull", "never", "--network", "none", "--", image_id, "true")
+        if made.returncode != 0:
+            raise self._failed(name, made.stderr)
+        container = made.stdout.decode().strip()
+        try:
+            export = subprocess.Popen(
+                ["podman", "export", container], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            unpack = ["tar", "-x", "--numeric-owner", "-p", "--no-xattrs", "-C", str(rootfs)]
+            tar = subprocess.Popen(unpack, stdin=export.stdout, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            try:
+                said = self._end_of(tar, given_up, name)
+            finally:
+                if export.stdout is not None:
+                    export.stdout.close()  # then it ends, if tar has ended before it
+                exported = export.wait()
+            if tar.returncode != 0 or exported != 0:
+                raise self._failed(name, said)
+            make_harmless(rootfs)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise self._failed(name, str(error).encode()) from error
+        finally:
+            self._podman("rm", "--force", "--", container)
+
+    def _end_of(self, process: subprocess.Popen[bytes], given_up: GivenUp, name: str) -> bytes:
+        """What it wrote to stderr until its end. It is killed if it takes too long, or if nobody waits for it."""
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            while True:
+                self._check(given_up, name)
+                try:
+                    return process.communicate(timeout=LOOK_S)[1]
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > deadline:
+                        raise
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+    def _wait(self, seconds: float, given_up: GivenUp, name: str) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._check(given_up, name)
+            time.sleep(min(left, LOOK_S))
+
+    def _check(self, given_up: GivenUp, name: str) -> None:
+        """Raise :class:`HostUnavailable` if nobody waits for the image any more."""
+        if given_up():
+            raise self._given_up(name)
+
+    def _given_up(self, name: str) -> HostUnavailable:
+        return HostUnavailable(f"{self._host} does not get the container image {name}: its job was stopped meanwhile")
+
+    def _failed(self, name: str, said: bytes) -> HostUnavailable:
+        return HostUnavailable(
+            f"{self._host} cannot unpack the container image {name} into {self.directory}: "
+            f"{said.decode(errors='replace').strip()[-300:]}"
+        )
+
+    def _podman(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        try:
+            return subprocess.run(
+                ["podman", *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=self._timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise HostUnavailable(
+                f"podman {arguments[0]} takes longer than {self._timeout_s:g} s on {self._host} (node.image_timeout_s)"
+            ) from None
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, given_up: GivenUp) -> Iterator[None]:
+        self._make_directory()
+        with open(self.directory / "lock", "w") as file:
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                self._wait(LOOK_S, given_up, name)
+            yield
+
+    def _make_directory(self) -> None:
+        self.directory.mkdir(0o700, parents=True, exist_ok=True)
+        os.chmod(self.directory, 0o700)
+
+
+def make_harmless(rootfs: Path) -> None:
+    """Remove device nodes, and the bits with which a program gets the rights of its owner (setuid, setgid)."""
+    where = ["find", str(rootfs), "-xdev"]
+    for tests in (
+        ["(", "-type", "b", "-o", "-type", "c", ")", "-delete"],
+        ["-type", "f", "-perm", "/6000", "-exec", "chmod", "ug-s", "--", "{}", "+"],
+    ):
+        subprocess.run([*where, *tests], check=True, capture_output=True)
+
+
+def docker_tool() -> str | None:
+    """The program with which this host gets images of registries. None: it has none."""
+    return "podman" if os.geteuid() == 0 and shutil.which("podman") else None
+
+
+def squashfs_tool() -> str | None:
+    """The program with which this host unpacks image files. None: it has none."""
+    return "unsquashfs" if shutil.which("unsquashfs") else None
+
+
+def _environ(found: dict[str, Any]) -> dict[str, str]:
+    """The variables that the image sets."""
+    lines = (found.get("Config") or {}).get("Env") or []
+    return dict(line.split("=", 1) for line in lines if "=" in line)

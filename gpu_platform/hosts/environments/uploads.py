@@ -1,0 +1,151 @@
+"""Uploaded code on this host: fetched, verified and unpacked for each attempt, and removed with it.
+
+The archive comes from the service into a file that only the node worker reads. Its hash is compared with the one in
+the plan, before anything looks into it. A process of its own unpacks it (``unpacking``), as the account of the job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.upload_limits import MAX_ENTRIES
+from gpu_platform.hosts.environments import unpacking
+from gpu_platform.hosts.isolation.accounts import account_of
+from gpu_platform.hosts.stages import Provision, Stage
+from gpu_platform.hosts.system import paths, records
+from gpu_platform.settings import NodeSettings
+
+CODE, _ARCHIVE = "code", "upload.tar"
+"""In the directory of the attempt: the unpacked files, and the archive while it is unpacked."""
+UNPACK_TIMEOUT_S = 45.0
+_REMOVE_TIMEOUT_S = 600.0
+
+UploadSource = Callable[[HostPlan, IO[bytes]], None]
+"""Writes the archive of the plan's job into a file. Raises :class:`HostUnavailable` and :class:`PreflightFailed`."""
+
+log = structlog.get_logger(__name__)
+
+
+class UploadStage(Stage):
+    """Gives each attempt the code of its job, as its working directory."""
+
+    def __init__(self, node: NodeSettings, home: Path, source: UploadSource | None, *, jailed: bool) -> None:
+        """``source``: None on hosts that have no service to ask, as in tests. ``jailed``: ranks have accounts."""
+        self._node, self._home, self._source, self._jailed = node, home, source, jailed
+
+    def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """Remove code whose attempt has ended: the node worker ended while it removed it."""
+        living = {paths.attempt_dir(self._home, plan.key) for plan in attempts}
+        for left in self._home.glob(f"jobs/*/*/{CODE}"):
+            if left.parent not in living:
+                remove_tree(left)
+
+    def prepare(self, plan: HostPlan) -> None:
+        """Fetch, verify and unpack the code."""
+        if _hash_of(plan) is None:
+            return
+        directory = paths.attempt_dir(self._home, plan.key)
+        archive, code = directory / _ARCHIVE, directory / CODE
+        try:
+            remove_tree(code)
+            self._fetch(plan, archive)
+            self._unpack(plan, archive, code)
+        except OSError as error:
+            raise HostUnavailable(
+                f"{plan.host} cannot keep the job's code in {directory}: {error.strerror or error}"
+            ) from error
+        finally:
+            archive.unlink(missing_ok=True)
+
+    def provides(self, plan: HostPlan) -> Provision:
+        """The working directory."""
+        if _hash_of(plan) is None:
+            return Provision()
+        directory = paths.attempt_dir(self._home, plan.key)
+        return Provision(owned=[(str(directory / CODE), str(directory))], workdir=str(directory / CODE))
+
+    def finish(self, plan: HostPlan) -> None:
+        """Remove the code, with what the job wrote there."""
+        if _hash_of(plan) is not None:
+            remove_tree(paths.attempt_dir(self._home, plan.key) / CODE)
+
+    def _fetch(self, plan: HostPlan, archive: Path) -> None:
+        if self._source is None:
+            raise HostUnavailable(f"{plan.host} has no service to ask for the job's code")
+        fd = os.open(archive, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, records.PRIVATE_FILE)
+        with os.fdopen(fd, "w+b") as file:
+            self._source(plan, file)
+            file.seek(0)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != _hash_of(plan):
+            raise HostUnavailable(
+                f"{plan.host} got other code than job {plan.key.job_id} names ({found[:12]}… instead of "
+                f"{(_hash_of(plan) or '')[:12]}…): it was damaged on its way, or somebody changed it. Nothing of it ran"
+            )
+
+    def _unpack(self, plan: HostPlan, archive: Path, code: Path) -> None:
+        code.mkdir(0o755)
+        os.chmod(code, 0o755)
+        size = archive.stat().st_size
+        command = [sys.executable, "-I", "-S", unpacking.__file__, str(size), str(MAX_ENTRIES)]
+        if self._jailed:
+            account = account_of(self._node, plan)
+            os.chown(code, account.uid, account.gid)
+            command += [str(account.uid), str(account.gid)]
+        with open(archive, "rb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=file,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                cwd=code,
+                env={},
+            )
+        try:
+            _, said = process.communicate(timeout=UNPACK_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise HostUnavailable(f"{plan.host} did not unpack the job's code in {UNPACK_TIMEOUT_S:g} s") from None
+        if process.returncode == 0:
+            return
+        why = said.decode(errors="replace").strip()[-400:] or f"exit code {process.returncode}"
+        if process.returncode == unpacking.REFUSED:
+            raise PreflightFailed(
+                f"{plan.host} refuses the uploaded code {(_hash_of(plan) or '')[:12]}…: {why}. Make the archive with "
+                "`gpu-platform submit --upload DIR`",
+                kind=blame(FailureCause.REQUEST),
+            )
+        raise HostUnavailable(f"{plan.host} cannot unpack the job's code: {why}")
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory in which a job may have made anything: trees of any depth, links to anywhere.
+
+    What cannot be removed stays, and the log says so: no GPU waits for it.
+    """
+    if not os.path.lexists(path):
+        return
+    command = ["rm", "-rf", "--one-file-system", "--", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_REMOVE_TIMEOUT_S)
+        problem = done.stderr.decode(errors="replace").strip()[:200]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if os.path.lexists(path):
+        log.warning("upload.not_removed", path=str(path), error=problem)
+
+
+def _hash_of(plan: HostPlan) -> str | None:
+    return None if plan.environment is None else plan.environment.upload

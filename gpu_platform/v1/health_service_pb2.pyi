@@ -1,0 +1,15 @@
+from google.api import annotations_pb2 as _annotations_pb2
+from gpu_platform.v1 import types_pb2 as _types_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetReadinessRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListClocksRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

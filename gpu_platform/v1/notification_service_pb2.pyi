@@ -1,0 +1,19 @@
+from google.api import annotations_pb2 as _annotations_pb2
+from gpu_platform.v1 import types_pb2 as _types_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListNotificationTargetsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TryNotificationTargetRequest(_message.Message):
+    __slots__ = ("target", "address")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    address: str
+    def __init__(self, target: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,137 @@
+/**
+ * Who uses the dashboard: their token, and what the service says about them.
+ *
+ * The token is in the sessionStorage of this tab (ADR 82), with what renews it if it is of an identity provider (ADR 97).
+ * A new tab asks the other tabs of the dashboard for it; they are of the same origin, so nobody else hears the question
+ * or the answer.
+ */
+import { computed, signal } from "@preact/signals";
+
+const KEY = "gpu-platform-token";
+const GRANT = "gpu-platform-grant";
+const WAIT_FOR_TABS_MS = 150;
+
+/** @type {import("@preact/signals").Signal<string|null>} */
+export const token = signal(read(KEY));
+/** What renews the token. Null: it is an API token. @type {import("@preact/signals").Signal<import("./provider.js").Grant|null>} */
+export const grant = signal(JSON.parse(read(GRANT) ?? "null"));
+/** The answer of `/v1/whoami`, or null while nobody has signed in. @type {import("@preact/signals").Signal<any>} */
+export const me = signal(null);
+/** Why somebody must sign in again, if the service refused a token. @type {import("@preact/signals").Signal<any>} */
+export const refusal = signal(null);
+/** True if the sign-in has ended while pages were open: they stay as they are until somebody signs in again. */
+export const ended = signal(false);
+/** Where one signs out at the provider, after one has signed out here. @type {import("@preact/signals").Signal<string|null>} */
+export const endAtProvider = signal(null);
+
+/** True for who may drain hosts and GPUs. */
+export const operatesCluster = computed(() => atLeast("operator", "*"));
+/** True for who may read what is about all namespaces: reports, GPU records, snapshots. */
+export const readsCluster = computed(() => atLeast("viewer", "*"));
+/** True for who may submit jobs somewhere. */
+export const submits = computed(() => Object.keys(me.value?.roles ?? {}).some((name) => atLeast("user", name)));
+
+const ORDER = ["viewer", "user", "operator", "admin"];
+const tabs = "BroadcastChannel" in globalThis ? new BroadcastChannel("gpu-platform") : null;
+
+if (tabs) {
+  tabs.addEventListener("message", ({ data }) => {
+    const name = me.value?.name;
+    if (data?.ask && token.value) tabs.postMessage({ token: token.value, grant: grant.value, name });
+    if (data?.signedOut) forget();
+    // Another tab may be somebody else's: a renewed token is taken of the same person only.
+    if (data?.renewed && data.name === name && grant.value && data.renewed.endsAt > grant.value.endsAt) keepGrant(data.renewed);
+    if (data?.signedIn && (ended.value || !me.value)) keepGrant(data.signedIn);
+  });
+}
+
+/** True if the person has at least this role in the namespace, or in the whole cluster ("*"). */
+export function atLeast(role, namespace) {
+  const roles = me.value?.roles ?? {};
+  return [roles[namespace], roles["*"]].some((held) => ORDER.indexOf(held) >= ORDER.indexOf(role));
+}
+
+/** True if the person may stop this job: it is their own, or they are an operator there. */
+export function mayStop(spec) {
+  const own = spec.user === me.value?.name && atLeast("user", spec.namespace);
+  return own || atLeast("operator", spec.namespace);
+}
+
+/** Keep a token that the service has accepted. */
+export function keep(value) {
+  if (grant.value && grant.value.token !== value) write(GRANT, (grant.value = null));
+  write(KEY, (token.value = value));
+  refusal.value = null;
+  endAtProvider.value = null;
+  ended.value = false;
+}
+
+/** Keep what the provider gave. @param {import("./provider.js").Grant} given */
+export function keepGrant(given) {
+  grant.value = given;
+  write(GRANT, JSON.stringify(given));
+  keep(given.token);
+}
+
+/** Tell the other tabs something. */
+export function tellOtherTabs(said) {
+  tabs?.postMessage({ ...said, name: me.value?.name });
+}
+
+/** Forget the token, here and in all other tabs. Returns what is left to end at the provider, if there is something. */
+export function signOut() {
+  const held = grant.value;
+  tabs?.postMessage({ signedOut: true });
+  forget();
+  return held;
+}
+
+/** The service refused the token of this tab. What is shown stays until somebody signs in again. */
+export function refused(problem) {
+  if (ended.value) return;
+  const shown = me.value;
+  forget();
+  refusal.value = problem;
+  me.value = shown;
+  ended.value = shown !== null;
+}
+
+/** {token, grant, name} of another tab, or null. `name`: only of tabs of that person. */
+export function askOtherTabs(name) {
+  if (!tabs) return Promise.resolve(null);
+  return new Promise((resolve) => {
+    const hear = ({ data }) => data?.token && (name === undefined || data.name === name) && done(data);
+    const done = (found) => {
+      tabs.removeEventListener("message", hear);
+      clearTimeout(timer);
+      resolve(found);
+    };
+    const timer = setTimeout(() => done(null), WAIT_FOR_TABS_MS);
+    tabs.addEventListener("message", hear);
+    tabs.postMessage({ ask: true });
+  });
+}
+
+function forget() {
+  me.value = null;
+  ended.value = false;
+  write(KEY, (token.value = null));
+  write(GRANT, (grant.value = null));
+}
+
+function read(key) {
+  try {
+    return sessionStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+function write(key, value) {
+  try {
+    if (value === null) sessionStorage.removeItem(key);
+    else sessionStorage.setItem(key, value);
+  } catch {
+    // Storage is off: the token lives as long as this page.
+  }
+}

@@ -1,0 +1,159 @@
+"""Container images of registries that are away, slow, or hostile: disks stay free, and jobs say what is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.environment_settings import EnvironmentSettings
+from gpu_platform.hosts.environments import container_images, image_pull
+from gpu_platform.hosts.environments.container_images import ContainerImages
+from gpu_platform.hosts.environments.image_pull import GivenUp
+from tests.hostile_registry import HostileRegistry
+from tests.waiting import eventually
+
+MIB = 1 << 20
+PULL = """
+import sys
+from pathlib import Path
+from gpu_platform.hosts.environments.image_pull import PullLimits, pull
+pull(sys.argv[1], Path(sys.argv[2]), PullLimits(1 << 40, 600, [], lambda: False))
+"""
+Get = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def podman() -> None:
+    if os.geteuid() != 0 or shutil.which("podman") is None:
+        pytest.skip("needs root and podman")
+    if subprocess.run(["podman", "info"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("podman does not work here")
+
+
+@pytest.fixture
+def get(podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Get]:
+    """Gets the image of a registry on a host that takes 4 MiB, and returns its files."""
+    monkeypatch.setattr(container_images, "PULL_WAITS_S", (0.0, 0.0))
+    names: list[str] = []
+
+    with ExitStack() as stack:
+
+        def get(registry: HostileRegistry, given_up: GivenUp = lambda: False, **settings: float) -> Path:
+            monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(stack.enter_context(registry.serve(tmp_path))))
+            fields = {"image_max_gib": 4 / 1024, **settings}
+            images = ContainerImages(tmp_path / "images", "box", EnvironmentSettings.model_validate(fields))
+            names.append(f"127.0.0.1:{registry.port}/team/{uuid.uuid4().hex[:8]}:1")
+            return images.get(f"docker://{names[-1]}", given_up).rootfs
+
+        yield get
+    left = subprocess.run(["podman", "rmi", "--force", *names], capture_output=True, text=True, check=False).stdout
+    assert not list((tmp_path / "images").glob("pull-*")), "what was on its way was removed"
+    assert left == "" or "Deleted" in left
+
+
+def in_store(registry: HostileRegistry) -> bool:
+    """True if podman keeps an image of the registry."""
+    names = subprocess.run(["podman", "images", "--noheading"], capture_output=True, text=True, check=True).stdout
+    return f"127.0.0.1:{registry.port}/" in names
+
+
+def test_an_image_of_a_registry_is_got_once(get: Get) -> None:
+    registry = HostileRegistry()
+    assert (get(registry) / "hello").read_bytes() == b"hello"
+    assert in_store(registry)
+
+
+@pytest.mark.parametrize("wrong", ["broken", "digest"])
+def test_a_registry_that_is_away_or_damaged_is_the_jobs_failure_after_three_tries(get: Get, wrong: str) -> None:
+    registry = HostileRegistry(wrong)  # type: ignore[arg-type]
+    with pytest.raises(PreflightFailed) as found:
+        get(registry)
+    message = found.value.message
+    assert f"its registry 127.0.0.1:{registry.port} did not give it in 3 tries" in message
+    assert {"broken": "500", "digest": "Digest did not match"}[wrong] in message
+    assert "load the image there" in message
+    assert found.value.details == {"kind": "user", "only_here": True}
+    assert (registry.asked["manifests"] == 3) is (wrong == "digest")
+
+
+def test_a_slow_registry_does_not_hold_gpus_for_long(get: Get) -> None:
+    with pytest.raises(PreflightFailed, match=r"within 2 s .node.image_timeout_s.: use a nearer registry") as found:
+        get(HostileRegistry("slow"), image_timeout_s=2.0)
+    assert found.value.details["only_here"] is True
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        pytest.param(HostileRegistry("endless"), id="a layer of 100 GiB"),
+        pytest.param(HostileRegistry(files=[{"zeros": bytes(16 * MIB)}]), id="a small layer that becomes large"),
+        pytest.param(
+            HostileRegistry(files=[{f"zeros-{n}": bytes(MIB - n)} for n in range(6)]), id="many layers that are small"
+        ),
+    ],
+)
+def test_an_image_that_is_too_large_is_not_kept(get: Get, registry: HostileRegistry) -> None:
+    with pytest.raises(PreflightFailed, match=r"larger than 0\.00390625 GiB.*node\.image_max_gib") as found:
+        get(registry)
+    assert registry.asked["manifests"] == 1, "to try again is no use"
+    assert found.value.details == {"kind": "user", "only_here": False}
+    assert not in_store(registry)
+
+
+def test_a_pull_leaves_room_to_others(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is the host's: another host may have room."""
+    monkeypatch.setattr(image_pull, "KEPT_FREE_BYTES", 1 << 60)
+    with pytest.raises(HostUnavailable, match=r"has no room for the container image .*podman image prune"):
+        get(HostileRegistry("endless"), image_max_gib=1)
+
+
+def test_a_job_that_is_stopped_ends_its_pull(get: Get) -> None:
+    registry = HostileRegistry("endless")
+    given_up = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(get, registry, given_up.is_set, image_max_gib=1)
+        while not registry.asked["blobs"]:
+            assert not first.done(), first.exception()
+        given_up.set()
+        with pytest.raises(HostUnavailable, match="its job was stopped meanwhile"):
+            first.result(20)
+
+
+async def test_a_pull_ends_with_its_node_worker(podman: None, tmp_path: Path) -> None:
+    """And the next pull removes what it left."""
+    registry = HostileRegistry("slow")
+    with registry.serve(tmp_path) as file:
+        process = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "-c", PULL, f"docker://127.0.0.1:{registry.port}/team/x:1", str(tmp_path)],
+            env={**os.environ, "CONTAINERS_REGISTRIES_CONF": str(file)},
+        )
+        try:
+            await eventually(lambda: registry.asked.total(), "podman asks")
+        finally:
+            process.kill()
+            process.wait()
+
+        def removed() -> bool:
+            image_pull.remove_left_pulls(tmp_path)
+            return not list(tmp_path.glob("pull-*"))
+
+        await eventually(removed, "its end", within_s=4)
+
+
+def test_what_a_killed_pull_left_is_removed_and_what_goes_on_is_not(tmp_path: Path) -> None:
+    (tmp_path / "pull-killed").mkdir()
+    (tmp_path / "pull-killed" / "lock").touch()
+    with image_pull._own_directory(tmp_path) as (place, _):
+        image_pull.remove_left_pulls(tmp_path)
+        assert [one.name for one in tmp_path.iterdir()] == [place.name]

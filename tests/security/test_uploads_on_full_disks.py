@@ -1,0 +1,60 @@
+"""A full disk of the host is not the fault of uploaded code."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gpu_platform.client.calls import UPLOAD_SIZE_HEADER
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.hosts.environments import unpacking
+from tests.hosts_rig import HostRig
+from workers.node.uploads import ServiceUploads
+
+PART = bytes(300_000)
+
+
+def test_to_unpack_onto_a_full_disk_is_another_end_than_a_bad_archive(small_disk: Path) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        entry = tarfile.TarInfo("large")
+        entry.size = 8 << 20
+        tar.addfile(entry, io.BytesIO(bytes(entry.size)))
+    command = [sys.executable, "-I", "-S", unpacking.__file__, str(len(archive.getvalue())), "10"]
+    done = subprocess.run(command, input=archive.getvalue(), cwd=small_disk, capture_output=True, check=False)
+    assert done.returncode == unpacking.NO_ROOM
+    assert b"No space left on device" in done.stderr
+
+
+class Identity:
+    """What a host shows to the service."""
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+
+def test_a_part_that_is_half_written_is_not_gone_on_with(tmp_path: Path) -> None:
+    """It would ask for a place where no part begins, and the service would say that there is no such code."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.params["offset"])
+        return httpx.Response(200, content=PART, headers={UPLOAD_SIZE_HEADER: str(2 * len(PART))})
+
+    rig = HostRig(tmp_path / "state")
+    identity: Any = Identity()
+    with (
+        open("/dev/full", "r+b", buffering=0) as file,
+        httpx.Client(transport=httpx.MockTransport(answer)) as http,
+        pytest.raises(HostUnavailable, match="box cannot keep the job's code: No space left on device"),
+    ):
+        ServiceUploads(rig.settings, identity)._fetch(http, "http://service", rig.plan("true"), file)
+    assert asked == ["0"]
+    rig.agent.close()

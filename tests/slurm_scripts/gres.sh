@@ -1,0 +1,9 @@
+#!/bin/bash -l
+#SBATCH --gres=gpu:rtx_3090:2,nvme:1
+#SBATCH --constraint="nvlink&zone=a|zone=b"
+#SBATCH --exclude=node[01-03,17],login
+#SBATCH --mem-per-cpu=4G
+#SBATCH --cpus-per-gpu=6
+#SBATCH --qos=high
+#SBATCH --nice=100
+python train.py

@@ -1,0 +1,58 @@
+"""The part of a control worker that follows the feed of events for notices of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from activities.notices import NoticeFeed
+from gpu_platform.domain.contracts import (
+    CONTROL_TASK_QUEUE,
+    NOTICE_FEED_TASK_QUEUE,
+    NOTICE_FEED_WORKFLOW,
+    NOTICE_FEED_WORKFLOW_ID,
+)
+from gpu_platform.settings import Settings
+from workers.starting import RETRY_S, Waiting
+
+
+def notice_feed_worker(client: Client, feed: NoticeFeed) -> Worker:
+    """The Temporal worker that follows the feed."""
+    return Worker(
+        client,
+        task_queue=NOTICE_FEED_TASK_QUEUE,
+        activities=[feed.follow_notices],
+        max_concurrent_activities=1,
+        # Its activity is cancelled at once, so that another control worker follows at once.
+        graceful_shutdown_timeout=timedelta(),
+    )
+
+
+async def ensure_notice_feed(client: Client, settings: Settings) -> None:
+    """Start the workflow of the feed unless it runs. Waits for a Temporal that starts itself."""
+    waiting = Waiting("temporal", address=settings.temporal.address)
+    while True:
+        try:
+            await start_notice_feed(client)
+        except RPCError as error:
+            waiting.still(f"{error.status.name}: {error.message}")
+        else:
+            waiting.over()
+            return
+        await asyncio.sleep(RETRY_S)
+
+
+async def start_notice_feed(client: Client) -> None:
+    """Start the workflow of the feed unless it runs. Raises ``RPCError``."""
+    await client.start_workflow(
+        NOTICE_FEED_WORKFLOW,
+        id=NOTICE_FEED_WORKFLOW_ID,
+        task_queue=CONTROL_TASK_QUEUE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        static_summary="tells users of their jobs",
+    )
