@@ -1,10 +1,10 @@
 """Restores jobs of which Temporal knows more than the database. The leader does this first.
 
-A new leader lists the open workflows. A job without a row, or whose row is behind its workflow's search attributes, is
-restored from its workflow's status. One such job proves that the database is an older copy. So does a host that reports
-a later round, or a heartbeat of the previous leader with later writes. Then all workflows are asked, and jobs that
-ended since are restored as well. Nothing is placed before that is done (:meth:`JobRestorer.may_place`): GPUs that look
-free may be in use.
+A new leader lists the open workflows. A job without a row, or whose row is behind its workflow's search attributes,
+is restored from its workflow's status. One such job proves that the database is an older copy. So does a host that
+reports a later round, a heartbeat of the previous leader with later writes, or one of the newest closed workflows
+whose job has no row. Then all workflows are asked, and jobs that ended since are restored as well. Nothing is placed
+before that is done (:meth:`JobRestorer.may_place`): GPUs that look free may be in use.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ QUERY_TIMEOUT = timedelta(seconds=10)
 PARALLEL = 16
 MOST_ENDED = 20_000
 """How many jobs that ended are restored at most, the newest first."""
+NEWEST_ENDED = 50
+"""How many of the workflows that closed last a new leader looks at: it may be that no other job shows that the
+database is an older copy."""
+ENDED_FOR = timedelta(days=1)
+"""Jobs that ended earlier are not restored: retention may have removed their rows (it keeps each a day or longer)."""
 ENDED_GRACE = timedelta(seconds=30)
 """The workflow of a job that has ended is closed within this time, unless it is older than the row."""
 _OPEN_JOBS = "WorkflowType = 'JobWorkflow' AND ExecutionStatus = 'Running'"
@@ -75,7 +80,6 @@ class DatabaseDoubt:
     """It may be an old copy, or is one."""
     is_proved: bool = False
     """The previous leader told Temporal of a round that this database has not reached."""
-    """The leader before it said that it had written more."""
     written_until: datetime = NEVER
     """The time of the last write of a leader. Jobs that ended later may be missing."""
 
@@ -123,6 +127,7 @@ class JobRestorer:
         self._asked: set[str] = set()
         """Open workflows that were compared since the database was found to be older."""
         self._tried_since: dict[str, float] = {}
+        self._newest_compared = False
         self._ended_restored = False
         self._compared = False
         self.settled = asyncio.Event()
@@ -166,6 +171,8 @@ class JobRestorer:
             suspects = [job_id for job_id in found if self._is_suspect(job_id, found[job_id], rows.get(job_id))]
             left += sum(await self._all(self._restore_open(job_id, found[job_id].started) for job_id in suspects))
         await self._close(found, rows)
+        if not self._newest_compared:
+            self._newest_compared = await self._restore_newest()
         if left == 0:
             self.settled.set()
         if self._older and not self._ended_restored:
@@ -265,17 +272,31 @@ class JobRestorer:
 
     # -- jobs that ended -----------------------------------------------------------------------
 
+    async def _restore_newest(self) -> bool:
+        """Restore those of the newest closed workflows whose job has no row. True: all of them are restored.
+
+        A submission that was withdrawn has no row either. It is not restored, and proves nothing.
+        """
+        # An hour of distance: what is a day old here may be older for the retention, whose clock is another.
+        found = await self._closed_since(utc_now() - ENDED_FOR + timedelta(hours=1), NEWEST_ENDED)
+        rows = await asyncio.to_thread(restoring.rows_of, self._store, found)
+        return None not in await self._all(self._write_end(job_id) for job_id in found if job_id not in rows)
+
     async def _restore_ended(self) -> bool:
         """Restore jobs that ended. True: all of them are restored."""
         until, now = self._doubt.written_until, utc_now()
-        since = now - timedelta(days=1)
+        since = now - ENDED_FOR
         if until < now:
             since = max(since, until - timedelta(minutes=1))
-        query = _CLOSED_JOBS.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        found = {one.id async for one in self._client.list_workflows(query, limit=MOST_ENDED)}
-        rows = await asyncio.to_thread(restoring.rows_of, self._store, list(found))
+        found = await self._closed_since(since, MOST_ENDED)
+        rows = await asyncio.to_thread(restoring.rows_of, self._store, found)
         behind = [job_id for job_id in found if job_id not in rows or not rows[job_id].state.is_terminal]
         return None not in await self._all(self._write_end(job_id) for job_id in behind)
+
+    async def _closed_since(self, since: datetime, most: int) -> list[str]:
+        """Ids of the jobs whose workflows closed since then, the newest first, ``most`` at most."""
+        query = _CLOSED_JOBS.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        return list({one.id: None async for one in self._client.list_workflows(query, limit=most)})
 
     async def restore_end(self, job_id: str) -> bool:
         """Write how a closed workflow ended its job. False: Temporal does not know it, or the row has ended, too."""
@@ -290,6 +311,9 @@ class JobRestorer:
             status = await self._status(job_id)
             exit_code, failure = await self._outcome(job_id)
             spec = (await self._input(job_id)).spec
+        except _NotOurs as error:
+            log.warning("job.not_ours", job=job_id, error=str(error))
+            return False
         except (RPCError, WorkflowQueryFailedError) as error:
             log.warning("job.restore_delayed", job=job_id, error=str(error))
             return None

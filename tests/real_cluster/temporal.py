@@ -39,10 +39,7 @@ class RealTemporal:
         self._directory = directory
         self._shards = shards
         self._database = make_url(database.url)
-        ports: list[int] = []
-        while len(ports) < 2 * len(PROCESSES):
-            ports.append(free_port(ports))
-        self._ports = dict(zip(PROCESSES, zip(ports[::2], ports[1::2], strict=True), strict=True))
+        self._ports = {name: (free_port(), free_port()) for name in PROCESSES}
         """Process -> ports of its gRPC and of its membership."""
         self.processes = {name: self._process(name) for name in PROCESSES}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from activities.leader.job_restorer import JobRestorer
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -20,6 +21,12 @@ from gpu_platform.store.restoring import restoring
 from tests.harness import Platform
 from tests.older_database import replace_database
 from tests.waiting import eventually
+
+
+async def closed(platform: Platform, job_id: str) -> bool:
+    """Whether the list of closed workflows, which Temporal writes a moment later, has this one."""
+    query = f"WorkflowId = '{job_id}' AND ExecutionStatus != 'Running'"
+    return (await platform.client.count_workflows(query)).count == 1
 
 
 @pytest.mark.long
@@ -59,6 +66,39 @@ async def test_waiting_and_running_jobs_are_restored(
         assert len((tmp_path / "pids").read_text().split()) == 1, "it was not started again"
         await platform.nothing_leaked()
         assert "job.restored" in platform.kinds(running)
+
+
+async def test_jobs_that_came_and_ended_since_the_copy_are_restored_though_nothing_else_shows_that_it_is_old(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        withdrawn = await platform.record(JobSpec(command=["true"]))
+        assert jobs.withdraw_submission(platform.store, withdrawn)
+        await platform.begin(withdrawn, JobSpec(command=["true"]))
+        await platform.workflow(withdrawn).result()
+        await eventually(lambda: closed(platform, withdrawn), "its workflow to close")
+        await JobRestorer(platform.store, temporal).look()
+        assert not restoring.rows_of(platform.store, [withdrawn]), "it was never submitted"
+        assert restoring.last_restore(platform.store, datetime.now(UTC)) is None
+
+        backup = tmp_path / "backup.db"
+        with sqlite3.connect(sqlite_store.url.database or "") as live, sqlite3.connect(backup) as copy:
+            live.backup(copy)
+        completed = await platform.submit(JobSpec(command=["true"]))
+        failed = await platform.submit(JobSpec(command=["sh", "-c", "exit 3"], max_retries=0))
+        await platform.ends(completed, JobState.COMPLETED)
+        await platform.ends(failed, JobState.FAILED)
+        for job_id in (completed, failed):
+            await eventually(lambda job_id=job_id: closed(platform, job_id), "its workflow to close")
+        replace_database(platform.store, backup)
+        assert not restoring.rows_of(platform.store, [completed, failed])
+        await JobRestorer(platform.store, temporal).look()
+        assert platform.job(completed).state is JobState.COMPLETED
+        assert (platform.job(failed).state, platform.job(failed).exit_code) == (JobState.FAILED, 3)
+        assert not restoring.rows_of(platform.store, [withdrawn])
+        note = restoring.last_restore(platform.store, datetime.now(UTC))
+        assert note is not None
+        assert note.jobs == 2
 
 
 @pytest.mark.long

@@ -293,7 +293,7 @@ class LocalCluster:
                 )
         self._service_ports = [config.port]
         while len(self._service_ports) < config.services:
-            self._service_ports.append(free_port({config.temporal_port, *self._service_ports}))
+            self._service_ports.append(free_port())
 
     def _make_keys(self) -> None:
         if self._is_of_older_release():

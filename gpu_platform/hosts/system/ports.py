@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
@@ -16,13 +16,19 @@ PORTS_OF_AN_ATTEMPT = 16
 """How many ports an attempt gets in the host's network. The first is for the rendezvous."""
 
 
-def free_port(taken: Container[int] = ()) -> int:
-    """A TCP port that nothing listens on and that is not among ``taken``. Raises :class:`HostUnavailable`."""
+def free_port() -> int:
+    """A TCP port that no program holds. This process keeps it until it ends, so that no other caller gets it.
+
+    A server can listen on it nevertheless, now and after each restart, if it sets SO_REUSEADDR, as servers do.
+    Raises :class:`HostUnavailable`.
+    """
     for _ in range(_TRIES):
         port = random.choice(PORTS)
-        if port in taken:
-            continue
-        if _is_free(port):
+        kept = _bound(port, reuse=False)
+        if kept is not None:
+            # Linux looks at this option when another binds: from here on a server may share the port, a caller may not.
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.detach()  # the descriptor stays open as long as this process lives
             return port
     raise HostUnavailable(f"no free TCP port was found between {PORTS.start} and {PORTS.stop - 1}")
 
@@ -38,11 +44,14 @@ def free_ports(taken: Iterable[int] = ()) -> range:
     free = sorted(ranges)
     # From a place at random: two node workers of one machine would otherwise try the same ranges.
     place = random.randrange(len(free)) if free else 0
-    for number in free[place:] + free[:place]:
-        start = first + number * PORTS_OF_AN_ATTEMPT
-        ports = range(start, start + PORTS_OF_AN_ATTEMPT)
-        if all(map(_is_free, ports)):
-            return ports
+    starts = [first + number * PORTS_OF_AN_ATTEMPT for number in free[place:] + free[:place]]
+    # A port is also held that a process keeps for a server to come, or whose last connection has just ended. Such a
+    # range is taken only when there is no other.
+    for reuse in (False, True):
+        for start in starts:
+            ports = range(start, start + PORTS_OF_AN_ATTEMPT)
+            if all(_is_free(port, reuse=reuse) for port in ports):
+                return ports
     raise PreflightFailed(
         f"other programs hold ports of every range from {first} to {PORTS.stop - 1}: a job with the host's network "
         "can do that; give jobs networks of their own (node.network.mode)",
@@ -51,13 +60,22 @@ def free_ports(taken: Iterable[int] = ()) -> range:
     )
 
 
-def _is_free(port: int) -> bool:
+def _is_free(port: int, *, reuse: bool) -> bool:
+    probe = _bound(port, reuse=reuse)
+    if probe is None:
+        return False
+    probe.close()
+    return True
+
+
+def _bound(port: int, *, reuse: bool) -> socket.SocketType | None:
+    """A socket at this port of all addresses; None if another holds it. ``reuse``: only one that listens counts."""
     probe = socket.SocketType()  # half the price of socket.socket, and an attempt tries sixteen
     try:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))
     except OSError:
-        return False
-    finally:
         probe.close()
-    return True
+        return None
+    return probe
