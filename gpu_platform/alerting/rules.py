@@ -258,6 +258,15 @@ def _of_control_plane(settings: Settings) -> list[Alert]:
             "The scheduler's log has the traceback. A reload of the policy switches it on again.",
         ),
         Alert(
+            "ClockDoubted",
+            "max by (instance) (gpu_platform_window_clock_doubted_seconds) > 0",
+            "warning",
+            "The date of the scheduler at {{ $labels.instance }} jumped forward by {{ $value | humanizeDuration }}, "
+            "and windows do not follow it",
+            "Look at chronyc tracking there. If the date is right, restart the scheduler.",
+            for_="5m",
+        ),
+        Alert(
             "CertificateExpires",
             f"gpu_platform_certificate_expires_in_seconds < {due_s:g}",
             "critical",
