@@ -19,7 +19,7 @@ import pytest
 from gpu_platform.client.wire import PROBLEM_JSON
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from tests.postgres import Databases
+from tests.postgres import Databases, find_binaries, running_postgres
 from tests.temporal_server import client_of_new_namespace
 from tests.unit.service.api_server import application, in_process
 from tests.waiting import eventually
@@ -47,11 +47,15 @@ def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
         path: Path = request.getfixturevalue("small_disk")
         yield Disk(f"sqlite:///{path / 'platform.db'}", path / "ballast")
         return
-    yield from _tablespace(request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_databases"))
+    binaries = find_binaries() or pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    # A server of its own: while one disk is full, no checkpoint succeeds, and other tests' databases need them.
+    with running_postgres(binaries) as server:
+        yield from _tablespace(server)
 
 
-def _tablespace(server: str, databases: Databases) -> Iterator[Disk]:
+def _tablespace(server: str) -> Iterator[Disk]:
     """A database of PostgreSQL whose tables are on a small disk. Its log of transactions is elsewhere."""
+    databases = Databases(server)
     with psycopg.connect(server, autocommit=True) as admin:
         [data] = admin.execute("SHOW data_directory").fetchone() or ("",)
         owner = Path(data).stat().st_uid
