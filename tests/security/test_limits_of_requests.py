@@ -177,7 +177,7 @@ async def test_a_flood_of_dry_runs_loses_no_host(tmp_path: Path) -> None:
     assert {host["name"]: host["state"] for host in found} == {"a": "READY", "b": "READY"}
     assert not [event for event in events if event["kind"] == "host.lost"]
     slowest_s = _slowest_report_s(metrics)
-    assert slowest_s <= 1.0, f"a report took up to {slowest_s} s"
+    assert slowest_s <= 2.5, f"a report took up to {slowest_s} s"
 
 
 async def _flood(cluster: LocalCluster, clients: int, seconds: float) -> Counter[int]:

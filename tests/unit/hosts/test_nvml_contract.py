@@ -95,7 +95,7 @@ def test_an_xid_from_another_process_arrives_at_once_and_once(struck: Struck) ->
     os.waitpid(pid, 0)
     began = time.perf_counter()
     event = nvml.nvmlEventSetWait_v2(events, 5000)
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 4
     assert (nvml.nvmlDeviceGetIndex(event.device), event.eventData) == (3, 31)
     with pytest.raises(nvml.NVMLError_Timeout):
         nvml.nvmlEventSetWait_v2(events, 0)
