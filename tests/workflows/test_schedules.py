@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.leader.schedule_upkeep import ScheduleUpkeep
 from activities.leader.workflow_watch import WorkflowWatch
@@ -46,7 +48,19 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
         temporal_side = TemporalSchedules(sqlite_store, temporal)
         for one in schedules.ids(sqlite_store):
             schedules.remove(sqlite_store, one, actor="test", now=datetime.now(UTC))
-            await temporal_side.apply(one)
+            await eventually(partial(applied, temporal_side, one), "Temporal's schedule to be gone")
+
+
+async def applied(temporal_side: TemporalSchedules, schedule_id: str) -> bool:
+    """Whether it was applied. Temporal asks the schedule's own workflow, and gives up while that is busy. The leader
+    tries again then."""
+    try:
+        await temporal_side.apply(schedule_id)
+    except RPCError as error:
+        if error.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED):
+            return False
+        raise
+    return True
 
 
 def request(tmp_path: Path, script: str = "true", overlap: Overlap = Overlap.SKIP, **fields: object) -> ScheduleRequest:
@@ -59,7 +73,7 @@ def request(tmp_path: Path, script: str = "true", overlap: Overlap = Overlap.SKI
 async def made(platform: Platform, wanted: ScheduleRequest, schedule_id: str = ID) -> TemporalSchedules:
     schedules.create(platform.store, schedule_id, wanted, actor="ada", now=datetime.now(UTC))
     temporal_side = TemporalSchedules(platform.store, platform.client)
-    await temporal_side.apply(schedule_id)
+    await eventually(partial(applied, temporal_side, schedule_id), "Temporal to have the schedule")
     return temporal_side
 
 
