@@ -7,7 +7,7 @@ batches, from a thread of its own: a collector that is away costs spans, and not
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -100,6 +100,30 @@ def span(name: str) -> Iterator[None]:
 
     with trace.get_tracer("gpu_platform").start_as_current_span(name):
         yield
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Spans of the block belong to no trace around it. For a step that goes on for days: its own span, their parent,
+    comes to the collector only when it ends."""
+    if _provider is None:
+        yield
+        return
+    from opentelemetry import context
+
+    token = context.attach(context.Context())
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def describe_span(attributes: Mapping[str, str | int]) -> None:
+    """Add attributes to the span of now. Whoever reads traces reads them: no secrets."""
+    if _provider is not None:
+        from opentelemetry import trace
+
+        trace.get_current_span().set_attributes(attributes)
 
 
 def event_data() -> dict[str, str]:

@@ -61,6 +61,18 @@ def quantiles(metric: str, by: str = "", window: str = "15m") -> list[Line]:
     ]
 
 
+def cluster(metric: str, *labels: str) -> str:
+    """What services read from the database: each of them says the same, so a sum would count it once for each."""
+    return f"max by ({', '.join(labels)}) ({metric})" if labels else f"max({metric})"
+
+
+def counted(metric: str, by: str, window: str) -> str:
+    """How much a counter has grown of which a series begins with its first count: `increase` does not see that one."""
+    grown = f"increase({metric}[{window}])"
+    first = f"min_over_time({metric}[{window}]) unless {metric} offset {window} or 0 * {grown}"
+    return f"sum by ({by}) ({grown} + ({first}))"
+
+
 def or_zero(expression: str) -> str:
     """A counter has no series before its first count, and a chart without data looks broken."""
     return f"{expression} or vector(0)"
@@ -75,20 +87,26 @@ OPERATORS = (
     Row(
         "Cluster",
         (
-            Panel("GPUs by state", COUNT, [Line("{{state}}", "sum by (state) (gpu_platform_gpus)")]),
+            Panel(
+                "GPUs by state",
+                COUNT,
+                [Line("{{state}}", f"sum by (state) ({cluster('gpu_platform_gpus', 'host', 'state')})")],
+            ),
             Panel(
                 "How much of the GPUs is used",
                 RATIO,
                 [
-                    Line("held by jobs", "topology_gpu_allocation_ratio"),
+                    Line("held by jobs", cluster("topology_gpu_allocation_ratio")),
                     Line("utilisation, mean of all", "avg(gpu_platform_gpu_utilization_ratio)"),
                 ],
             ),
             Panel(
-                "Held by jobs, by domain", RATIO, [Line("{{level}} {{domain}}", "topology_domain_utilization_ratio")]
+                "Held by jobs, by domain",
+                RATIO,
+                [Line("{{level}} {{domain}}", cluster("topology_domain_utilization_ratio", "level", "domain"))],
             ),
-            Panel("Hosts by state", COUNT, [Line("{{state}}", "gpu_platform_hosts")]),
-            Panel("Free GPUs by host", COUNT, [Line("{{host}}", "gpu_platform_gpus_free")]),
+            Panel("Hosts by state", COUNT, [Line("{{state}}", cluster("gpu_platform_hosts", "state"))]),
+            Panel("Free GPUs by host", COUNT, [Line("{{host}}", cluster("gpu_platform_gpus_free", "host"))]),
             Panel(
                 "Hosts that are not well",
                 COUNT,
@@ -104,8 +122,12 @@ OPERATORS = (
     Row(
         "Jobs",
         (
-            Panel("Not ended, by state", COUNT, [Line("{{state}}", "sum by (state) (gpu_platform_jobs_unfinished)")]),
-            Panel("Waiting, by reason", COUNT, [Line("{{reason}}", "gpu_platform_jobs_waiting")]),
+            Panel(
+                "Not ended, by state",
+                COUNT,
+                [Line("{{state}}", f"sum by (state) ({cluster('gpu_platform_jobs_unfinished', 'kind', 'state')})")],
+            ),
+            Panel("Waiting, by reason", COUNT, [Line("{{reason}}", cluster("gpu_platform_jobs_waiting", "reason"))]),
             Panel(
                 "Submitted and ended, a minute",
                 PER_MINUTE,
@@ -118,17 +140,12 @@ OPERATORS = (
                 "Failed and retried, an hour",
                 COUNT,
                 [
-                    Line(
-                        "failed: {{reason}}", or_zero("sum by (reason) (increase(gpu_platform_jobs_failed_total[1h]))")
-                    ),
-                    Line(
-                        "retried: {{reason}}",
-                        or_zero("sum by (reason) (increase(gpu_platform_jobs_retried_total[1h]))"),
-                    ),
+                    Line("failed: {{reason}}", "sum by (reason) (increase(gpu_platform_jobs_failed_total[1h]))"),
+                    Line("retried: {{reason}}", "sum by (reason) (increase(gpu_platform_jobs_retried_total[1h]))"),
                 ],
             ),
             Panel("Wait in the queue", SECONDS, quantiles("gpu_platform_job_wait_seconds")),
-            Panel("Longest wait of now", SECONDS, [Line("longest", "max(gpu_platform_queue_oldest_seconds)")]),
+            Panel("Longest wait of now", SECONDS, [Line("longest", cluster("gpu_platform_queue_oldest_seconds"))]),
             Panel("From the request to the reservation", SECONDS, quantiles("gpu_platform_placement_seconds")),
             Panel("From the reservation to running ranks", SECONDS, quantiles("gpu_platform_launch_seconds")),
             Panel(
@@ -166,7 +183,8 @@ OPERATORS = (
                 PER_MINUTE,
                 [
                     Line(
-                        "{{status}}", or_zero(per_minute('gpu_platform_request_seconds_count{status=~"5.."}', "status"))
+                        "{{status}}",
+                        or_zero(counted('gpu_platform_request_seconds_count{status=~"5.."}', "status", "5m") + " / 5"),
                     )
                 ],
             ),
@@ -203,7 +221,7 @@ OPERATORS = (
                 [
                     Line(
                         "{{instance}} {{xid}}",
-                        or_zero("sum by (instance, xid) (increase(gpu_platform_gpu_xids_total[1h]))"),
+                        or_zero(counted("gpu_platform_gpu_xids_total", "instance, xid", "1h")),
                     )
                 ],
             ),
@@ -230,12 +248,12 @@ USERS = (
     Row(
         "How long will my job wait?",
         (
-            Panel("Free GPUs", COUNT, [Line("free", "sum(gpu_platform_gpus_free)")]),
-            Panel("In the queue", COUNT, [Line("waiting", "max(gpu_platform_queue_length)")]),
+            Panel("Free GPUs", COUNT, [Line("free", f"sum({cluster('gpu_platform_gpus_free', 'host')})")]),
+            Panel("In the queue", COUNT, [Line("waiting", cluster("gpu_platform_queue_length"))]),
             Panel("Wait, by kind of work", SECONDS, quantiles("gpu_platform_job_wait_seconds", "kind", "1h")),
-            Panel("Longest wait of now", SECONDS, [Line("longest", "max(gpu_platform_queue_oldest_seconds)")]),
-            Panel("Why jobs wait", COUNT, [Line("{{reason}}", "gpu_platform_jobs_waiting")]),
-            Panel("GPUs held by jobs", RATIO, [Line("held", "topology_gpu_allocation_ratio")]),
+            Panel("Longest wait of now", SECONDS, [Line("longest", cluster("gpu_platform_queue_oldest_seconds"))]),
+            Panel("Why jobs wait", COUNT, [Line("{{reason}}", cluster("gpu_platform_jobs_waiting", "reason"))]),
+            Panel("GPUs held by jobs", RATIO, [Line("held", cluster("topology_gpu_allocation_ratio"))]),
         ),
     ),
     Row(
@@ -244,7 +262,7 @@ USERS = (
             Panel(
                 "Not ended, by kind of work",
                 COUNT,
-                [Line("{{kind}} {{state}}", "sum by (kind, state) (gpu_platform_jobs_unfinished)")],
+                [Line("{{kind}} {{state}}", cluster("gpu_platform_jobs_unfinished", "kind", "state"))],
             ),
             Panel(
                 "From submission to completion, by kind of work",

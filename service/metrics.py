@@ -20,6 +20,9 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from service.operations.ids import new_request_id
 
+_BEGAN_S = time.time()
+"""Since then a platform that never had a leader has none. Since 1970 would be an alert at its first start."""
+
 
 def exposition(store: Store) -> bytes:
     """This process's metrics and the platform's, in the Prometheus text format. Raises :class:`Unavailable`."""
@@ -76,7 +79,7 @@ class _PlatformCollector(Collector):
         yield GaugeMetricFamily(
             "gpu_platform_leader_silent_seconds",
             "Since a leader last looked at the hosts' leases, which it does each second",
-            value=max(0.0, now.timestamp() - leader.current_round(self._store)),
+            value=max(0.0, now.timestamp() - (leader.current_round(self._store) or _BEGAN_S)),
         )
         unfinished = GaugeMetricFamily(
             "gpu_platform_jobs_unfinished",

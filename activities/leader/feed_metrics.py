@@ -27,15 +27,23 @@ from activities.leader.metrics import (
 )
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.work_kind import WorkKind
+from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store.jobs.work_kinds import UNKNOWN
 
 PREEMPTED = "preempted"
 NO_FAILURE = "none"
 """The reason of an attempt that is repeated although nothing failed, e.g. because its reservation was refused."""
-for _reason in FailureKind:  # so that the first failure is an increase, and not a new series
+# All series begin at 0, so that the first count is an increase, and not a new series, which `increase` does not see.
+for _reason in FailureKind:
     JOBS_FAILED.labels(reason=_reason.value)
-    JOBS_RETRIED.labels(reason=_reason.value)
-JOBS_RETRIED.labels(reason=PREEMPTED)
+for _reason in (*FailureKind, PREEMPTED, NO_FAILURE):
+    JOBS_RETRIED.labels(reason=_reason)
+for _of_kind in (*WorkKind, UNKNOWN):
+    for _metric in (JOBS_SUBMITTED, JOBS_STARTED, GPU_SECONDS, WAIT_SECONDS, RUN_SECONDS, COMPLETION_SECONDS):
+        _metric.labels(kind=_of_kind)
+    for _state in TERMINAL_JOB_STATES:
+        JOBS_ENDED.labels(kind=_of_kind, state=_state)
 
 
 class FeedMetrics:

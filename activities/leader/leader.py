@@ -27,6 +27,7 @@ from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
 from activities.leader.metrics import leading
 from activities.leader.preemptions import PreemptionOrder
 from activities.leader.retention import Retention
+from gpu_platform import tracing
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
@@ -74,7 +75,7 @@ class LeaderActivities:
     @activity.defn
     async def lead(self, lead_s: float) -> None:
         """Decide for ``lead_s`` seconds, until the activity is cancelled, or until another leader takes over."""
-        with leading():
+        with leading(), tracing.apart():
             await self._lead(lead_s)
 
     async def _lead(self, lead_s: float) -> None:

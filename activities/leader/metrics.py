@@ -70,6 +70,8 @@ PLACEMENT_DECISIONS = Counter(
     "and jobs that were ordered to stop for another job (preempted)",
     ["outcome"],
 )
+for _outcome in ("placed", "expired", "unanswered", "preempted"):
+    PLACEMENT_DECISIONS.labels(outcome=_outcome)  # so that the first one is an increase, and not a new series
 PROMISES = Counter(
     "gpu_platform_promises",
     "Promised starts: given, promised earlier, kept, withdrawn for a reason, or broken without one",

@@ -47,19 +47,21 @@ class GpuTime(BaseModel):
     gpus: int
     """GPUs that the hosts have now."""
     gpu_hours: float
-    """Hours that these GPUs were there: each since its host was registered."""
+    """Hours that these GPUs were there: each since its host was registered. Of GPUs that a host had and does not
+    report any more, the hours for which attempts held them."""
     allocated_gpu_hours: float
     """Hours that attempts held GPUs, from the reservation to the release."""
     allocation_ratio: float | None = None
     """Allocated over all GPU hours. None: there were no GPUs."""
     busy_gpu_hours: float
-    """Mean utilisation times GPU hours, summed over the attempts that ended in the period and were measured."""
+    """Mean utilisation times GPU hours within the period, summed over the attempts that have ended and were
+    measured."""
     utilization_of_allocated_percent: float | None = None
     """Mean utilisation of the GPUs that these attempts held. None: none was measured."""
     utilization_of_all_percent: float | None = None
     """``busy_gpu_hours`` over ``gpu_hours``. Attempts that still run do not count yet."""
     energy_kwh: float
-    """Of attempts that ended in the period."""
+    """Of attempts that have ended. One that began before the period counts with its part within it."""
 
 
 class JobFigures(BaseModel):
@@ -73,7 +75,7 @@ class JobFigures(BaseModel):
     success_ratio: float | None = None
     """Completed over completed and failed. None: no job ended in one of these ways."""
     retries: int
-    """How often a job that had run went back to the queue because its attempt failed."""
+    """How often an attempt failed, or could not begin on its GPUs, and its job went back to the queue."""
     preemptions: int
     wait_s: Spread
     """From the entry into the queue until the ranks ran, of starts in the period. A retry keeps its place in the queue
@@ -115,11 +117,11 @@ class ModelFigures(BaseModel):
     gpu_hours: float
     gpu_faults: int
     mtbf_h: float | None = None
-    """GPU hours per fault. None: there was none."""
+    """GPU hours per fault, those of GPUs that have gone too. None: there was none."""
 
 
 class UserFigures(BaseModel):
-    """One user in one namespace: attempts and jobs that ended in the period."""
+    """One user in one namespace: what attempts that have ended used within the period, and jobs that ended in it."""
 
     namespace: str
     user: str

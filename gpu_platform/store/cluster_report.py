@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,10 +27,10 @@ from gpu_platform.domain.cluster_report import (
 )
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.store.database import Store, reading
-from gpu_platform.store.models import allocation, event, gpu, host, job, usage
+from gpu_platform.store.models import allocation, event, gpu, host, job
 from gpu_platform.store.report_parts import HOUR_S, PeriodParts, hours_between
+from gpu_platform.store.report_usage import UsedInPeriod, UsedTime, used_in_period
 
-_KWH_J = 3.6e6
 _DISORDER = timedelta(minutes=1)
 _floats = partial(array, "d")
 _KINDS = (
@@ -60,9 +60,9 @@ def cluster_report(store: Store, since: datetime, until: datetime) -> ClusterRep
     parts = PeriodParts(since, until)
     happened = _happened(store, parts)
     hosts = _hosts(store, since, until)
-    held = _held(store, parts)
-    used = _used(store, since, until)
-    gpu_hours = sum(one.gpu_hours for one in hosts)
+    held = _held(store, parts, {uuid for one in hosts for uuid in one.gone})
+    used = used_in_period(store, since, until)
+    gpu_hours = sum(_gpu_hours(one, held) for one in hosts)
     allocated = sum(held.by_host.values())
     return ClusterReport(
         since=since,
@@ -83,7 +83,7 @@ def cluster_report(store: Store, since: datetime, until: datetime) -> ClusterRep
             hosts_lost=sum(happened.losses.values()),
         ),
         hosts=[_host_figures(one, held, happened) for one in hosts],
-        gpu_models=_model_figures(hosts, happened),
+        gpu_models=_model_figures(hosts, held, happened),
         users=_user_figures(happened, used),
         parts=_part_figures(parts, hosts, held, happened),
     )
@@ -220,10 +220,8 @@ class _HostInPeriod:
     hours: float
     models: dict[str, str] = field(default_factory=dict)
     """The model of each of its GPUs, by uuid."""
-
-    @property
-    def gpu_hours(self) -> float:
-        return self.hours * len(self.models)
+    gone: dict[str, str] = field(default_factory=dict)
+    """The model of each GPU that it had, and does not report any more."""
 
 
 @reading
@@ -233,9 +231,14 @@ def _hosts(session: Session, since: datetime, until: datetime) -> list[_HostInPe
     for name, registered_at in rows:
         begin = max(since, registered_at)
         found[name] = _HostInPeriod(name, begin, max(0.0, (until - begin).total_seconds() / HOUR_S))
-    for uuid, name, facts in session.execute(select(gpu.c.uuid, gpu.c.host, gpu.c.facts).where(gpu.c.present)):
-        found[name].models[uuid] = json.loads(facts)["model"]
+    for uuid, name, facts, present in session.execute(select(gpu.c.uuid, gpu.c.host, gpu.c.facts, gpu.c.present)):
+        (found[name].models if present else found[name].gone)[uuid] = json.loads(facts)["model"]
     return list(found.values())
+
+
+def _gpu_hours(one: _HostInPeriod, held: _Held) -> float:
+    """Nobody knows how long a GPU was there that has gone: it counts while it was held."""
+    return one.hours * len(one.models) + sum(held.of_gone.get(uuid, 0.0) for uuid in one.gone)
 
 
 def _host_figures(one: _HostInPeriod, held: _Held, happened: _Happened) -> HostFigures:
@@ -246,14 +249,14 @@ def _host_figures(one: _HostInPeriod, held: _Held, happened: _Happened) -> HostF
         gpus=len(one.models),
         host_hours=one.hours,
         allocated_gpu_hours=allocated,
-        allocation_ratio=_over(allocated, one.gpu_hours),
+        allocation_ratio=_over(allocated, _gpu_hours(one, held)),
         gpu_faults=faults,
         losses=losses,
         mtbf_h=_over(one.hours, faults + losses),
     )
 
 
-def _model_figures(hosts: Iterable[_HostInPeriod], happened: _Happened) -> list[ModelFigures]:
+def _model_figures(hosts: Iterable[_HostInPeriod], held: _Held, happened: _Happened) -> list[ModelFigures]:
     gpus: Counter[str] = Counter()
     hours: dict[str, float] = defaultdict(float)
     faults: Counter[str] = Counter()
@@ -261,6 +264,9 @@ def _model_figures(hosts: Iterable[_HostInPeriod], happened: _Happened) -> list[
         for uuid, model in one.models.items():
             gpus[model] += 1
             hours[model] += one.hours
+            faults[model] += happened.faults[uuid]
+        for uuid, model in one.gone.items():
+            hours[model] += held.of_gone.get(uuid, 0.0)
             faults[model] += happened.faults[uuid]
     return [
         ModelFigures(
@@ -270,7 +276,7 @@ def _model_figures(hosts: Iterable[_HostInPeriod], happened: _Happened) -> list[
             gpu_faults=faults[model],
             mtbf_h=_over(hours[model], faults[model]),
         )
-        for model in sorted(gpus)
+        for model in sorted(hours)
     ]
 
 
@@ -283,82 +289,43 @@ class _Held:
     """GPU hours."""
     by_part: list[float]
     """GPU hours."""
+    of_gone: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """GPU hours of each GPU that has gone, by uuid."""
+    of_gone_by_part: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
 
 @reading
-def _held(session: Session, parts: PeriodParts) -> _Held:
+def _held(session: Session, parts: PeriodParts, gone: Set[str]) -> _Held:
     since, until = parts.since, parts.until
-    columns = (allocation.c.host, allocation.c.reserved_at, allocation.c.released_at, allocation.c.sm_percent)
+    columns = (
+        allocation.c.host,
+        allocation.c.gpu_uuid,
+        allocation.c.reserved_at,
+        allocation.c.released_at,
+        allocation.c.sm_percent,
+    )
     ended_later = (allocation.c.released_at.is_(None)) | (allocation.c.released_at > since)
     query = select(*columns).where(allocation.c.gpu_uuid.is_not(None), allocation.c.reserved_at < until, ended_later)
     found = _Held(defaultdict(float), [0.0] * len(parts))
     for row in session.execute(query.execution_options(yield_per=2000)):
         begin, end = max(row.reserved_at, since), min(row.released_at or until, until)
-        found.by_host[row.host] += row.sm_percent / 100 * hours_between(begin, end)
+        share = row.sm_percent / 100
+        found.by_host[row.host] += share * hours_between(begin, end)
         for place, hours in parts.divided(begin, end):
-            found.by_part[place] += row.sm_percent / 100 * hours
+            found.by_part[place] += share * hours
+            if row.gpu_uuid in gone:
+                found.of_gone[row.gpu_uuid] += share * hours
+                found.of_gone_by_part[place] += share * hours
     return found
 
 
-# -- what was used: the usage of attempts that ended -------------------------------------------
+# -- who used it --------------------------------------------------------------------------------
 
 
-@dataclass
-class _UsedTime:
-    gpu_seconds: float = 0.0
-    measured_s: float = 0.0
-    busy_s: float = 0.0
-    energy_j: float = 0.0
-
-    @property
-    def busy_gpu_hours(self) -> float:
-        return self.busy_s / HOUR_S
-
-    @property
-    def utilization_percent(self) -> float | None:
-        return _over(100 * self.busy_s, self.measured_s)
-
-    @property
-    def energy_kwh(self) -> float:
-        return self.energy_j / _KWH_J
-
-
-@dataclass
-class _Used:
-    all: _UsedTime = field(default_factory=_UsedTime)
-    users: dict[tuple[str, str], _UsedTime] = field(default_factory=lambda: defaultdict(_UsedTime))
-
-
-@reading
-def _used(session: Session, since: datetime, until: datetime) -> _Used:
-    measured = usage.c.mean_utilization_percent.is_not(None)
-    query = (
-        select(
-            usage.c.namespace,
-            usage.c.user,
-            measured.label("measured"),
-            func.sum(usage.c.gpu_seconds).label("gpu_seconds"),
-            func.sum(usage.c.gpu_seconds * usage.c.mean_utilization_percent).label("busy_percent_s"),
-            func.sum(usage.c.energy_j).label("energy_j"),
-        )
-        .where(usage.c.ended_at >= since, usage.c.ended_at < until)
-        .group_by(usage.c.namespace, usage.c.user, measured)
-    )
-    found = _Used()
-    for row in session.execute(query):
-        for one in (found.all, found.users[(row.namespace, row.user)]):
-            one.gpu_seconds += row.gpu_seconds
-            one.energy_j += row.energy_j
-            if row.measured:
-                one.measured_s += row.gpu_seconds
-                one.busy_s += row.busy_percent_s / 100
-    return found
-
-
-def _user_figures(happened: _Happened, used: _Used) -> list[UserFigures]:
+def _user_figures(happened: _Happened, used: UsedInPeriod) -> list[UserFigures]:
     found = []
     for owner in sorted({*happened.users, *used.users}):
-        counts, time = happened.users.get(owner, Counter()), used.users.get(owner, _UsedTime())
+        counts, time = happened.users.get(owner, Counter()), used.users.get(owner, UsedTime())
         found.append(
             UserFigures(
                 namespace=owner[0],
@@ -385,7 +352,8 @@ def _part_figures(
         PeriodPart(
             begin=begin,
             hours=hours_between(begin, end),
-            gpu_hours=sum(len(one.models) * max(0.0, hours_between(max(begin, one.begin), end)) for one in hosts),
+            gpu_hours=sum(len(one.models) * max(0.0, hours_between(max(begin, one.begin), end)) for one in hosts)
+            + held.of_gone_by_part.get(place, 0.0),
             allocated_gpu_hours=held.by_part[place],
             submitted=happened.by_part["job.submitted"][place],
             completed=happened.by_part["job.completed"][place],

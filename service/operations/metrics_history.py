@@ -78,8 +78,8 @@ async def of_job(context: ServiceContext, job_id: str, window_s: int) -> Metrics
 
     await asyncio.gather(*(ask(host, spans) for host, spans in by_host.items()))
     uuids = {span.gpu_uuid for spans in by_host.values() for span in spans}
-    chosen = " or ".join(f'gpu_platform_gpu_job{{{label}="{job_id}"}}' for label in ("job", "exported_job"))
-    link = _link(context, [f"{metric} and on (uuid) ({chosen})" for metric in _METRICS], window_s, ended)
+    chosen = f'gpu_platform_gpu_job{{job_id="{job_id}"}}'
+    link = _link(context, [f"{metric} and on (uuid) {chosen}" for metric in _METRICS], window_s, ended)
     return collected.history(len(uuids), link)
 
 
@@ -130,7 +130,8 @@ class _Collected:
 
     async def ask(self, context: ServiceContext, host: str, spans: list[HeldGpu]) -> None:
         """Ask one host. Raises as :func:`_ask` does."""
-        answer = await _ask(context, host, self._query.model_copy(update={"gpus": spans}))
+        asked = {"gpus": spans, "asked_at": int(now().timestamp())}
+        answer = await _ask(context, host, self._query.model_copy(update=asked))
         await run_in_threadpool(self._add, host, answer)
 
     def _add(self, host: str, answer: httpx.Response) -> None:

@@ -51,6 +51,92 @@ def expressions() -> dict[tuple[str, str], str]:
     return found
 
 
+OF_THE_CLUSTER = {
+    'gpu_platform_gpus{host="a",state="IN_USE"}': 5,
+    'gpu_platform_gpus{host="b",state="IN_USE"}': 2,
+    'gpu_platform_gpus_free{host="a"}': 3,
+    'gpu_platform_gpus_free{host="b"}': 6,
+    'gpu_platform_hosts{state="READY"}': 2,
+    'gpu_platform_jobs_unfinished{kind="batch",state="RUNNING"}': 3,
+    'gpu_platform_jobs_unfinished{kind="unknown",state="RUNNING"}': 1,
+    'gpu_platform_jobs_waiting{reason="waiting_for_gpus"}': 4,
+    "gpu_platform_queue_length": 4,
+    "gpu_platform_queue_oldest_seconds": 60,
+    "topology_gpu_allocation_ratio": 0.5,
+    'topology_domain_utilization_ratio{level="leaf",domain="l1"}': 0.25,
+}
+"""What every service says."""
+SHOWN: dict[tuple[str, str], dict[str, float]] = {
+    ("operators: GPUs by state", "A"): {'{state="IN_USE"}': 7},
+    ("operators: How much of the GPUs is used", "A"): {"{}": 0.5},
+    ("operators: Held by jobs, by domain", "A"): {'{level="leaf",domain="l1"}': 0.25},
+    ("operators: Hosts by state", "A"): {'{state="READY"}': 2},
+    ("operators: Free GPUs by host", "A"): {'{host="a"}': 3, '{host="b"}': 6},
+    ("operators: Not ended, by state", "A"): {'{state="RUNNING"}': 4},
+    ("operators: Waiting, by reason", "A"): {'{reason="waiting_for_gpus"}': 4},
+    ("operators: Longest wait of now", "A"): {"{}": 60},
+    ("users: Free GPUs", "A"): {"{}": 9},
+    ("users: In the queue", "A"): {"{}": 4},
+    ("users: Longest wait of now", "A"): {"{}": 60},
+    ("users: Why jobs wait", "A"): {'{reason="waiting_for_gpus"}': 4},
+    ("users: GPUs held by jobs", "A"): {"{}": 0.5},
+    ("users: Not ended, by kind of work", "A"): {
+        '{kind="batch",state="RUNNING"}': 3,
+        '{kind="unknown",state="RUNNING"}': 1,
+    },
+}
+
+
+@prometheus.needs("promtool")
+def test_what_several_services_say_is_shown_once(tmp_path: Path) -> None:
+    series = {of_service(name, number): f"{value}x5" for name, value in OF_THE_CLUSTER.items() for number in (1, 2)}
+    shows(tmp_path, series, SHOWN, "5m")
+
+
+@prometheus.needs("promtool")
+def test_the_first_xid_and_the_first_failed_request_are_shown(tmp_path: Path) -> None:
+    """A series that begins with its first count does not grow by it."""
+    gpu, request = 'gpu_platform_gpu_xids_total{instance="a",uuid="u",xid="%s"}', "gpu_platform_request_seconds_count"
+    series = {
+        gpu % 79: "_x100 1x20",
+        gpu % 13: "3x120",  # long ago
+        request + '{instance="s",route="/v1/jobs",status="503"}': "_x118 1x2",
+        request + '{instance="s",route="/v1/jobs",status="200"}': "0+1x120",
+    }
+    wanted = {
+        ("operators: XIDs, an hour", "A"): {'{instance="a",xid="79"}': 1.0, '{instance="a",xid="13"}': 0.0, "{}": 0.0},
+        ("operators: Requests that failed, a minute", "A"): {'{status="503"}': 0.2, "{}": 0.0},
+    }
+    shows(tmp_path, series, wanted, "120m")
+
+
+def of_service(series: str, number: int) -> str:
+    name, _, labels = series.partition("{")
+    return f'{name}{{instance="s{number}",{labels or "}"}'
+
+
+def shows(
+    tmp_path: Path, series: dict[str, str], wanted: dict[tuple[str, str], dict[str, float]], eval_time: str
+) -> None:
+    """With these series, panels show these values."""
+    found = expressions()
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": found[where],
+                "eval_time": eval_time,
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in values.items()],
+            }
+            for where, values in wanted.items()
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"tests": [test]}))
+    prometheus.run("promtool", "test", "rules", str(file))
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(240)
 @prometheus.needs("prometheus")

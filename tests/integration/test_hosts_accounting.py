@@ -17,6 +17,7 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import records
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig
+from tests.waiting import eventually
 from workers.node.main import stages_of
 
 
@@ -49,6 +50,25 @@ async def test_a_save_that_comes_late_does_not_undo_the_final_usage(
     finishing.join()
     late.join()
     assert [usage.rank for usage in read_usage(attempt.directory)] == [0]
+    await host.aclose()
+
+
+@pytest.mark.parametrize("set_by_ms", [300_000, -300_000])
+async def test_a_rank_ran_no_longer_because_somebody_set_the_clock(tmp_path: Path, set_by_ms: int) -> None:
+    host = HostRig(tmp_path, isolation="plain")
+    accountant = Accountant(host.home)
+    host.restart([accountant])
+    plan = host.plan("sleep", "600")
+    host.launch(plan)
+    [attempt] = accountant.live()
+    path = str(attempt.directory / "rank-0" / records.STARTED)
+    started = records.read_record(path)
+    assert started is not None
+    records.write_record(path, {**started, "started_at_ms": started["started_at_ms"] - set_by_ms}, durable=False)
+    await eventually(lambda: attempt.usage()[0].seconds > 0.5, "it to run")
+    [running] = attempt.usage()
+    [ended] = (await host.stop(plan.key)).usage
+    assert 0.5 < running.seconds <= ended.seconds < 200
     await host.aclose()
 
 

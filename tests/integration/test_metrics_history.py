@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ from tests.unit.service.api_server import application, served
 from workers.node.http import node_app
 from workers.node.samples import sample_route
 
+METRICS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 NO_TEMPORAL = "127.0.0.1:1"
 NOWHERE = "http://127.0.0.1:1"
 PROMETHEUS = "http://prometheus:9090"
@@ -134,6 +137,25 @@ async def test_the_window_of_a_job_that_has_ended_ends_with_it(hosts: Measured) 
         assert (await client.metrics.of_job(JOB, window_s=86_400)).utilization_percent.count == 239
 
 
+@pytest.mark.parametrize("ahead_s", [300, -300])
+async def test_a_host_whose_clock_is_wrong_gives_the_samples_of_the_time_that_was_asked_for(
+    hosts: Measured, tmp_path: Path, ahead_s: int
+) -> None:
+    hosts.files["wrong"] = files = SampleFiles(tmp_path / "wrong", 30)
+    async with contextlib.aclosing(HostRig(tmp_path / "rig")) as rig:
+        app = node_app(rig.agent, "secret", None, [sample_route(files, lambda: time.time() + ahead_s)])
+        async with served(app) as url, AsyncClient(hosts.url) as client:
+            agent = url.replace("http://", "http://service:secret@")
+            Cluster(hosts.store).host("wrong", gpus=1, agent_url=agent, now=hosts.at(0))
+            hosts.held(JOB, {"wrong": [0]}, since_ago=1200.0, until_ago=600.0)
+            while_held = range(600, 1200, SAMPLE_S)
+            hosts.write("wrong", 0, 10, [ago - ahead_s for ago in while_held])
+            hosts.write("wrong", 0, 100, [ago - ahead_s for ago in range(0, HOUR_S, SAMPLE_S) if ago not in while_held])
+            job = await client.metrics.of_job(JOB)
+            assert job.utilization_percent.max == 10
+            assert job.utilization_percent.count == pytest.approx(len(while_held), abs=2)
+
+
 async def test_hosts_without_an_answer_are_named_and_the_others_are_counted(hosts: Measured) -> None:
     hosts.write("a", 0, 10, range(0, HOUR_S, SAMPLE_S))
     hosts.held(JOB, {"a": [0], "b": [0], "keeps-none": [0]}, since_ago=1800.0, until_ago=None)
@@ -199,8 +221,8 @@ async def test_the_link_to_prometheus_has_an_expression_for_each_measurement(hos
     assert of_host["g0.range_input"] == ["900s"]
     assert len([name for name in of_host if name.endswith(".expr")]) == 4
     [expression] = of_job["g3.expr"]
-    assert expression.startswith("gpu_platform_gpu_power_watts and on (uuid) (gpu_platform_gpu_job{job=")
-    assert JOB in expression
+    assert expression == f'gpu_platform_gpu_power_watts and on (uuid) gpu_platform_gpu_job{{job_id="{JOB}"}}'
+    assert "| `gpu_platform_gpu_job` | gpu, uuid, job_id, attempt |" in METRICS.read_text()
 
 
 async def test_the_service_alone_may_ask_a_host(hosts: Measured) -> None:

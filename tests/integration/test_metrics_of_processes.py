@@ -104,10 +104,10 @@ async def test_every_process_serves_metrics_and_a_port_that_is_taken_ends_none(
             return (
                 len(leads) == 1
                 and 'gpu_platform_jobs_submitted_total{kind="unknown"} 1.0' in leads[0]
-                and "gpu_platform_job_completion_seconds_count{" in leads[0]
+                and 'gpu_platform_job_completion_seconds_count{kind="unknown"} 1.0' in leads[0]
                 and "\ngpu_platform_launch_seconds_count 1.0\n" in leads[0]
                 and "\ngpu_platform_feed_lag_seconds 0.0\n" in leads[0]
-                and "".join(pages).count("\ngpu_platform_jobs_submitted_total{") == 1
+                and "".join(pages).count('\ngpu_platform_jobs_submitted_total{kind="unknown"} 0.0\n') == 1
             )
 
         await eventually(counted, "the leader, and nobody else, has counted the job")

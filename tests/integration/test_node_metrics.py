@@ -85,6 +85,17 @@ async def test_gpus_and_ranks_have_series_that_end_with_the_job(tmp_path: Path) 
     host.agent.close()
 
 
+async def test_an_ecc_error_is_counted_on_after_the_reset_that_follows_it(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
+    first = scraped.host.inventory.gpus[0].uuid
+    counted: list[float] = []
+    for condition in ({"uncorrected_ecc": 1}, {"clear": True}, {"uncorrected_ecc": 2}):
+        scraped.host.strike(0, **condition)
+        counted.append(scraped.series()["gpu_platform_gpu_ecc_errors_total"]["0", "uncorrected", first])
+    assert counted == [1, 1, 3]
+    scraped.host.agent.close()
+
+
 async def test_every_metric_is_documented_and_nothing_else_and_promtool_finds_no_fault(tmp_path: Path) -> None:
     scraped = Scraped(tmp_path)
     plan = scraped.host.plan("sleep", "600")

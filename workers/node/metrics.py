@@ -167,11 +167,10 @@ def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterabl
 
 
 def _ecc_errors(gpus: Sequence[WatchedGpu]) -> Metric:
-    ecc = CounterMetricFamily("gpu_platform_gpu_ecc_errors", "ECC errors since the last reset", labels=[*_GPU, "kind"])
+    ecc = CounterMetricFamily("gpu_platform_gpu_ecc_errors", "ECC errors, over resets", labels=[*_GPU, "kind"])
     for gpu in gpus:
-        if gpu.counts is not None:
-            ecc.add_metric([*_labels(gpu), "corrected"], gpu.counts.corrected_ecc)
-            ecc.add_metric([*_labels(gpu), "uncorrected"], gpu.counts.uncorrected_ecc)
+        for kind, count in gpu.ecc_totals.items():
+            ecc.add_metric([*_labels(gpu), kind], count)
     return ecc
 
 

@@ -85,8 +85,9 @@ def sample_keeper(health: HealthMonitor, home: Path, node: NodeSettings) -> Samp
     return SampleKeeper(health, home, (node.metrics_retention_days or 0) if node.gpus else 0)
 
 
-def sample_route(files: SampleFiles | None) -> Route:
-    """The HTTP route of a node worker for samples. ``files``: None: this host never keeps any."""
+def sample_route(files: SampleFiles | None, clock: Callable[[], float] = time.time) -> Route:
+    """The HTTP route of a node worker for samples. ``files``: None: this host never keeps any. ``clock``: Unix seconds,
+    that of the samples."""
 
     async def samples(request: Request) -> Response:
         """Answers a :class:`SampleQuery` with :class:`HostSamples`."""
@@ -96,7 +97,7 @@ def sample_route(files: SampleFiles | None) -> Route:
             raise InvalidRequest(str(error)) from error
         if files is None or not files.retention_days:
             raise NotFound("it keeps no samples: see node.metrics_retention_days")
-        answer = await run_in_threadpool(_answer, files, query)
+        answer = await run_in_threadpool(_answer, files, query.by_clock(clock()))
         return Response(answer, media_type="application/json")
 
     return Route("/samples", samples, methods=["POST"])

@@ -47,6 +47,17 @@ class SampleQuery(BaseModel):
     point_s: Annotated[int, Field(ge=SAMPLE_S)]
     """The length of one point."""
     gpus: Annotated[list[HeldGpu], Field(max_length=MAX_HELD)]
+    asked_at: _UnixS | None = None
+    """When the service asked, by its clock. None: a service of an older release asks."""
+
+    def by_clock(self, now_s: float) -> SampleQuery:
+        """The same times by the clock of a host, on which it is ``now_s``. Its samples have the times of that clock."""
+        ahead_s = 0 if self.asked_at is None else round(now_s - self.asked_at)
+        whole_s = round(ahead_s / SAMPLE_S) * SAMPLE_S  # the window begins and ends with samples
+        if not whole_s:
+            return self
+        gpus = [one.model_copy(update=_moved(one.since, one.until, ahead_s)) for one in self.gpus]
+        return self.model_copy(update={**_moved(self.since, self.until, whole_s), "gpus": gpus})
 
     @property
     def points(self) -> int:
@@ -191,6 +202,10 @@ def figures_of(counts: Mapping[int, int]) -> Figures:
 def point_length(window_s: int) -> int:
     """The length of a point, so that the window has at most 120 of them: a multiple of the length of a sample."""
     return max(1, -(-window_s // (MAX_POINTS * SAMPLE_S))) * SAMPLE_S
+
+
+def _moved(since: int, until: int, by_s: int) -> dict[str, int]:
+    return {"since": max(0, since + by_s), "until": max(0, until + by_s)}
 
 
 def _at_ranks(ordered: Iterable[tuple[int, int]], ranks: list[int]) -> list[int]:

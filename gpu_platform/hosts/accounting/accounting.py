@@ -100,7 +100,9 @@ class LiveAttempt:
             return None
         ended = rank.ended
         until_ms = time.time_ns() // 1_000_000 if ended is None else ended.ended_at_ms
-        seconds = max(0, until_ms - started.started_at_ms) / 1000
+        seconds = rank.ran_s
+        if seconds is None:
+            seconds = max(0, until_ms - started.started_at_ms) / 1000
         [spec] = [spec for spec in self.plan.ranks if spec.rank == rank.rank]
         sharers = {uuid: sum(uuid in other.gpu_uuids for other in self.plan.ranks) for uuid in spec.gpu_uuids}
         # Ranks of one attempt that use the same GPU divide its figures evenly.

@@ -26,7 +26,7 @@ from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import Condition, FaultPolicy
 from gpu_platform.hosts.health.fault_reports import FaultReports, now_ms
 from gpu_platform.hosts.health.kernel_log import KernelLog, place_of
-from gpu_platform.hosts.health.watched_gpu import WatchedGpu, reason_against_work, telemetry_of
+from gpu_platform.hosts.health.watched_gpu import WatchedGpu, count_ecc_errors, reason_against_work, telemetry_of
 from gpu_platform.hosts.nvml import gpu_signals
 from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, GpuReader, HardwareStatus, Reading
 from gpu_platform.hosts.nvml.library import NvmlLibrary
@@ -232,6 +232,7 @@ class HealthMonitor:
             observer.on_ecc(gpu.info.uuid, counts.corrected_ecc + counts.uncorrected_ecc)
         for condition, holds, detail in conditions.error_conditions(counts, gpu.counts):
             self._faults.note(gpu, condition, holds, detail, counts.recovery_action)
+        count_ecc_errors(gpu, counts)
         gpu.counts = counts
         counters: dict[Condition, int] = {
             "ecc_correctable": counts.corrected_ecc,

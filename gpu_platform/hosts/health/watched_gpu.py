@@ -28,6 +28,9 @@ class WatchedGpu:
     temperature_limit: TemperatureLimit = field(default_factory=lambda: TemperatureLimit(85))
     throttle: ThrottleDetector = field(default_factory=ThrottleDetector)
     counts: ErrorCounts | None = None
+    ecc_totals: dict[str, int] = field(default_factory=dict)
+    """``corrected`` and ``uncorrected`` errors so far. The GPU's own counters begin at 0 after a reset, and a reset
+    follows an error within seconds."""
     hardware_status: HardwareStatus | None = None
     nvlinks: int = 0
     """The most NVLinks that were ever up."""
@@ -45,6 +48,14 @@ class WatchedGpu:
     """When the platform last killed what ran on it, Unix ms."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a fault is reported, because two threads report."""
+
+
+def count_ecc_errors(gpu: WatchedGpu, counts: ErrorCounts) -> None:
+    """Add what has come since the last reading of the counters. Call it before they are stored."""
+    for kind in ("corrected", "uncorrected"):
+        before = 0 if gpu.counts is None else getattr(gpu.counts, f"{kind}_ecc")
+        count = getattr(counts, f"{kind}_ecc")
+        gpu.ecc_totals[kind] = gpu.ecc_totals.get(kind, 0) + (count - before if count >= before else count)
 
 
 def reason_against_work(gpu: WatchedGpu) -> str | None:

@@ -18,6 +18,7 @@ from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, o
 
 VANISHED_CODE = 128 + 9
 _LAUNCH_PATIENCE_S = 5.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,19 @@ class RankProcess:
             ended_at_ms=record["ended_at_ms"],
             failure=Failure.model_validate({**failure, "rank": self.rank}) if failure else None,
         )
+
+    @property
+    def ran_s(self) -> float | None:
+        """Seconds from its start to its end, or until now, on the clock since boot, which nobody can set. None: it did
+        not start, or only the times of the host's clock are known."""
+        started, ended = self._read(records.STARTED), self._read(records.EXIT)
+        if started is None or not _knows_pid(started):
+            return None
+        if ended is None:
+            until_s = records.boot_clock_s() if started["boot_id"] == boot_id() else None
+        else:
+            until_s = ended.get("ended_boot_s")  # None: a supervisor of an older release wrote it
+        return None if until_s is None else max(0.0, until_s - started["started"] / _TICKS_PER_S)
 
     @property
     def used(self) -> dict[str, float] | None:

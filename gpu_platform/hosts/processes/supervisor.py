@@ -219,6 +219,7 @@ def _run_to_end(order: RankOrder, begun: _Begun, jail: RankJail | None, pump: Lo
     record = {
         "exit_code": code,
         "ended_at_ms": time.time_ns() // 1_000_000,
+        "ended_boot_s": records.boot_clock_s(),
         "failure": failure,
         "alone": alone,
         "usage": _usage(below, jail),

@@ -12,7 +12,11 @@ from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.feed_metrics import FeedMetrics
 from activities.leader.metrics import HOSTS_LATE, VERDICT_HELD, leading
 from gpu_platform.domain.events import Event
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.work_kind import WorkKind
+from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store import Store, events
+from gpu_platform.store.jobs.work_kinds import UNKNOWN
 from tests.store_cluster import NOW
 
 
@@ -108,6 +112,21 @@ def test_nothing_of_a_job_is_kept_after_its_end(feed: Feed) -> None:
         feed.metrics.checkpoint_saved("j", NOW.timestamp())
         feed.happens(2, last)
         assert not any(vars(feed.metrics).values())
+
+
+def test_every_series_is_there_before_its_first_count() -> None:
+    """``increase`` does not see the count with which a series begins."""
+    for kind in (*WorkKind, UNKNOWN):
+        for name in ("jobs_submitted_total", "jobs_started_total", "job_gpu_seconds_total", "job_wait_seconds_count"):
+            assert REGISTRY.get_sample_value(f"gpu_platform_{name}", {"kind": kind}) is not None
+        for state in TERMINAL_JOB_STATES:
+            assert (
+                REGISTRY.get_sample_value("gpu_platform_jobs_ended_total", {"kind": kind, "state": state}) is not None
+            )
+    for reason in (*FailureKind, "preempted", "none"):
+        assert REGISTRY.get_sample_value("gpu_platform_jobs_retried_total", {"reason": reason}) is not None
+    for outcome in ("placed", "expired", "unanswered", "preempted"):
+        assert REGISTRY.get_sample_value("topology_placement_decisions_total", {"outcome": outcome}) is not None
 
 
 def test_a_lost_host_is_counted(feed: Feed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
@@ -131,6 +132,54 @@ def test_only_the_events_of_the_period_count(sqlite_store: Store, monkeypatch: p
     windows()
     monkeypatch.setattr(reports, "_SLICE", 7)
     windows()
+
+
+def ten_hours_of_two_gpus(store: Store) -> None:
+    """``j1`` keeps two GPUs 80 % busy for ten hours, and uses 10 kWh."""
+    Cluster(store).host("a").running("j1", {"a": [0, 1]})
+    used = RankUsage(rank=0, host="a", seconds=36_000, gpu_seconds=72_000, mean_utilization_percent=80, energy_j=3.6e7)
+    done = AttemptResult(usage=[used])
+    attempts.end_attempt(store, key("j1"), [JobState.COMPLETED], now=NOW + 10 * HOUR, actor="control", result=done)
+
+
+def test_an_attempt_counts_with_its_part_within_the_period(store: Store) -> None:
+    ten_hours_of_two_gpus(store)
+    last = cluster_report(store, NOW + 9.5 * HOUR, NOW + 10.5 * HOUR)
+    assert (last.gpu_time.allocated_gpu_hours, last.gpu_time.gpu_hours) == (1, 4)
+    assert last.gpu_time.busy_gpu_hours == pytest.approx(0.8)
+    assert last.gpu_time.utilization_of_all_percent == pytest.approx(20)
+    assert last.gpu_time.utilization_of_allocated_percent == pytest.approx(80)
+    assert last.gpu_time.energy_kwh == pytest.approx(0.5)
+    [user] = last.users
+    assert (user.gpu_hours, user.energy_kwh, user.completed) == (pytest.approx(1), pytest.approx(0.5), 1)
+    [user] = cluster_report(store, NOW + 2 * HOUR, NOW + 3 * HOUR).users
+    assert (user.gpu_hours, user.energy_kwh, user.completed) == (pytest.approx(2), pytest.approx(1), 0)
+    for empty in (cluster_report(store, NOW + 10 * HOUR, NOW + 11 * HOUR), cluster_report(store, NOW - HOUR, NOW)):
+        assert (empty.gpu_time.busy_gpu_hours, empty.gpu_time.utilization_of_allocated_percent) == (0, None)
+
+
+def test_periods_that_follow_each_other_add_up(store: Store) -> None:
+    ten_hours_of_two_gpus(store)
+    edges = [NOW + hours * HOUR for hours in (-1, 0, 2.25, 7, 10, 12)]
+    parts = [cluster_report(store, begin, end).gpu_time for begin, end in itertools.pairwise(edges)]
+    whole = cluster_report(store, edges[0], edges[-1]).gpu_time
+    for figure in ("allocated_gpu_hours", "busy_gpu_hours", "energy_kwh"):
+        assert sum(getattr(part, figure) for part in parts) == pytest.approx(getattr(whole, figure))
+
+
+def test_a_gpu_that_its_host_lost_keeps_its_faults_and_what_was_held_of_it(store: Store) -> None:
+    cluster = Cluster(store).host("a", gpus=2)
+    cluster.running("j1", {"a": [0, 1]})
+    gpu_states.record_fault(store, fault("a", 1, 1), NOW)
+    attempts.end_attempt(store, key("j1"), [JobState.COMPLETED], now=NOW + HOUR, actor="control")
+    cluster.report("a", gpus=1, now=NOW + HOUR)
+    report = cluster_report(store, NOW, NOW + HOUR)
+    assert (report.gpu_time.gpus, report.gpu_time.gpu_hours, report.gpu_time.allocation_ratio) == (1, 2, 1)
+    [host] = report.hosts
+    assert (host.gpus, host.allocation_ratio, host.gpu_faults) == (1, 1, 1)
+    [model] = report.gpu_models
+    assert (model.gpus, model.gpu_hours, model.gpu_faults, model.mtbf_h) == (1, 2, 1, 2)
+    assert [part.gpu_hours for part in report.parts] == [2]
 
 
 def test_a_long_period_is_told_day_by_day(store: Store) -> None:
