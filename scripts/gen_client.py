@@ -23,7 +23,7 @@ This file is generated from ``aio/{source}`` by ``make client``: change that one
 
 REPLACED = [
     (r"\basync (def|for|with)\b", r"\1"),
-    (r"\bawait asyncio\.to_thread\(([\w.]+)\)", r"\1()"),
+    (r"\bawait asyncio\.to_thread\(([\w.]+)(?:, )?", r"\1("),
     (r"\bawait ", ""),
     (r"^import (asyncio|grpc\.aio)\n", ""),
     (r"\basyncio\.sleep\b", "time.sleep"),

@@ -40,10 +40,11 @@ class Token:
         """The token for the next request. None: there is none."""
         return self.kept or self.newest()
 
-    def newest(self) -> str | None:
-        """The token, read again."""
+    def newest(self, refused: str | None = None) -> str | None:
+        """The token, read again. ``refused``: the service took this one no more. Raises :class:`Unavailable` if there
+        may be another one, and who gives it is away."""
         if self._given is None:
-            self._token, self.is_refreshed = find_token(self._base_url), is_refreshed(self._base_url)
+            self._token, self.is_refreshed = find_token(self._base_url, refused), is_refreshed(self._base_url)
         return self._token
 
     def may_be_old(self, status: int) -> bool:
@@ -51,8 +52,8 @@ class Token:
         return status == 401 and self._given is None
 
 
-def find_token(base_url: str) -> str | None:
-    """The token for the service at this address. None: there is none."""
+def find_token(base_url: str, refused: str | None = None) -> str | None:
+    """The token for the service at this address. None: there is none. ``refused``: see :meth:`Token.newest`."""
     if token := os.environ.get("GPU_PLATFORM_TOKEN", "").strip():
         return token
     if path := os.environ.get("GPU_PLATFORM_TOKEN_FILE"):
@@ -63,7 +64,7 @@ def find_token(base_url: str) -> str | None:
     if "access_token" in noted:
         from gpu_platform.client.sign_in import fresh_token  # most clients never need it
 
-        return fresh_token(base_url)
+        return fresh_token(base_url, refused)
     # A token that lies about is for this machine only: it must not be sent to any address that is asked for.
     return _read(Path.cwd() / ".gpu-platform" / TOKEN_FILE) if _is_loopback(base_url) else None
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gpu_platform.client import credentials
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, PlatformError, Unavailable
+from gpu_platform.private_files import make_private_directory
 
 if TYPE_CHECKING:
     from gpu_platform.domain.access.tokens import LoginInfo
@@ -62,20 +64,24 @@ def sign_in(base_url: str, info: LoginInfo, show: Callable[[str, str], None]) ->
         "issuer": info.issuer,
         "use_id_token": info.use_id_token,
     }
-    credentials.write_note(base_url, where | tokens_of(found, info.use_id_token))
+    kept = where | tokens_of(found, info.use_id_token)
+    with _alone(base_url):
+        credentials.write_note(base_url, kept)
 
 
-def fresh_token(base_url: str) -> str | None:
-    """The token that was kept for the service, refreshed if it is about to expire. None: there is none."""
+def fresh_token(base_url: str, refused: str | None = None) -> str | None:
+    """The token that was kept for the service, refreshed if it is about to expire. None: there is none.
+
+    ``refused``: the service took this one no more. Raises :class:`Unavailable` if the provider, which may give another
+    one, is away.
+    """
     note = credentials.read_note(base_url)
-    if "access_token" not in note or not _is_old(note) or "refresh_token" not in note:
+    if not _wants_refresh(note, refused):
         return note.get("access_token")
-    path = Path(f"{credentials.note_path(base_url)}.lock")
-    with path.open("w") as lock:
-        # Providers take a refresh token once: of several commands at the same time one refreshes.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(base_url):
+        # Another command may have refreshed it meanwhile, or signed out.
         note = credentials.read_note(base_url)
-        if not _is_old(note):
+        if not _wants_refresh(note, refused):
             return note.get("access_token")
         form = {
             "grant_type": "refresh_token",
@@ -84,11 +90,36 @@ def fresh_token(base_url: str) -> str | None:
         }
         try:
             found = post_form(note["token_endpoint"], form)
+        except Unavailable as error:
+            if note["access_token"] == refused:
+                raise Unavailable(
+                    f"your sign-in cannot be renewed now: {error.message}; try again in a moment"
+                ) from None
+            return note["access_token"]
         except PlatformError:
-            return note.get("access_token")  # the service says what is wrong
+            return note["access_token"]  # the service says what is wrong
         note = note | tokens_of(found, bool(note.get("use_id_token")))
         credentials.write_note(base_url, note)
         return note["access_token"]
+
+
+def sign_out(base_url: str) -> bool:
+    """Forget the tokens that are kept for the service, and end at the provider what refreshes them (RFC 7009).
+
+    False: the provider did not end it. One without revocation, or one that is away, is no error: who signs out is
+    signed out on this machine.
+    """
+    with _alone(base_url):
+        note = credentials.read_note(base_url)
+        credentials.forget_note(base_url)
+    if "refresh_token" not in note:
+        return True
+    form = {"token": note["refresh_token"], "token_type_hint": "refresh_token", "client_id": note["client_id"]}
+    try:
+        post_form(discover(note["issuer"])["revocation_endpoint"], form, empty=True)
+    except (PlatformError, KeyError):
+        return False
+    return True
 
 
 def _confirmed(token_endpoint: str, client_id: str, code: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +175,23 @@ def tokens_of(found: dict[str, Any], use_id_token: bool) -> dict[str, Any]:
     if isinstance(found.get("refresh_token"), str):
         kept["refresh_token"] = found["refresh_token"]
     return kept
+
+
+@contextmanager
+def _alone(base_url: str) -> Iterator[None]:
+    """Providers take a refresh token once, and who signs out must not be signed in again by a command that refreshes at
+    that moment: of all commands one changes what is kept."""
+    path = Path(f"{credentials.note_path(base_url)}.lock")
+    make_private_directory(path.parent)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _wants_refresh(note: dict[str, Any], refused: str | None) -> bool:
+    if "access_token" not in note or "refresh_token" not in note:
+        return False
+    return _is_old(note) or note["access_token"] == refused
 
 
 def _is_old(note: dict[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from gpu_platform.domain.errors import (
     PlatformError,
     TooManyRequests,
 )
+from gpu_platform.observability import get_logger
 from gpu_platform.settings import RateLimit
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens, sessions, tokens
@@ -43,6 +44,8 @@ from service.access.decisions import Decision, Recorder
 from service.access.guesses import Guesses
 from service.access.oidc import OidcVerifier, is_jwt
 from service.access.routes import MatchedRoute
+
+log = get_logger(__name__)
 
 _LONG_NUMBER = 10
 _SHOWS_MORE = ("GET /readyz",)
@@ -145,23 +148,34 @@ class Gate:
         return await to_thread.run_sync(self._look_and_decide, asked)
 
     async def is_valid_still(self, scope: Scope, matched: MatchedRoute) -> bool:
-        """False if the request would be refused now. For streams, which last long."""
-        try:
-            return await to_thread.run_sync(self._look_again, asked_of(scope, matched))
-        except PlatformError:  # the database is away
-            return True
+        """False if the request would be refused now. For streams, which last long.
 
-    def _look_again(self, asked: Asked) -> bool:
+        While nobody can look, e.g. since the database or the identity provider is away, it goes on until its token
+        ends by itself.
+        """
+        access: Access = scope["access"]
+        return await to_thread.run_sync(self._look_again, asked_of(scope, matched), access.who)
+
+    def _look_again(self, asked: Asked, admitted: Principal) -> bool:
         principal, subject, message = None, Subject(), ""
         try:
             principal, subject = self._look(asked, asked.credential())
             verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
         except NotSignedIn as refusal:
             verdict, message = Verdict.NOT_SIGNED_IN, refusal.message
+        except Exception as error:
+            if not isinstance(error, PlatformError):  # nobody waits for this look: it would end without a trace
+                log.warning("request.not_judged_again", route=asked.matched.route, error=repr(error))
+            if admitted.ends_at is None or time.time() < admitted.ends_at:
+                return True
+            verdict, message = Verdict.NOT_SIGNED_IN, "its token has expired"
         if not verdict.is_allowed:
-            self._record(
-                decision_about(asked, principal, subject, verdict, message=f"ended before it was over. {message}")
-            )
+            try:
+                self._record(
+                    decision_about(asked, principal, subject, verdict, message=f"ended before it was over. {message}")
+                )
+            except PlatformError as error:  # it ends all the same
+                log.warning("request.end_not_recorded", route=asked.matched.route, error=error.message)
         return verdict.is_allowed
 
     def _look_and_decide(self, asked: Asked) -> Access:

@@ -79,6 +79,7 @@ class OidcVerifier:
             roles=self._roles(claims),
             signed_in_by=self._issuer,
             mail=self._mail(claims),
+            ends_at=float(claims["exp"]) + LEEWAY_S,
         )
 
     def _verified(self, token: str) -> dict[str, Any]:

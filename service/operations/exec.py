@@ -41,6 +41,8 @@ from service.streams import end, message
 
 _SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
 """Timeouts. The node worker sends something every 5 s while a command writes nothing."""
+_PART_BYTES = 512 * 1024
+"""The most that is asked of a host at once. It sends less of a connection."""
 _SESSION = TypeAdapter(ExecSession)
 _RECEIVED = TypeAdapter(ExecReceived)
 _ATTACHED = TypeAdapter(ExecAttached)
@@ -113,19 +115,26 @@ async def follow(
 async def _chunks(
     context: ServiceContext, rank_host: _ExecHost, offset: int, attachment: int
 ) -> AsyncGenerator[bytes, None]:
-    async with rank_host.stream(offset, attachment) as lines:
-        async for line in lines:
-            if context.feed.closed:
-                return
-            if line:
-                try:
-                    chunk = ExecChunk.model_validate_json(line)
-                except ValidationError:
-                    return  # the host sends something else: for the client the stream has broken off
-                yield message(chunk.model_dump_json(exclude_none=True), str(chunk.next_offset))
-                if chunk.stream in ("exit", "detached"):
-                    yield end()
+    """Asks the host for a part, passes it on, and asks for the next one. So what is on its way here when the client's
+    connection or its token ends is still kept on the host, however slow the client reads."""
+    while True:
+        began = offset
+        async with rank_host.stream(offset, attachment) as lines:
+            async for line in lines:
+                if context.feed.closed:
                     return
+                if line:
+                    try:
+                        chunk = ExecChunk.model_validate_json(line)
+                    except ValidationError:
+                        return  # the host sends something else: for the client the stream has broken off
+                    yield message(chunk.model_dump_json(exclude_none=True), str(chunk.next_offset))
+                    if chunk.stream in ("exit", "detached"):
+                        yield end()
+                        return
+                    offset = chunk.next_offset
+        if offset <= began:
+            return
 
 
 async def give_input(
@@ -218,7 +227,7 @@ class _ExecHost:
 
     @asynccontextmanager
     async def stream(self, offset: int, attachment: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        params = {"offset": offset, "attachment": attachment}
+        params = {"offset": offset, "attachment": attachment, "most": _PART_BYTES}
         try:
             asked = self._node_workers.stream(self.host, "GET", self._path, params=params, timeout=_SILENCE)
             async with asked as answer:

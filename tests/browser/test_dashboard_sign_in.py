@@ -67,6 +67,35 @@ async def test_one_signs_in_at_the_provider_comes_back_to_the_page_and_signs_out
         assert await page.evaluate("Object.keys(sessionStorage).join() + document.cookie") == ""
 
 
+async def test_who_signs_out_is_signed_out_in_a_tab_that_was_elsewhere(board: Dashboard) -> None:
+    """On another site a tab hears nothing, and its sessionStorage stays."""
+    async with board.page("/queue", token=None) as page:
+        await signed_in(page)
+        await page.get_by_role("button", name="ada").wait_for()
+        another = await page.context.new_page()
+        await another.goto("/queue")
+        await another.get_by_role("button", name="ada").wait_for()
+        await another.goto("about:blank")
+        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_role("button", name="Sign in at").wait_for()
+        await another.go_back()
+        await another.get_by_role("button", name="Sign in at").wait_for()
+        assert await another.evaluate("Object.keys(sessionStorage).join()") == ""
+        await signed_in(another)
+        await another.get_by_role("button", name="ada").wait_for()
+        await another.reload()
+        await another.get_by_role("button", name="ada").wait_for()
+
+
+async def test_roles_that_the_provider_took_away_are_gone_with_the_next_token(board: Dashboard) -> None:
+    board.provider.lives_s = 30.5  # It is renewed 30 s before its end.
+    async with board.page("/jobs", token=None) as page:
+        await signed_in(page)
+        await page.get_by_role("button", name="ada").wait_for()
+        board.provider.claims["groups"] = []
+        await page.get_by_text("ada has no role here").wait_for()
+
+
 async def test_a_token_is_renewed_before_it_ends_by_one_tab_for_all(board: Dashboard) -> None:
     board.provider.lives_s = 30.5  # It is renewed 30 s before its end.
     async with board.page("/hosts/dgx-a", token=None) as page:

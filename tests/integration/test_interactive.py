@@ -14,6 +14,8 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
+from gpu_platform.domain.access.roles import Role
+from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -163,6 +165,23 @@ async def test_why_it_waits_and_ctrl_c_cancels(cluster: LocalCluster, client: As
     assert "did not start within 1 s, so it is cancelled" in late.err
     await client.kill(holder.id)
     await ended_and_released(client, holder.id)
+
+
+async def test_a_job_that_cannot_be_cancelled_is_not_called_cancelled(
+    client: AsyncClient, at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user's token is revoked while it waits."""
+    made = await client.create_token(TokenRequest(user="ada", roles={"default": Role.USER}))
+    monkeypatch.setenv("GPU_PLATFORM_TOKEN", made.token)
+    user = at("run", "--gpus", "1", "--hold", "-t", "--", "sh")
+    job_id = await job_of(user)
+    await client.revoke_token(made.info.id)
+    await user.sees(rf"{job_id} could not be cancelled, and goes on: token {made.info.id} was revoked")
+    await user.sees(rf"gpu-platform jobs cancel {job_id}")
+    assert await user.ends() == 6
+    assert not (await client.get(job_id)).state.is_terminal
+    await client.kill(job_id)
+    await ended_and_released(client, job_id)
 
 
 async def test_input_and_output_without_a_terminal(cluster: LocalCluster) -> None:

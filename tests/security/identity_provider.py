@@ -3,6 +3,7 @@ authorization code grant with PKCE (RFC 7636) on a page with one button, as a pe
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -22,6 +23,12 @@ AUDIENCE = "gpu-platform"
 
 def new_key(kid: str) -> RSAKey:
     return RSAKey.generate_key(2048, {"kid": kid, "use": "sig", "alg": "RS256"})
+
+
+def _set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 @dataclass
@@ -45,6 +52,10 @@ class Provider:
     revoked: list[str] = field(default_factory=list)
     away: bool = False
     """True: it answers tokens with 503."""
+    keys_away: bool = False
+    """True: it answers keys with 503."""
+    hold: asyncio.Event = field(default_factory=_set)
+    """While it is clear, tokens are asked for in vain: the answer comes when it is set."""
     asked_for_keys: int = 0
     asked_for_tokens: list[str] = field(default_factory=list)
 
@@ -77,9 +88,8 @@ class Provider:
             }
 
         @app.get("/keys")
-        def keys() -> dict[str, Any]:
-            self.asked_for_keys += 1
-            return {"keys": [key.as_dict(private=False) for key in self.keys]}
+        def keys() -> Response:
+            return self._keys()
 
         @app.post("/device")
         async def device(request: Request) -> Response:
@@ -104,6 +114,7 @@ class Provider:
             grant_type, client_id = form["grant_type"], form["client_id"]
             device_code, refresh_token = form.get("device_code", ""), form.get("refresh_token", "")
             self.asked_for_tokens.append(grant_type)
+            await self.hold.wait()
             if self.away:
                 return JSONResponse({"error": "temporarily_unavailable"}, 503)
             if client_id != CLIENT:
@@ -151,6 +162,12 @@ class Provider:
         @app.get("/logout")
         def logout() -> Response:
             return RedirectResponse("/signed-out")
+
+    def _keys(self) -> Response:
+        self.asked_for_keys += 1
+        if self.keys_away:
+            return JSONResponse({}, 503)
+        return JSONResponse({"keys": [key.as_dict(private=False) for key in self.keys]})
 
     def _refreshed(self, refresh_token: str) -> Response:
         if refresh_token not in self.refresh_tokens:

@@ -38,9 +38,15 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
         return JSONResponse(session.model_dump(), status_code=201)
 
     async def output(request: Request) -> Response:
-        """One :class:`ExecChunk` per line as JSON, from ``?offset=`` on. Empty lines keep the connection alive."""
+        """One :class:`ExecChunk` per line as JSON: from ``?offset=`` on, at most ``?most=`` bytes. Empty lines keep the
+        connection alive."""
         query = request.query_params
-        chunks = session_of(request).follow(_number(query.get("offset", "0")), _number(query.get("attachment", "0")))
+        most = query.get("most")  # earlier releases of the service do not send it
+        chunks = session_of(request).follow(
+            _number(query.get("offset", "0")),
+            _number(query.get("attachment", "0")),
+            None if most is None else _number(most),
+        )
         return ClosedStream(_lines(chunks), media_type="application/x-ndjson")
 
     async def give_input(request: Request) -> Response:

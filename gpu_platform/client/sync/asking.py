@@ -81,6 +81,9 @@ class Asking:
                 self._connection.pass_over(url)
                 if not may_repeat(call, error) or self._connection.gives_up(tries + 1, deadline - delay):
                     raise self._connection.unavailable_error(error) from error
+            except Unavailable:  # of who renews the token: the request was refused, and so nothing was done
+                if self._connection.gives_up(len(self._connection.base_urls), deadline - delay):
+                    raise
             else:
                 if answer.is_success:
                     return answer
@@ -127,7 +130,8 @@ class Asking:
             opened, failure, tries = False, None, tries + 1
             url = self._connection.current
             try:
-                with closing(self._open(url, call, last_id)) as stream:
+                stream, token = self._open(url, call, last_id)
+                with closing(stream):
                     opened = True
                     on_connection(True)
                     for event in stream.events():
@@ -136,7 +140,8 @@ class Asking:
                         if not event.data:
                             continue  # a keep-alive: once an id was seen, httpx-sse makes an event of it
                         if event.event == "problem":
-                            raise models.Problem.model_validate_json(event.data).error()
+                            self._look_for_newer(token, models.Problem.model_validate_json(event.data))
+                            break
                         last_id = event.id or last_id
                         yield event
             except NoAnswer as error:
@@ -146,7 +151,8 @@ class Asking:
                 if not isinstance(error, TooManyRequests):
                     self._connection.pass_over(url)
                 failure = error
-            on_connection(False)
+            if failure is not None:  # else the service ended it, e.g. because its token did: the next one opens at once
+                on_connection(False)
             if opened:  # the service was restarted, or the network broke
                 deadline, delays, tries = time.monotonic() + self._connection.retry_for_s, retry_delays(), 0
             elif failure is not None and self._connection.gives_up(tries, deadline):
@@ -193,23 +199,38 @@ class Asking:
         self.close()
 
     def _send(self, url: str, call: Call, tries: int) -> Answer:
-        return self._signed(lambda token: self._http.send(url, call, token, tries))
+        answer, _ = self._signed(lambda token: self._http.send(url, call, token, tries))
+        return answer
 
-    def _open(self, url: str, call: Call, last_id: str) -> Stream:
-        """A stream of the events after ``last_id``. Raises :class:`PlatformError`, :class:`NoAnswer`."""
-        found = self._signed(lambda token: self._http.open(url, call, token, last_id))
+    def _open(self, url: str, call: Call, last_id: str) -> tuple[Stream, str | None]:
+        """A stream of the events after ``last_id``, and the token that opened it. Raises :class:`PlatformError`,
+        :class:`NoAnswer`."""
+        found, used = self._signed(lambda token: self._http.open(url, call, token, last_id))
         if isinstance(found, Answer):
             raise _error_of(found)
-        return found
+        return found, used
 
-    def _signed(self, ask: Callable[[str | None], R]) -> R:
-        """What comes for the token. If that one is refused: what comes for a newer one, if there is one."""
+    def _signed(self, ask: Callable[[str | None], R]) -> tuple[R, str | None]:
+        """What comes for the token, and the token. If that one is refused: for a newer one, if there is one."""
         token = self._connection.token
         used = token.kept or token.current()
         answer = ask(used)
-        if token.may_be_old(answer.status) and (newer := token.newest()) != used:
-            answer = ask(newer)
-        return answer
+        if (newer := self._newer(answer.status, used)) is not None:
+            return ask(newer), newer
+        return answer, used
+
+    def _look_for_newer(self, used: str | None, problem: models.Problem) -> None:
+        """A stream ended with a problem. Return if a newer token may go on with it, else raise its error."""
+        if self._newer(problem.status, used) is None:
+            raise problem.error()
+
+    def _newer(self, status: int, used: str | None) -> str | None:
+        """A newer token than the one that was answered with this status. None: it was not refused, or there is none."""
+        token = self._connection.token
+        if not token.may_be_old(status):
+            return None
+        newest = token.newest(used)
+        return None if newest == used else newest
 
 
 def _error_of(answer: Answer) -> PlatformError:

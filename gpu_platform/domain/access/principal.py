@@ -43,6 +43,8 @@ class Principal:
     """The id of its API token. None: it proved who it is by something else."""
     mail: str | None = None
     """Its mail address, as the identity provider says. None: nobody says one."""
+    ends_at: float | None = None
+    """When its token ends by itself, Unix seconds. None: it has no such end, or another one."""
 
     @property
     def id(self) -> str:

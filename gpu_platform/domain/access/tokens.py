@@ -79,6 +79,7 @@ class TokenInfo(BaseModel):
             max_priority=self.max_priority,
             signed_in_by=f"token {self.id}",
             token_id=self.id,
+            ends_at=None if self.expires_at is None else self.expires_at.timestamp(),
         )
 
 

@@ -55,6 +55,7 @@ class ByteSession:
         self._attached_by: str | None = None
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
+        self._followed = asyncio.Event()
         self._received = 0
         self._writing = asyncio.Lock()
         self._waiting: asyncio.Future[None] | None = None
@@ -75,12 +76,19 @@ class ByteSession:
         """Where it is found."""
         return ExecSession(id=self.id, job_id=self.key.job_id, attempt=self.key.attempt, rank=self.rank, host=host)
 
-    def follow(self, offset: int, attachment: int = 0) -> AsyncGenerator[ExecChunk, None]:
+    def follow(
+        self, offset: int, attachment: int = 0, most_bytes: int | None = None
+    ) -> AsyncGenerator[ExecChunk, None]:
         """Output from ``offset`` on, then the end. For an ``attachment`` that is not the newest, nothing but the news
-        that it is over. Raises :class:`InvalidRequest` if that output is not kept any more."""
+        that it is over. Raises :class:`InvalidRequest` if that output is not kept any more.
+
+        ``most_bytes``: after so many, or a few more, it stops. A reader who passes them on before it asks for the next
+        ones finds what it has not passed on, when its own reader comes back: that is kept.
+        """
         if attachment == self._attachment and not self._first <= offset <= self._end:
             raise InvalidRequest(f"output from byte {offset} on is gone; {self._first} to {self._end} are kept")
-        return self._follow(offset, attachment)
+        last = None if most_bytes is None else offset + min(most_bytes, self._kept_bytes // 2)
+        return self._follow(offset, attachment, last)
 
     def attach(self, host: str, lines: int, by: str | None) -> ExecAttached:
         """Give the session to a new client, which goes on with the last ``lines`` lines of output. ``by``: who it
@@ -143,20 +151,21 @@ class ByteSession:
     async def wait_idle(self, patience_s: float) -> None:
         """Wait until it has ended, or until nobody has followed it for ``patience_s``."""
         while not self.ended.is_set():
-            if self._followers == 0:
-                ending = asyncio.ensure_future(self.ended.wait())
-                done, _ = await asyncio.wait({ending}, timeout=patience_s)
-                ending.cancel()
-                if done or self._followers == 0:
-                    return
-            waits = {asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self.ended.wait())}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            is_followed = self._followers > 0
+            change = self._idle if is_followed else self._followed
+            waits = {asyncio.ensure_future(change.wait()), asyncio.ensure_future(self.ended.wait())}
+            done, _ = await asyncio.wait(
+                waits, timeout=None if is_followed else patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
             for wait in waits:
                 wait.cancel()
+            if not done:
+                return
 
-    async def _follow(self, offset: int, attachment: int) -> AsyncGenerator[ExecChunk, None]:
+    async def _follow(self, offset: int, attachment: int, last: int | None) -> AsyncGenerator[ExecChunk, None]:
         self._followers += 1
         self._idle.clear()
+        self._followed.set()
         try:
             while attachment == self._attachment:
                 self._news.clear()
@@ -165,6 +174,8 @@ class ByteSession:
                     yield chunk if new >= len(chunk.data) else chunk.model_copy(update={"data": chunk.data[-new:]})
                     offset = chunk.next_offset
                     self._was_sent(offset)
+                    if last is not None and offset >= last:
+                        return
                     if attachment != self._attachment:
                         break
                 if self.ended.is_set() and offset == self._end:
@@ -175,6 +186,7 @@ class ByteSession:
         finally:
             self._followers -= 1
             if self._followers == 0:
+                self._followed.clear()
                 self._idle.set()
 
     def _taken(self) -> str:

@@ -29,12 +29,16 @@ def login() -> None:
 
 
 def logout() -> None:
-    """Forget the tokens that `login` keeps."""
+    """Forget the tokens that `login` keeps, and end them at the identity provider."""
     from gpu_platform.client import credentials
+    from gpu_platform.client.sign_in import sign_out
 
     with session.service() as client:
-        if "access_token" in credentials.read_note(client.base_url):
-            credentials.forget_note(client.base_url)
-            session.say(f"signed out of {client.base_url}")
-        else:
-            session.say(f"`login` keeps no token for {client.base_url}")
+        url = client.base_url
+    if "access_token" not in credentials.read_note(url):
+        session.say(f"`login` keeps no token for {url}")
+        return
+    ended = sign_out(url)
+    session.say(f"signed out of {url}")
+    if not ended:
+        session.say("the identity provider was not told: a copy of the tokens works until they end there")

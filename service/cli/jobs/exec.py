@@ -39,7 +39,8 @@ def exec_command(
 
     It ends with the rank at the latest. Returns the command's exit code.
     """
-    from gpu_platform.domain.jobs.exec import ExecRequest
+    from gpu_platform.domain.errors import NotFound, PlatformError
+    from gpu_platform.domain.jobs.exec import UNREAD_S, ExecRequest
     from service.cli.jobs.streaming import Place, need_terminal, stream_both_ways, with_terminal
 
     if terminal:
@@ -48,7 +49,15 @@ def exec_command(
     request = session.validated(ExecRequest, fields)
     with session.service(session.FOLLOW_PATIENCE_S, break_glass) as client:
         started = client.exec(job, with_terminal(request) if terminal else request)
-        ended = stream_both_ways(client, Place(started), terminal=terminal)
+        try:
+            ended = stream_both_ways(client, Place(started), terminal=terminal)
+        except PlatformError as error:
+            if not isinstance(error, NotFound):
+                session.say(
+                    f"the command goes on, and ends if nobody is attached for {request.unread_s or UNREAD_S:g} s; come "
+                    f"back: gpu-platform jobs attach {job} --rank {rank} --session {started.id}"
+                )
+            raise
     if ended.reason is not None:
         session.say(f"the command was ended: {ended.reason}" if ended.how == "exit" else ended.reason)
     raise typer.Exit(ended.exit_code)

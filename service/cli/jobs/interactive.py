@@ -67,7 +67,7 @@ def stay(client: Client, job_id: str, place: Place, idle_s: int, *, terminal: bo
     try:
         ended = stream_both_ways(client, place, terminal=terminal, may_leave=True)
     except KeyboardInterrupt:
-        _end_job(client, job_id)
+        cancel(client, job_id, "its session has ended")
         raise
     except NotFound:
         return _code_of_job(client, job_id, None)  # it ended while the connection was lost
@@ -162,22 +162,28 @@ def _code_of_job(client: Client, job_id: str, code: int | None) -> int:
         job = None
     if job is None or not job.state.is_terminal:
         # It was started again elsewhere, where no session waits for it.
-        _end_job(client, job_id)
-        session.say(f"{job_id} is cancelled: its session has ended")
+        if cancel(client, job_id, "its session has ended"):
+            session.say(f"{job_id} is cancelled: its session has ended")
         return session.FAILED if code is None else code
     if code is None or job.stopped_by is not None:
         print_end(job, read=True)
     return session.exit_code_of_job(job) if code is None else code
 
 
-def _end_job(client: Client, job_id: str) -> None:
+def cancel(client: Client, job_id: str, why: str) -> bool:
+    """Cancel the job. False: it could not be, and this says so; it holds what it holds."""
     from gpu_platform.domain.errors import PlatformError
 
     try:
-        client.cancel(job_id, "its session has ended")
+        client.cancel(job_id, why)
     except PlatformError as error:
         if error.http_status != 409:  # it has ended
-            session.say(f"{job_id} could not be cancelled: {error.message}")
+            session.say(
+                f"{job_id} could not be cancelled, and goes on: {error.message}\n"
+                f"End it later: gpu-platform jobs cancel {job_id}"
+            )
+            return False
+    return True
 
 
 def _goes_on(job_id: str, idle_s: int) -> str:

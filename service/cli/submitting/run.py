@@ -112,12 +112,12 @@ def _use(client: Any, job_id: str, command: list[str], idle_s: int, options: Run
             place = interactive.begin(client, job_id, command, idle_s, terminal=options.terminal)
     except BaseException:
         # Also after Ctrl-C: nobody would use it.
-        client.cancel(job_id, "its user did not wait for it")
-        session.say(f"{job_id} is cancelled")
+        if interactive.cancel(client, job_id, "its user did not wait for it"):
+            session.say(f"{job_id} is cancelled")
         raise
     if job is None:
-        client.cancel(job_id, f"it did not start within {options.start_within} s")
-        session.say(f"{job_id} did not start within {options.start_within} s, so it is cancelled")
+        if interactive.cancel(client, job_id, f"it did not start within {options.start_within} s"):
+            session.say(f"{job_id} did not start within {options.start_within} s, so it is cancelled")
         return session.FAILED
     if place is None:
         following.print_end(job, read=True)

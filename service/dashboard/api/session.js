@@ -9,7 +9,12 @@ import { computed, signal } from "@preact/signals";
 
 const KEY = "gpu-platform-token";
 const GRANT = "gpu-platform-grant";
+/** How often somebody has signed out in this browser: in localStorage, and of each tab when it got its token. */
+const LEFT = "gpu-platform-left";
 const WAIT_FOR_TABS_MS = 150;
+
+// A tab that was on another site, or that the browser had put to sleep, did not hear that somebody signed out.
+if (wasLeft()) [KEY, GRANT].forEach((key) => write(key, null));
 
 /** @type {import("@preact/signals").Signal<string|null>} */
 export const token = signal(read(KEY));
@@ -45,6 +50,8 @@ if (tabs) {
   });
 }
 
+addEventListener("pageshow", () => wasLeft() && forget());
+
 /** True if the person has at least this role in the namespace, or in the whole cluster ("*"). */
 export function atLeast(role, namespace) {
   const roles = me.value?.roles ?? {};
@@ -61,6 +68,7 @@ export function mayStop(spec) {
 export function keep(value) {
   if (grant.value && grant.value.token !== value) write(GRANT, (grant.value = null));
   write(KEY, (token.value = value));
+  write(LEFT, timesLeft());
   refusal.value = null;
   endAtProvider.value = null;
   ended.value = false;
@@ -83,6 +91,7 @@ export function signOut() {
   const held = grant.value;
   tabs?.postMessage({ signedOut: true });
   forget();
+  write(LEFT, String(Number(timesLeft()) + 1), "localStorage");
   return held;
 }
 
@@ -117,20 +126,32 @@ function forget() {
   ended.value = false;
   write(KEY, (token.value = null));
   write(GRANT, (grant.value = null));
+  write(LEFT, null);
 }
 
-function read(key) {
+/** True if somebody has signed out since this tab got its token. */
+function wasLeft() {
+  return read(KEY) !== null && (read(LEFT) ?? "0") !== timesLeft();
+}
+
+function timesLeft() {
+  return read(LEFT, "localStorage") ?? "0";
+}
+
+/** @param {string} key @param {"sessionStorage"|"localStorage"} where */
+function read(key, where = "sessionStorage") {
   try {
-    return sessionStorage.getItem(key);
+    return globalThis[where].getItem(key);
   } catch {
     return null;
   }
 }
 
-function write(key, value) {
+/** @param {string} key @param {string|null} value @param {"sessionStorage"|"localStorage"} where */
+function write(key, value, where = "sessionStorage") {
   try {
-    if (value === null) sessionStorage.removeItem(key);
-    else sessionStorage.setItem(key, value);
+    if (value === null) globalThis[where].removeItem(key);
+    else globalThis[where].setItem(key, value);
   } catch {
     // Storage is off: the token lives as long as this page.
   }
