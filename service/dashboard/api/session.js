@@ -9,6 +9,7 @@ import { computed, signal } from "@preact/signals";
 
 const KEY = "gpu-platform-token";
 const GRANT = "gpu-platform-grant";
+const DRAFTS = "gpu-platform-drafts";
 const WAIT_FOR_TABS_MS = 150;
 
 /** @type {import("@preact/signals").Signal<string|null>} */
@@ -38,7 +39,8 @@ if (tabs) {
   tabs.addEventListener("message", ({ data }) => {
     const name = me.value?.name;
     if (data?.ask && token.value) tabs.postMessage({ token: token.value, grant: grant.value, name });
-    if (data?.signedOut) forget();
+    // Two people may use two tabs: one who signs out does not take the other along.
+    if (data?.signedOut && (!name || data.name === name)) forget();
     // Another tab may be somebody else's: a renewed token is taken of the same person only.
     if (data?.renewed && data.name === name && grant.value && data.renewed.endsAt > grant.value.endsAt) keepGrant(data.renewed);
     if (data?.signedIn && (ended.value || !me.value)) keepGrant(data.signedIn);
@@ -81,7 +83,7 @@ export function tellOtherTabs(said) {
 /** Forget the token, here and in all other tabs. Returns what is left to end at the provider, if there is something. */
 export function signOut() {
   const held = grant.value;
-  tabs?.postMessage({ signedOut: true });
+  tellOtherTabs({ signedOut: true });
   forget();
   return held;
 }
@@ -112,7 +114,18 @@ export function askOtherTabs(name) {
   });
 }
 
+/** What was typed into forms, and by whom: `{person, forms}`. */
+export function readDrafts() {
+  return JSON.parse(read(DRAFTS) ?? "null") ?? { person: null, forms: {} };
+}
+
+/** Keep what was typed into forms. They hold what the person would send, so they end with the sign-in. */
+export function writeDrafts(drafts) {
+  write(DRAFTS, Object.keys(drafts.forms).length ? JSON.stringify(drafts) : null);
+}
+
 function forget() {
+  write(DRAFTS, null);
   me.value = null;
   ended.value = false;
   write(KEY, (token.value = null));
