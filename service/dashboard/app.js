@@ -126,11 +126,20 @@ async function ask(onAway) {
 function page() {
   for (const [pattern, show] of PAGES) {
     const match = pattern.exec(path.value);
-    if (match) return show(...match.slice(1).map(decodeURIComponent));
+    if (match) return show(...match.slice(1).map(decoded));
   }
   return html`<${Page} title="No such page">
     <${Empty}>The dashboard has no page <code>${path.value}</code>. <${Link} to="/">Go to the cluster<//>.<//>
   <//>`;
+}
+
+/** A part of the path. One that is no valid UTF-8 stays as it is: then the API says that there is no such thing. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));

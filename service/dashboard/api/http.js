@@ -1,7 +1,11 @@
 /** Requests to the REST API of this service, with the token of who uses the dashboard. */
+import { learn } from "./clock.js";
 import { Problem, problemOf } from "./problem.js";
 import { freshToken, renewed } from "./provider.js";
 import { keep, me, refused, token } from "./session.js";
+
+/** An answer begins within this time, or not at all: a what-if may compute for a minute. */
+const ANSWER_MS = 90_000;
 
 /** GET a path of the API. `params`: a list of values repeats the parameter; null and "" are left out. */
 export async function get(path, params = {}, options = {}) {
@@ -13,9 +17,9 @@ export async function post(path, body = {}, headers = {}) {
   return (await request("POST", path, JSON.stringify(body), { headers })).json();
 }
 
-/** The text of an answer that is not JSON. */
-export async function getText(path, params = {}, options = {}) {
-  return (await request("GET", path + query(params), undefined, options)).text();
+/** An answer that is a file: its bytes, as they are. */
+export async function getFile(path, params = {}, options = {}) {
+  return (await request("GET", path + query(params), undefined, options)).blob();
 }
 
 /** All items of a list, page by page. `onPage` hears of each page, so that the first can be shown early. */
@@ -69,11 +73,14 @@ export async function request(method, path, body, options = {}) {
  */
 async function sendWith(used, method, path, body, { headers = {}, signal } = {}) {
   let answer;
+  const sentAt = Date.now();
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), ANSWER_MS);
   try {
     answer = await fetch(path, {
       method,
       body,
-      signal,
+      signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal,
       headers: {
         ...(used ? { Authorization: `Bearer ${used}` } : {}),
         ...(body === undefined ? {} : { "Content-Type": "application/json" }),
@@ -81,9 +88,12 @@ async function sendWith(used, method, path, body, { headers = {}, signal } = {})
       },
     });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) throw error;
     throw new Problem(0, { detail: "the service does not answer", code: "unavailable", retryable: true });
+  } finally {
+    clearTimeout(timer);
   }
+  learn(answer, sentAt);
   if (answer.ok) return answer;
   throw await problemOf(answer);
 }

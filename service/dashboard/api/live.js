@@ -6,6 +6,7 @@
  * those also look again now and then.
  */
 import { signal } from "@preact/signals";
+import { now } from "./clock.js";
 import { follow } from "./stream.js";
 
 /** Since when the page may be out of date (Unix milliseconds), or null: it is live. @type {import("@preact/signals").Signal<number|null>} */
@@ -13,12 +14,15 @@ export const staleSince = signal(null);
 /** Why, for people. */
 export const staleBecause = signal("");
 
+/** Since when the page has what it shows, if a question about that is without an answer for long; or null. @type {import("@preact/signals").Signal<number|null>} */
+export const lateSince = signal(null);
+
+const late = new Map();
 const listeners = new Set();
 const resumed = new Set();
 let collected = [];
 let scheduled = false;
 let stop = null;
-let heardAt = Date.now();
 
 /** Begin to follow. `stopLive` ends it. */
 export function startLive() {
@@ -27,20 +31,18 @@ export function startLive() {
     onOpen() {
       const missed = staleSince.value !== null;
       staleSince.value = null;
-      heardAt = Date.now();
       if (missed) resumed.forEach((call) => call());
     },
     onEvent(event) {
-      heardAt = Date.now();
       collected.push(event);
       if (!scheduled) {
         scheduled = true;
         whenDrawn(flush);
       }
     },
-    onBroken(error) {
+    onBroken(error, heardAt) {
       staleBecause.value = error.message;
-      if (staleSince.value === null) staleSince.value = Date.now();
+      staleSince.value ??= heardAt;
     },
     onEnd(problem) {
       // 410: the events after the last one that was seen were removed meanwhile. Begin anew, from now on.
@@ -48,10 +50,17 @@ export function startLive() {
       if (problem?.status === 410) startLive();
       else if (problem) {
         staleBecause.value = problem.message;
-        staleSince.value ??= heardAt;
+        staleSince.value ??= now();
       }
     },
   });
+}
+
+/** `asker` has what it shows since then, and waits for an answer in vain. Null: it does not. */
+export function beLate(asker, since) {
+  if (since === null) late.delete(asker);
+  else late.set(asker, since);
+  lateSince.value = late.size ? Math.min(...late.values()) : null;
 }
 
 /** End the stream, e.g. because the person signed out. */

@@ -1,6 +1,12 @@
 /** Ask for the same thing again and again, one question at a time, and not while nobody looks. */
 import { useEffect, useRef } from "preact/hooks";
-import { listen } from "./live.js";
+import { now } from "./clock.js";
+import { beLate, listen } from "./live.js";
+
+/** An answer that takes longer is late: the page says so, since the stream of events may live while the database hangs. */
+const LATE_MS = 10_000;
+/** So long a slow service is left alone at most: it may have been away, and be back. */
+const LONGEST_MS = 60_000;
 
 /**
  * Load something when the page is shown, `every` milliseconds after, and `settle` milliseconds after events that
@@ -20,6 +26,7 @@ export function useLoader(load, { every, concerns = () => false, settle = 300 },
     let busy = false;
     let again = false;
     let ended = false;
+    let loadedAt = null;
     const run = async () => {
       timer = null;
       due = Infinity;
@@ -27,15 +34,19 @@ export function useLoader(load, { every, concerns = () => false, settle = 300 },
       busy = true;
       again = false;
       const began = performance.now();
+      const slow = setTimeout(() => loadedAt && beLate(run, loadedAt), LATE_MS);
       try {
         await latest.current();
       } catch {
         // The loader shows its own errors; the next look may succeed.
       }
+      clearTimeout(slow);
+      beLate(run, null);
+      loadedAt = now();
       busy = false;
       if (ended) return;
       const took = performance.now() - began;
-      plan(again ? Math.max(settle, took * 5) : Math.max(every, took * 10));
+      plan(again ? Math.max(settle, took * 5) : Math.max(every, Math.min(took * 10, LONGEST_MS)));
     };
     const plan = (ms) => {
       if (ended || performance.now() + ms >= due) return;
@@ -59,6 +70,8 @@ export function useLoader(load, { every, concerns = () => false, settle = 300 },
     return () => {
       ended = true;
       clearTimeout(timer);
+      loadedAt = null;
+      beLate(run, null);
       end();
       document.removeEventListener("visibilitychange", seen);
     };

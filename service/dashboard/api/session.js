@@ -5,16 +5,17 @@
  * A new tab asks the other tabs of the dashboard for it; they are of the same origin, so nobody else hears the question
  * or the answer.
  */
-import { computed, signal } from "@preact/signals";
+import { computed, effect, signal } from "@preact/signals";
 
 const KEY = "gpu-platform-token";
 const GRANT = "gpu-platform-grant";
-/** How often somebody has signed out in this browser: in localStorage, and of each tab when it got its token. */
+/** How often a person has signed out in this browser: in localStorage, and of each tab when that person came to it. */
 const LEFT = "gpu-platform-left";
+const DRAFTS = "gpu-platform-drafts";
 const WAIT_FOR_TABS_MS = 150;
 
 // A tab that was on another site, or that the browser had put to sleep, did not hear that somebody signed out.
-if (wasLeft()) [KEY, GRANT].forEach((key) => write(key, null));
+if (wasLeft()) [KEY, GRANT, DRAFTS].forEach((key) => write(key, null));
 
 /** @type {import("@preact/signals").Signal<string|null>} */
 export const token = signal(read(KEY));
@@ -43,7 +44,8 @@ if (tabs) {
   tabs.addEventListener("message", ({ data }) => {
     const name = me.value?.name;
     if (data?.ask && token.value) tabs.postMessage({ token: token.value, grant: grant.value, name });
-    if (data?.signedOut) forget();
+    // Two people may use two tabs: one who signs out does not take the other along.
+    if (data?.signedOut && (!name || data.name === name)) forget();
     // Another tab may be somebody else's: a renewed token is taken of the same person only.
     if (data?.renewed && data.name === name && grant.value && data.renewed.endsAt > grant.value.endsAt) keepGrant(data.renewed);
     if (data?.signedIn && (ended.value || !me.value)) keepGrant(data.signedIn);
@@ -51,6 +53,12 @@ if (tabs) {
 }
 
 addEventListener("pageshow", () => wasLeft() && forget());
+
+effect(() => {
+  const person = me.value?.name;
+  if (!person || !token.value || sinceSignIn()?.person === person) return;
+  write(LEFT, JSON.stringify({ person, times: timesLeft(person) }));
+});
 
 /** True if the person has at least this role in the namespace, or in the whole cluster ("*"). */
 export function atLeast(role, namespace) {
@@ -68,7 +76,6 @@ export function mayStop(spec) {
 export function keep(value) {
   if (grant.value && grant.value.token !== value) write(GRANT, (grant.value = null));
   write(KEY, (token.value = value));
-  write(LEFT, timesLeft());
   refusal.value = null;
   endAtProvider.value = null;
   ended.value = false;
@@ -89,9 +96,10 @@ export function tellOtherTabs(said) {
 /** Forget the token, here and in all other tabs. Returns what is left to end at the provider, if there is something. */
 export function signOut() {
   const held = grant.value;
-  tabs?.postMessage({ signedOut: true });
+  const person = me.value?.name;
+  tellOtherTabs({ signedOut: true });
   forget();
-  write(LEFT, String(Number(timesLeft()) + 1), "localStorage");
+  if (person) write(`${LEFT}-${person}`, String(Number(timesLeft(person)) + 1), "localStorage");
   return held;
 }
 
@@ -121,7 +129,18 @@ export function askOtherTabs(name) {
   });
 }
 
+/** What was typed into forms, and by whom: `{person, forms}`. */
+export function readDrafts() {
+  return JSON.parse(read(DRAFTS) ?? "null") ?? { person: null, forms: {} };
+}
+
+/** Keep what was typed into forms. They hold what the person would send, so they end with the sign-in. */
+export function writeDrafts(drafts) {
+  write(DRAFTS, Object.keys(drafts.forms).length ? JSON.stringify(drafts) : null);
+}
+
 function forget() {
+  write(DRAFTS, null);
   me.value = null;
   ended.value = false;
   write(KEY, (token.value = null));
@@ -129,13 +148,20 @@ function forget() {
   write(LEFT, null);
 }
 
-/** True if somebody has signed out since this tab got its token. */
-function wasLeft() {
-  return read(KEY) !== null && (read(LEFT) ?? "0") !== timesLeft();
+/** Who uses this tab, and how often that person had signed out before, or null. @returns {{person: string, times: string}|null} */
+function sinceSignIn() {
+  return JSON.parse(read(LEFT) ?? "null");
 }
 
-function timesLeft() {
-  return read(LEFT, "localStorage") ?? "0";
+/** True if the person of this tab has signed out elsewhere since they came to it. */
+function wasLeft() {
+  const since = sinceSignIn();
+  return read(KEY) !== null && since !== null && since.times !== timesLeft(since.person);
+}
+
+/** @param {string} person */
+function timesLeft(person) {
+  return read(`${LEFT}-${person}`, "localStorage") ?? "0";
 }
 
 /** @param {string} key @param {"sessionStorage"|"localStorage"} where */

@@ -4,6 +4,7 @@
  * A stream that breaks is begun again after its last event (Last-Event-ID), with longer and longer waits. While its tab is
  * hidden there is none: browsers open six connections to a service at most (HTTP/1.1), for all tabs together.
  */
+import { now } from "./clock.js";
 import { request } from "./http.js";
 import { Problem } from "./problem.js";
 import { token } from "./session.js";
@@ -12,6 +13,8 @@ const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 /** The service sends a line every 10 s. Without one for so long the connection is gone, whatever TCP believes. */
 const SILENCE_MS = 25_000;
+/** So often one looks at the clock for that: a timer of 25 s would not count the time in which the computer slept. */
+const LOOK_MS = 5_000;
 /** So long a tab may be hidden before its stream ends: one often comes back at once. */
 const HIDDEN_MS = 5_000;
 
@@ -19,8 +22,9 @@ const HIDDEN_MS = 5_000;
  * Follow a stream until it ends, or until the returned function is called.
  *
  * @param {string} path
- * @param {{onEvent: (data: any) => void, onOpen?: () => void, onBroken?: (problem: Error) => void,
- *   onEnd?: (problem: Problem|null) => void}} listener  onEnd: it will not be begun again
+ * @param {{onEvent: (data: any) => void, onOpen?: () => void, onBroken?: (problem: Error, heardAt: number) => void,
+ *   onEnd?: (problem: Problem|null) => void}} listener  heardAt: when something came for the last time (Unix milliseconds).
+ *   onEnd: it will not be begun again
  */
 export function follow(path, { onEvent, onOpen = () => {}, onBroken = () => {}, onEnd = () => {} }) {
   const stop = new AbortController();
@@ -31,10 +35,11 @@ export function follow(path, { onEvent, onOpen = () => {}, onBroken = () => {}, 
 async function run(path, listener, stopped) {
   let lastId = "";
   let wait = FIRST_WAIT_MS;
+  let heardAt = now();
   while (!stopped.aborted) {
     await whileHidden(stopped);
     const attempt = new AbortController();
-    const abort = () => attempt.abort();
+    const abort = () => attempt.abort(new Problem(0, { detail: "nothing was heard from the service", retryable: true }));
     stopped.addEventListener("abort", abort);
     let hides;
     let paused = false;
@@ -43,15 +48,16 @@ async function run(path, listener, stopped) {
       if (document.hidden) hides = setTimeout(() => ((paused = true), abort()), HIDDEN_MS);
     };
     document.addEventListener("visibilitychange", watch);
-    let silence;
+    let lastWord = Date.now();
+    const silence = setInterval(() => Date.now() - lastWord > SILENCE_MS && abort(), LOOK_MS);
     const heard = () => {
-      clearTimeout(silence);
-      silence = setTimeout(abort, SILENCE_MS);
+      lastWord = Date.now();
+      heardAt = now();
     };
     try {
-      heard();
       const headers = { Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) };
       const answer = await request("GET", path, undefined, { headers, signal: attempt.signal });
+      heard();
       listener.onOpen();
       for await (const message of messages(answer.body, heard)) {
         wait = FIRST_WAIT_MS;
@@ -65,10 +71,10 @@ async function run(path, listener, stopped) {
       if (stopped.aborted) return;
       if (paused) continue;
       if (error instanceof Problem && error.status !== 401 && error.status >= 400 && !error.retryable) return listener.onEnd(error);
-      listener.onBroken(error);
+      listener.onBroken(error instanceof Problem ? error : new Problem(0, { detail: "the connection was cut", retryable: true }), heardAt);
       if (error.status === 401) await signedIn(stopped);
     } finally {
-      clearTimeout(silence);
+      clearInterval(silence);
       clearTimeout(hides);
       document.removeEventListener("visibilitychange", watch);
       stopped.removeEventListener("abort", abort);

@@ -1,12 +1,13 @@
 /** One array: how many elements are in which state, each element, and why elements failed. */
 import { useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../api/clock.js";
 import { get, post } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
 import { atLeast, mayStop } from "../api/session.js";
 import { AskFirst } from "../parts/dialog.js";
-import { CountBar, countsOf } from "../parts/elements.js";
-import { duration, number, time, words } from "../parts/format.js";
+import { CountBar, countsOf, JOB_LETTERS } from "../parts/elements.js";
+import { duration, json, number, plain, time, words } from "../parts/format.js";
 import { shapeOf } from "../parts/jobs.js";
 import { Failed, Loading, Page, Panel, sentence } from "../parts/page.js";
 import { go, Link } from "../parts/router.js";
@@ -38,23 +39,23 @@ export function OneArray({ id }) {
     ["After a failure", words(shape.on_failure)],
     ["Parameters", shape.parameters.join(", ") || "none"],
     ["Submitted", time(array.created_at)],
-    [over ? "Took" : "Since", duration(((array.finished_at ? Date.parse(array.finished_at) : Date.now()) - Date.parse(array.created_at)) / 1000)],
+    [over ? "Took" : "Since", duration(((array.finished_at ? Date.parse(array.finished_at) : now()) - Date.parse(array.created_at)) / 1000)],
   ];
   return html`<${Page} title=${spec.name} actions=${html`<${Actions} array=${array} over=${over} after=${load} />`}>
     <${Failed} problem=${problem} />
     <p class="lead"><${State} of=${array.state} /> <code>${array.id}</code> <span class="muted">${spec.user} in ${spec.namespace}</span>
       ${shape.repeats && html` <span class="muted">runs elements of <${Link} to=${`/arrays/${shape.repeats}`}>${shape.repeats}<//> again</span>`}</p>
-    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${stopped.reason || "No reason was given."}</p></div>`}
+    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${plain(stopped.reason || "No reason was given.")}</p></div>`}
     ${reason && html`<div class="note wait"><strong>It waits</strong><p>${sentence(reason.message)}</p></div>`}
     <dl class="facts small">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
       ${array.workflow_url && html`<div><dt>Workflow</dt><dd><a href=${array.workflow_url} rel="noreferrer">Temporal UI</a></dd></div>`}</dl>
     <${Panel} title="Progress">
       <${CountBar} array=${array} />
-      <ul class="legend counts" aria-label="Elements by state">${countsOf(array).map(([state, many]) => html`<li key=${state}><i class="count-key job-${state}"></i>${number(many, 0)} ${words(state)}</li>`)}</ul>
+      <ul class="legend counts" aria-label="Elements by state">${countsOf(array).map(([state, many]) => html`<li key=${state}><span class="cell job-${state}" aria-hidden="true">${JOB_LETTERS[state]}</span>${number(many, 0)} ${words(state)}</li>`)}</ul>
     <//>
     ${(array.counts.FAILED ?? 0) > 0 && html`<${Failures} array=${array} />`}
     <${Elements} array=${array} />
-    <details class="panel"><summary>Specification</summary><pre tabindex="0">${JSON.stringify(spec, null, 2)}</pre></details>
+    <details class="panel"><summary>Specification</summary><pre tabindex="0">${json(spec)}</pre></details>
   <//>`;
 }
 

@@ -2,7 +2,7 @@
 import { html } from "htm/preact";
 import { ago, number } from "../parts/format.js";
 import { CountBar } from "../parts/elements.js";
-import { gpusOf } from "../parts/jobs.js";
+import { gpusText } from "../parts/jobs.js";
 import { Listing } from "../parts/listing.js";
 import { Page } from "../parts/page.js";
 import { Link } from "../parts/router.js";
@@ -23,7 +23,7 @@ export function Arrays() {
           <td class="wide-text"><${CountBar} array=${array} /></td>
           <td class="num" data-name="Ended">${number(ended(array), 0)} of ${number(array.size, 0)}</td>
           <td data-name="User">${array.spec.user}<small class="muted">${array.spec.namespace}</small></td>
-          <td class="num" data-name="GPUs each">${gpusOf(array.spec) || "–"}</td>
+          <td class="num" data-name="GPUs each">${gpusText(array.spec)}</td>
           <td class="num" data-name="Submitted">${ago(array.created_at)}</td></tr>`)}</tbody>
       </table>`}
     <//>

@@ -79,7 +79,7 @@ function Counts({ entries }) {
     }
   }
   const facts = [
-    ["Hosts", entries.length, lost ? `${lost} lost` : "all report"],
+    ["Hosts", entries.length, lost ? `${lost} lost` : entries.length ? "all report" : "none has registered"],
     ["GPUs", gpus, ""],
     ["In use", used, gpus ? `${Math.round((used / gpus) * 100)} %` : ""],
     ["Free", free, gpus ? `${Math.round((free / gpus) * 100)} %` : ""],

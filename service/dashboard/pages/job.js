@@ -1,9 +1,10 @@
 /** One job: what happened to it, where it runs, what it wrote, what it used, and what one may do. */
 import { useEffect, useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../api/clock.js";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
-import { ago, count, duration, number, time } from "../parts/format.js";
+import { ago, count, duration, json, number, plain, time } from "../parts/format.js";
 import { shapeOf } from "../parts/jobs.js";
 import { Failed, Loading, Page, sentence } from "../parts/page.js";
 import { Link } from "../parts/router.js";
@@ -16,19 +17,20 @@ import { Placed } from "./job/placed.js";
 import { Timeline } from "./job/timeline.js";
 import { Used } from "./job/used.js";
 
+/** Events that one answer has at most. */
 const MOST_EVENTS = 1000;
 
 /** The page `/jobs/ID`. */
 export function Job({ id }) {
   const [job, setJob] = useState(null);
-  const [events, setEvents] = useState([]);
+  const [events, setEvents] = useState(/** @type {any[]} */ ([]));
   const [problem, setProblem] = useState(null);
   const load = async () => {
     try {
       const at = `/v1/jobs/${encodeURIComponent(id)}`;
-      const [found, page] = await Promise.all([get(at), get(`${at}/events`, { limit: MOST_EVENTS })]);
+      const [found, all] = await Promise.all([get(at), allEvents(`${at}/events`)]);
       setJob(found);
-      setEvents(page.items);
+      setEvents(all);
       setProblem(null);
     } catch (error) {
       setProblem(error);
@@ -49,8 +51,19 @@ export function Job({ id }) {
     ${job.attempt > 0 && html`<${Measured} job=${job} />`}
     ${job.attempt > 0 && html`<${Used} job=${job} />`}
     ${job.attempt > 0 && html`<${Checkpoints} job=${job} />`}
-    <details class="panel"><summary>Specification</summary><pre tabindex="0">${JSON.stringify(job.spec, null, 2)}</pre></details>
+    <details class="panel"><summary>Specification</summary><pre tabindex="0">${json(job.spec)}</pre></details>
   <//>`;
+}
+
+/** All events of a job, oldest first. */
+async function allEvents(path) {
+  const events = [];
+  for (let after = null; ; ) {
+    const page = await get(path, { after, limit: MOST_EVENTS });
+    events.push(...page.items);
+    after = page.next_cursor;
+    if (!after) return events;
+  }
 }
 
 /** The array whose element the job is, or null. */
@@ -64,7 +77,7 @@ function Said({ job }) {
   return html`
     ${failure && html`<div class="note ${job.state === "FAILED" ? "bad" : "wait"}"><strong>${job.state === "FAILED" ? "It failed" : "An earlier attempt failed"}</strong><p>${sentence(failure.message)}</p>
       <p class="muted">${[`kind ${failure.kind}`, failure.host && `host ${failure.host}`, failure.xid && `XID ${failure.xid}`, failure.exit_code !== null && `exit code ${failure.exit_code}`].filter(Boolean).join(" · ")}</p></div>`}
-    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${stopped.reason || "No reason was given."}</p></div>`}
+    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${plain(stopped.reason || "No reason was given.")}</p></div>`}
     ${reason && html`<div class="note wait"><strong>It waits${reason.position ? `, place ${reason.position}` : ""}</strong><p>${sentence(reason.message)}</p>
       ${reason.next_step && html`<p>${sentence(reason.next_step)}</p>`}
       ${(reason.starts_by || reason.estimated_start) && html`<p>${reason.starts_by ? "Promised" : "Estimated"} to start ${ago(reason.starts_by ?? reason.estimated_start)}, at ${time(reason.starts_by ?? reason.estimated_start)}. <${Link} to="/queue">See the queue<//></p>`}</div>`}
@@ -79,7 +92,7 @@ function Facts({ job, events }) {
     get("/v1/cluster").then((cluster) => setTraces(cluster.trace_url), () => {});
   }, []);
   const began = job.started_at && Date.parse(job.started_at);
-  const ended = job.finished_at ? Date.parse(job.finished_at) : Date.now();
+  const ended = job.finished_at ? Date.parse(job.finished_at) : now();
   const trace = events.find((event) => event.data.trace_id)?.data.trace_id;
   const facts = [
     ["Asks for", shapeOf(spec)],

@@ -2,10 +2,12 @@
 import { Component } from "preact";
 import { useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../api/clock.js";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
-import { ago, duration, time } from "../parts/format.js";
-import { gpusOf, ranges } from "../parts/jobs.js";
+import { ago, count, duration, plain, time } from "../parts/format.js";
+import { Filter } from "../parts/filter.js";
+import { gpusText, ranges } from "../parts/jobs.js";
 import { Empty, Failed, Loading, Page } from "../parts/page.js";
 import { go, Link, params, setParams } from "../parts/router.js";
 import { ENDED, HOLDING, State } from "../parts/states.js";
@@ -59,19 +61,18 @@ export function Jobs() {
     <${Filters} asked=${asked} />
     ${!page && !problem && html`<${Loading} what="Asking for jobs" />`}
     ${page && html`<div class="panel flush" aria-busy=${!fresh}>
-      ${page.items.length ? html`<${List} jobs=${page.items} />` : html`<${Empty}>No jobs fit. ${address ? html`<${Link} to="/jobs">Show all<//>` : "Submit one."}<//>`}
+      ${page.items.length ? html`<${List} jobs=${page.items} />` : html`<${Empty}>${address ? html`No jobs fit. <${Link} to="/jobs">Show all<//>` : html`There are no jobs yet. <${Link} to="/submit">Submit one<//>`}<//>`}
     </div>
     <div class="actions">
       <button type="button" disabled=${!filters.cursor} onClick=${() => setParams({ after: null }, { replace: false })}>Newest</button>
       <button type="button" disabled=${!page.next_cursor || !fresh} onClick=${() => setParams({ after: page.next_cursor }, { replace: false })}>Older</button>
-      <span class="muted">${page.items.length} jobs on this page</span>
+      <span class="muted">${count(page.items.length, "job")} on this page</span>
     </div>`}
   <//>`;
 }
 
 function Filters({ asked }) {
   const set = (name) => (event) => setParams({ [name]: event.target.value.trim(), after: null });
-  const text = (name, label) => html`<label>${label} <input type="search" value=${asked.get(name) ?? ""} onChange=${set(name)} /></label>`;
   const find = (event) => {
     event.preventDefault();
     const id = String(new FormData(event.target).get("id") ?? "").trim();
@@ -81,7 +82,7 @@ function Filters({ asked }) {
     <label>Show <select value=${asked.get("show") ?? "all"} onChange=${(e) => setParams({ show: e.target.value === "all" ? null : e.target.value, after: null })}>
       ${Object.keys(SHOWN).map((name) => html`<option value=${name}>${name}</option>`)}
     </select></label>
-    ${text("name", "Name")} ${text("user", "User")} ${text("namespace", "Namespace")}
+    <${Filter} name="name" label="Name" /> <${Filter} name="user" label="User" /> <${Filter} name="namespace" label="Namespace" />
     <label>Kind <select value=${asked.get("kind") ?? ""} onChange=${set("kind")}>
       <option value="">any</option>${KINDS.map((kind) => html`<option value=${kind}>${kind}</option>`)}
     </select></label>
@@ -113,7 +114,7 @@ class Row extends Component {
       <th scope="row"><${Link} to=${`/jobs/${job.id}`}>${spec.name}<//><small class="mono muted">${job.id}</small></th>
       <td><${State} of=${job.state} />${job.attempt > 1 && html`<small class="muted">attempt ${job.attempt}</small>`}</td>
       <td data-name="User">${spec.user}<small class="muted">${spec.namespace}</small></td>
-      <td class="num" data-name="GPUs">${gpusOf(spec) || "–"}</td>
+      <td class="num" data-name="GPUs">${gpusText(spec)}</td>
       <td class="wide-text"><span class="clip" title=${where(job)}>${where(job)}</span></td>
       <td class="num" data-name="Submitted">${ago(job.created_at)}</td>
       <td class="num" data-name="Ran">${ran(job)}</td>
@@ -122,6 +123,10 @@ class Row extends Component {
 }
 
 function where(job) {
+  return plain(whereOf(job));
+}
+
+function whereOf(job) {
   if (job.state === "FAILED") return job.failure?.message ?? "";
   if (job.stopped_by && job.state === "CANCELLED") return `${job.stopped_by.verb} by ${job.stopped_by.actor}${job.stopped_by.reason ? `: ${job.stopped_by.reason}` : ""}`;
   if (job.reason) return job.reason.message;
@@ -133,6 +138,6 @@ function where(job) {
 
 function ran(job) {
   if (!job.started_at) return "–";
-  const end = job.finished_at ? Date.parse(job.finished_at) : Date.now();
+  const end = job.finished_at ? Date.parse(job.finished_at) : now();
   return duration((end - Date.parse(job.started_at)) / 1000);
 }

@@ -1,11 +1,12 @@
 /** One pipeline: the graph of its steps, and the jobs of each. */
 import { useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../api/clock.js";
 import { get, post } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
 import { mayStop } from "../api/session.js";
 import { AskFirst } from "../parts/dialog.js";
-import { duration, time } from "../parts/format.js";
+import { duration, plain, time } from "../parts/format.js";
 import { Failed, Loading, Page, Panel, sentence } from "../parts/page.js";
 import { Link } from "../parts/router.js";
 import { ENDED, State } from "../parts/states.js";
@@ -30,7 +31,7 @@ export function Pipeline({ id }) {
   useLoader(load, { every: over ? 60_000 : 5000, concerns: (event) => /^(job|array|pipeline)\./.test(event.kind), settle: 500 }, [id, over]);
   if (!found) return html`<${Page} title="Pipeline ${id}"><${Failed} problem=${problem} />${!problem && html`<${Loading} />`}<//>`;
   const { stopped_by: stopped, parameters } = found;
-  const end = found.finished_at ? Date.parse(found.finished_at) : Date.now();
+  const end = found.finished_at ? Date.parse(found.finished_at) : now();
   const facts = [
     ["Steps", found.steps.length],
     ["Completed", found.steps.filter((step) => step.state === "COMPLETED").length],
@@ -41,7 +42,7 @@ export function Pipeline({ id }) {
   return html`<${Page} title=${found.name} actions=${html`<${Actions} pipeline=${found} over=${over} after=${load} />`}>
     <${Failed} problem=${problem} />
     <p class="lead"><${State} of=${found.state} /> <code>${found.id}</code> <span class="muted">${found.user} in ${found.namespace}</span></p>
-    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${stopped.reason || "No reason was given."}</p></div>`}
+    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${plain(stopped.reason || "No reason was given.")}</p></div>`}
     <dl class="facts small">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <${Panel} title="Graph"><${StepGraph} steps=${found.steps} /><//>
     <${Panel} title="Steps">

@@ -1,9 +1,11 @@
 /** The queue: who is next, why each job waits, who holds what it needs, and when it starts. */
 import { useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../api/clock.js";
 import { get, getAll } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
 import { ago, count, duration, time, words } from "../parts/format.js";
+import { Filter } from "../parts/filter.js";
 import { shapeOf } from "../parts/jobs.js";
 import { Empty, Failed, Loading, Page, Panel, sentence } from "../parts/page.js";
 import { Link, params, setParams } from "../parts/router.js";
@@ -41,7 +43,7 @@ export function Queue() {
           getAll("/v1/hosts", { limit: 1000 }),
           allWindows(),
         ]);
-        setFound({ queue, running: running.items, more: running.next_cursor !== null, hosts, windows, now: Date.now() / 1000 });
+        setFound({ queue, running: running.items, more: running.next_cursor !== null, hosts, windows, now: now() / 1000 });
         setProblem(null);
       } catch (error) {
         setProblem(error);
@@ -52,7 +54,7 @@ export function Queue() {
   );
   return html`<${Page} title="Queue" wide>
     <${Failed} problem=${problem} />
-    <div class="toolbar"><label>Namespace <input type="search" value=${namespace ?? ""} onChange=${(e) => setParams({ namespace: e.target.value.trim(), after: null })} /></label></div>
+    <div class="toolbar"><${Filter} name="namespace" label="Namespace" /></div>
     ${!found ? !problem && html`<${Loading} what="Asking for the queue" />` : html`
       <${Waiting} queue=${found.queue} running=${found.running} chosen=${chosen} cursor=${cursor} />
       <${Plan} ...${found} chosen=${chosen} />`}
@@ -91,7 +93,7 @@ function Waiting({ queue, running, chosen, cursor }) {
 
 function Entry({ entry, names, chosen }) {
   const { spec, reason } = entry;
-  const waits = (Date.now() - Date.parse(entry.waiting_since)) / 1000;
+  const waits = (now() - Date.parse(entry.waiting_since)) / 1000;
   return html`<tr class=${chosen ? "chosen" : ""}>
     <td class="num" data-name="Place">${entry.position}</td>
     <th scope="row"><${Link} to=${`/jobs/${entry.job_id}`}>${spec.name}<//><small class="muted">${spec.user} in ${spec.namespace}${spec.priority ? `, priority ${spec.priority}` : ""}</small></th>

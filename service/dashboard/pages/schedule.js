@@ -5,7 +5,7 @@ import { get, request } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
 import { mayStop } from "../api/session.js";
 import { AskFirst } from "../parts/dialog.js";
-import { ago, duration, time } from "../parts/format.js";
+import { ago, duration, json, time } from "../parts/format.js";
 import { shapeOf } from "../parts/jobs.js";
 import { Empty, Failed, Loading, Page, Panel, sentence } from "../parts/page.js";
 import { go, Link } from "../parts/router.js";
@@ -57,7 +57,7 @@ export function Schedule({ id }) {
         ${found.paused ? html`<${Empty}>It is paused and does not fire.<//>` : html`<ol class="times">${found.next_times.map((at) => html`<li key=${at}>${time(at)} <span class="muted">${ago(at)}</span></li>`)}</ol>`}
       <//>
     </div>
-    <details class="panel"><summary>Specification of its jobs</summary><pre tabindex="0">${JSON.stringify(asked.job, null, 2)}</pre></details>
+    <details class="panel"><summary>Specification of its jobs</summary><pre tabindex="0">${json(asked.job)}</pre></details>
   <//>`;
 }
 
@@ -76,8 +76,8 @@ function Actions({ schedule, after }) {
   };
   return html`
     ${schedule.paused
-      ? html`<${AskFirst} label="Resume" title="Resume ${name}" action=${send("resume")} disabled=${!may} why=${why} explain="It fires again. What was due meanwhile is not made up for." />`
-      : html`<${AskFirst} label="Pause" title="Pause ${name}" action=${send("pause")} disabled=${!may} why=${why} explain="It fires no more until it is resumed. Jobs that run go on." />`}
+      ? html`<${AskFirst} key="resume" label="Resume" title="Resume ${name}" action=${send("resume")} disabled=${!may} why=${why} explain="It fires again. What was due meanwhile is not made up for." />`
+      : html`<${AskFirst} key="pause" label="Pause" title="Pause ${name}" action=${send("pause")} disabled=${!may} why=${why} explain="It fires no more until it is resumed. Jobs that run go on." />`}
     <${AskFirst} label="Fire now" title="Fire ${name} now" noReason action=${send("trigger")} disabled=${!may} why=${why} explain="It submits its job now, also while it is paused." />
     <${AskFirst} label="Delete" danger title="Delete ${name}" noReason action=${remove} disabled=${!may} why=${why} explain="It never fires again. Jobs that run go on." />`;
 }

@@ -6,6 +6,9 @@ import { begin, beginInWindow, canBegin } from "../api/provider.js";
 import { endAtProvider, me, refusal, signOut } from "../api/session.js";
 import { Failed, Page, sentence } from "../parts/page.js";
 
+/** So long after no answer the service is asked again. */
+const AGAIN_MS = 2000;
+
 /** The page that is shown until somebody has signed in. */
 export function SignIn() {
   const provider = useProvider();
@@ -70,7 +73,7 @@ function AtProvider({ provider, go }) {
     setBusy(false);
   };
   if (!canBegin()) return html`<p>Signing in at ${nameOf(provider)} needs an address of this service with https.</p>`;
-  return html`<${Failed} problem=${problem} />
+  return html`<${Failed} problem=${problem} again="Try again in a moment." />
     <button type="button" class="primary" disabled=${busy} autofocus onClick=${start}>Sign in at ${nameOf(provider)}</button>`;
 }
 
@@ -94,7 +97,7 @@ function WithToken({ first }) {
       <input type="password" name="token" autocomplete="off" spellcheck=${false} placeholder="gpt_…" required autofocus=${first}
         value=${text} onInput=${(e) => setText(e.target.value)} />
     </label>
-    <${Failed} problem=${problem} />
+    <${Failed} problem=${problem} again="Try again in a moment." />
     <button type="submit" class=${first ? "primary" : ""} disabled=${busy || !text.trim()}>${busy ? "Checking…" : "Sign in"}</button>
   </form>`;
 }
@@ -103,7 +106,14 @@ function WithToken({ first }) {
 function useProvider() {
   const [provider, setProvider] = useState(null);
   useEffect(() => {
-    get("/v1/login").then(setProvider, () => setProvider({ issuer: null }));
+    let timer = 0;
+    const ask = () => get("/v1/login").then(setProvider, (problem) => {
+      // Until the service answers one may paste a token all the same.
+      setProvider({ issuer: null });
+      if (problem.retryable) timer = setTimeout(ask, AGAIN_MS);
+    });
+    ask();
+    return () => clearTimeout(timer);
   }, []);
   return provider;
 }

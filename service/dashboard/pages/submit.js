@@ -3,6 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { html } from "htm/preact";
 import { get, post } from "../api/http.js";
 import { me, submits } from "../api/session.js";
+import { Found, useDraft } from "../parts/draft.js";
 import { againOf } from "../parts/jobs.js";
 import { Failed, Page } from "../parts/page.js";
 import { go, params } from "../parts/router.js";
@@ -14,7 +15,7 @@ const LEVELS = ["nvlink", "numa", "socket", "host", "leaf", "spine"];
 /** The page `/submit`. `?from=JOB` begins with the specification of that job. */
 export function Submit() {
   const from = params().get("from");
-  const [form, setForm] = useState(EMPTY);
+  const { form, type, begin, found, forget } = useDraft(`submit ${from ?? ""}`, EMPTY);
   const [base, setBase] = useState(/** @type {any} */ ({}));
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -24,7 +25,7 @@ export function Submit() {
     get(`/v1/jobs/${encodeURIComponent(from)}`).then((job) => {
       const again = againOf(job.spec, me.value);
       setBase(again);
-      setForm(formOf(again));
+      if (!found) begin(formOf(again));
     }, setProblem);
   }, [from]);
   const hidden = useMemo(() => Object.keys(base.env ?? {}), [base]);
@@ -35,8 +36,9 @@ export function Submit() {
   const key = useRef({ text: "", value: "" });
   if (key.current.text !== text) key.current = { text, value: `dashboard-${Date.now()}-${Math.random().toString(36).slice(2)}` };
   const set = (name) => (event) => {
-    const { type, checked, value } = event.target;
-    setForm((before) => ({ ...before, [name]: type === "checkbox" ? checked : value }));
+    const { type: kind, checked, value } = event.target;
+    setProblem(null);
+    type((before) => ({ ...before, [name]: kind === "checkbox" ? checked : value }));
   };
   const submit = async (event) => {
     event.preventDefault();
@@ -45,6 +47,7 @@ export function Submit() {
     setBusy(true);
     try {
       const job = await post("/v1/jobs", spec, { "Idempotency-Key": key.current.value });
+      forget();
       return go(`/jobs/${job.id}`);
     } catch (error) {
       setProblem(error);
@@ -57,7 +60,7 @@ export function Submit() {
     ${!submits.value && html`<div class="note wait"><strong>You may not submit</strong><p>It needs the role user in some namespace. You can try what would happen only with such a role, too.</p></div>`}
     <div class="submit">
       <form class="panel form" onSubmit=${submit} noValidate>
-        <${Failed} problem=${problem} />
+        ${found && html`<${Found} again=${() => begin(base.command ? formOf(base) : EMPTY)} />`}
         <${Text} ...${of} name="command" label="Command" hint="Program and arguments. Quotes work as in a shell, but no shell reads it: for pipes and variables write sh -c '…'." placeholder="python train.py --epochs 3" mono required />
         <div class="fields">
           <${Text} ...${of} name="name" label="Name" placeholder=${spec.name} />
@@ -82,6 +85,7 @@ export function Submit() {
         <label class="tick"><input type="checkbox" checked=${form.preemptible} onChange=${set("preemptible")} />It may be stopped for a job of higher priority</label>
         </fieldset>
         <${Area} ...${of} name="env" label="Environment" hint="NAME=VALUE, one on each line. Values are shown to nobody later." />
+        <${Failed} problem=${problem} again="What you typed stays here, and a second try makes no second job." />
         <div class="actions"><button type="submit" class="primary" disabled=${busy || !submits.value}>${busy ? "Submitting…" : "Submit"}</button></div>
       </form>
       <${Preview} spec=${spec} ready=${ready && submits.value} />

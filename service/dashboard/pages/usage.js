@@ -1,6 +1,7 @@
 /** Usage and health: key figures of the cluster, who used what, quotas, and what broke. */
 import { useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../api/clock.js";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
 import { readsCluster } from "../api/session.js";
@@ -21,7 +22,7 @@ export function Usage() {
   const reads = readsCluster.value;
   useLoader(
     async () => {
-      const since = new Date(Date.now() - days * 86_400_000).toISOString();
+      const since = new Date(now() - days * 86_400_000).toISOString();
       try {
         const [report, sums, quotas] = await Promise.all([
           reads ? get("/v1/report", { since }) : null,

@@ -61,7 +61,7 @@ export function WhatIf() {
           ${text("lasting", "Jobs without a time limit run for", "")}
           ${choice("until", "Look ahead", Object.keys(AHEAD).sort(), AHEAD)}
         </div></fieldset>
-        <${Failed} problem=${problem} />
+        <${Failed} problem=${problem} again="Try again in a moment." />
         <div class="actions"><button type="submit" class="primary" disabled=${busy || !may}>${busy ? "Computing…" : "Compare"}</button></div>
       </form>
       <div aria-live="polite" aria-busy=${busy}>${found ? html`<${Compared} answer=${found} names=${names} />` : html`<div class="panel"><p class="empty">The comparison is shown here. It takes some seconds, on a large cluster up to a minute.</p></div>`}</div>

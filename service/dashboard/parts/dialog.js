@@ -8,13 +8,25 @@ import { Failed } from "./page.js";
  *
  * @param {{label: string, title: string, explain: string, action: (reason: string, force: boolean) => Promise<any>,
  *   danger?: boolean, force?: string, noReason?: boolean, disabled?: boolean, why?: string}} options
- *   force: the text of a box to tick. noReason: none is asked for. why: why the button is disabled.
+ *   force: the text of a box to tick. noReason: none is asked for. why: why one may not. Such a button says so when it is
+ *   pressed: a tip is for those only who have a mouse.
  */
 export function AskFirst({ label, title, explain, action, danger, force, noReason, disabled, why }) {
   const [open, setOpen] = useState(false);
-  return html`<button type="button" class=${danger ? "danger" : ""} disabled=${disabled} title=${why}
+  const close = () => setOpen(false);
+  return html`<button type="button" class=${danger ? "danger" : ""} aria-disabled=${disabled ? "true" : undefined} title=${why}
       onClick=${() => setOpen(true)}>${label}</button>
-    ${open && html`<${Question} ...${{ label, title, explain, action, danger, force, noReason }} close=${() => setOpen(false)} />`}`;
+    ${open && (disabled ? html`<${Refusal} title=${title} why=${why} close=${close} />` : html`<${Question} ...${{ label, title, explain, action, danger, force, noReason, close }} />`)}`;
+}
+
+function Refusal({ title, why, close }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} aria-labelledby="refusal" onClose=${close}>
+    <h2 id="refusal">${title}</h2>
+    <p>You may not do this. ${why}.</p>
+    <div class="actions end"><button type="button" onClick=${() => dialog.current.close()}>Back</button></div>
+  </dialog>`;
 }
 
 function Question({ label, title, explain, action, danger, force, noReason, close }) {
@@ -23,13 +35,20 @@ function Question({ label, title, explain, action, danger, force, noReason, clos
   const [forced, setForced] = useState(false);
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
-  useEffect(() => dialog.current.showModal(), []);
+  useEffect(() => {
+    dialog.current.showModal();
+    // What was done may have taken the button away that had the focus.
+    return () => {
+      setTimeout(() => document.activeElement === document.body && document.getElementById("main")?.focus({ preventScroll: true }));
+    };
+  }, []);
   const send = async (event) => {
     event.preventDefault();
     setBusy(true);
     try {
       await action(reason, forced);
-      close();
+      // A dialog that closes gives the focus back; one that is removed does not.
+      dialog.current?.close();
     } catch (error) {
       setProblem(error);
       setBusy(false);
@@ -44,9 +63,9 @@ function Question({ label, title, explain, action, danger, force, noReason, clos
       </label>`}
       ${force &&
       html`<label class="tick"><input type="checkbox" checked=${forced} onChange=${(e) => setForced(e.target.checked)} />${force}</label>`}
-      <${Failed} problem=${problem} />
+      <${Failed} problem=${problem} again="Try again in a moment." />
       <div class="actions end">
-        <button type="button" onClick=${close}>Back</button>
+        <button type="button" onClick=${() => dialog.current.close()}>Back</button>
         <button type="submit" class=${danger ? "danger solid" : "primary"} disabled=${busy}>${label}</button>
       </div>
     </form>

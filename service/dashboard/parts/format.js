@@ -1,4 +1,5 @@
 /** How numbers, times and sizes are written. */
+import { now } from "../api/clock.js";
 
 const DAY_S = 86_400;
 
@@ -26,14 +27,14 @@ export function time(at, { ms = false } = {}) {
   const date = at instanceof Date ? at : new Date(typeof at === "number" ? at * 1000 : at);
   const clock = [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
   const exact = ms ? `${clock}.${String(date.getMilliseconds()).padStart(3, "0")}` : clock;
-  const today = new Date().toDateString() === date.toDateString();
+  const today = new Date(now()).toDateString() === date.toDateString();
   return today ? exact : `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${exact}`;
 }
 
 /** "2 min ago", "in 3 h". */
-export function ago(at, now = Date.now()) {
+export function ago(at) {
   const date = typeof at === "number" ? at * 1000 : Date.parse(at);
-  const s = (now - date) / 1000;
+  const s = (now() - date) / 1000;
   if (Math.abs(s) < 1) return "now";
   return s < 0 ? `in ${duration(-s)}` : `${duration(s)} ago`;
 }
@@ -68,6 +69,19 @@ export function model(name) {
 /** IN_USE as words: "in use". */
 export function words(text) {
   return text.toLowerCase().replaceAll("_", " ");
+}
+
+/** Characters that show nothing but change the order of others, or hide. */
+const UNSEEN = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+/** A text of a user in which nothing can pretend to be something else: such characters are escapes, as in the command line. */
+export function plain(text) {
+  return text.replace(UNSEEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** A specification as JSON. */
+export function json(value) {
+  return plain(JSON.stringify(value, null, 2));
 }
 
 function two(part) {

@@ -1,4 +1,5 @@
 /** What several pages need to know of a job. */
+import { now } from "../api/clock.js";
 
 /** GPUs of the whole gang. */
 export function gpusOf(spec) {
@@ -6,13 +7,25 @@ export function gpusOf(spec) {
   return spec.groups?.length ? spec.groups.reduce((sum, group) => sum + of(group.gpus), 0) : of(spec.gpus);
 }
 
-/** "2 × 8 GPUs", "4 GPUs", "CPUs only". */
+/** GPUs of the whole gang for a table: "16", "1 × 1g.10gb" if the job asks for a share of each, "–" without GPUs. */
+export function gpusText(spec) {
+  const share = shareOf(spec.gpus);
+  return share && gpusOf(spec) ? `${gpusOf(spec)} × ${share}` : gpusOf(spec) || "–";
+}
+
+/** "1g.10gb", "30 %": the share that is asked for, or given. null: the whole GPU. */
+export function shareOf({ share }) {
+  return share ? (share.mig_profile ?? `${share.percent} %`) : null;
+}
+
+/** "2 hosts × 8 GPUs", "4 GPUs", "1g.10gb of 1 GPU", "CPUs only". */
 export function shapeOf(spec) {
   if (spec.groups?.length) return spec.groups.map((group) => `${group.name}: ${shapeOf({ gpus: group.gpus })}`).join(", ");
   const { hosts, gpus_per_host: each, total } = spec.gpus;
   if (total) return `${total} GPUs on as few hosts as possible`;
   if (!each) return hosts === 1 ? "CPUs only" : `${hosts} hosts, CPUs only`;
-  const gpus = `${each} GPU${each === 1 ? "" : "s"}`;
+  const share = shareOf(spec.gpus);
+  const gpus = `${share ? `${share} of ` : ""}${each} GPU${each === 1 ? "" : "s"}`;
   return hosts === 1 ? gpus : `${hosts} hosts × ${gpus}`;
 }
 
@@ -31,7 +44,11 @@ export function ranges(numbers) {
 /** How many ranks a job has. */
 export function ranksOf(job) {
   const { spec, placement } = job;
-  if (!placement) return 1;
+  if (!placement) {
+    const of = (gpus, per) => gpus.hosts * (per === "gpu" ? gpus.gpus_per_host : 1);
+    if (spec.groups?.length) return spec.groups.reduce((sum, group) => sum + of(group.gpus, group.rank_per), 0);
+    return Math.max(1, of(spec.gpus, spec.rank_per));
+  }
   const perGpu = Object.fromEntries(spec.groups.map((group) => [group.name, group.rank_per === "gpu"]));
   const slices = spec.spare_hosts ? placement.slices.slice(0, spec.gpus.hosts) : placement.slices;
   return slices.reduce((sum, part) => {
@@ -47,7 +64,7 @@ export function againOf(spec, me) {
   delete copy.artifacts;
   // 0 is what every job with GPUs has; one without GPUs has one at least.
   for (const part of [copy, ...(copy.groups ?? [])]) if (part.gpus?.cpus_per_host === 0) delete part.gpus.cpus_per_host;
-  if (copy.begin_at && Date.parse(copy.begin_at) < Date.now()) delete copy.begin_at;
+  if (copy.begin_at && Date.parse(copy.begin_at) < now()) delete copy.begin_at;
   return dense(copy, DEFAULTS);
 }
 

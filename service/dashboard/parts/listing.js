@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { html } from "htm/preact";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
+import { Filter } from "./filter.js";
 import { Empty, Failed, Loading } from "./page.js";
 import { params, setParams } from "./router.js";
 
@@ -31,8 +32,7 @@ export function Listing({ path, what, fields = [], concerns, empty, children }) 
     [asked.toString()],
   );
   return html`<${Failed} problem=${problem} />
-    ${fields.length > 0 && html`<div class="toolbar">${fields.map((name) => html`<label key=${name}>${name[0].toUpperCase() + name.slice(1)} <input type="search" value=${asked.get(name) ?? ""}
-      onChange=${(e) => setParams({ [name]: e.target.value.trim(), after: null })} /></label>`)}</div>`}
+    ${fields.length > 0 && html`<div class="toolbar">${fields.map((name) => html`<${Filter} key=${name} name=${name} label=${name[0].toUpperCase() + name.slice(1)} />`)}</div>`}
     ${!page ? !problem && html`<${Loading} what="Asking for ${what}" />` : html`
       <div class="panel flush">${page.items.length ? html`<div class="scroll" tabindex="0" role="group" aria-label="${what}, can be scrolled">${children(page.items)}</div>` : html`<${Empty}>${empty}<//>`}</div>
       ${(cursor || page.next_cursor) && html`<div class="actions">

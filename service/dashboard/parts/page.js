@@ -2,6 +2,7 @@
 import { useEffect } from "preact/hooks";
 import { html } from "htm/preact";
 import { refusal } from "../api/session.js";
+import { plain } from "./format.js";
 import { arrived } from "./router.js";
 
 /** A page. `actions` stand right of its title. */
@@ -31,13 +32,18 @@ export function Panel({ title, actions, children, className = "", id }) {
   </section>`;
 }
 
-/** An error: what happened. The message of a refusal says what is missing, and who has it. */
-export function Failed({ problem }) {
+/**
+ * An error: what happened. The message of a refusal says what is missing, and who has it. `again`: what to do if
+ * another try can help.
+ *
+ * @param {{problem: any, again?: string}} props
+ */
+export function Failed({ problem, again = "The page tries again by itself." }) {
   if (!problem) return null;
   return html`<div class="note bad" role="alert">
     <strong>${titleOf(problem)}</strong>
     <p>${sentence(problem.message)}</p>
-    ${problem.retryable && html`<p>The page tries again by itself.</p>`}
+    ${problem.retryable && html`<p>${again}</p>`}
   </div>`;
 }
 
@@ -66,6 +72,6 @@ export function titleOf(problem) {
 
 /** A message of the API as a sentence. */
 export function sentence(text) {
-  const trimmed = text.trim();
+  const trimmed = plain(text.trim());
   return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?…]$/.test(trimmed) ? "" : ".");
 }

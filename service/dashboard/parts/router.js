@@ -8,9 +8,13 @@ export const search = signal(location.search);
 
 let moved = false;
 
-addEventListener("popstate", () => {
+/** So long a page may take until it is as long as it was. */
+const RESTORE_MS = 3000;
+
+addEventListener("popstate", (event) => {
   moved = true;
   shown();
+  scrollBack(event.state?.y ?? 0);
 });
 
 /** True once after another page was asked for: then it takes the focus, so that a screen reader reads it. */
@@ -22,6 +26,7 @@ export function arrived() {
 
 /** Show another page of the dashboard. `replace`: the page before stays the one that "back" leads to. */
 export function go(to, { replace = false } = {}) {
+  if (!replace) history.replaceState({ y: scrollY }, "");
   history[replace ? "replaceState" : "pushState"](null, "", to);
   moved ||= !replace && location.pathname !== path.value;
   shown();
@@ -52,6 +57,20 @@ export function Link({ to, children, ...rest }) {
     go(to);
   };
   return html`<a href=${to} onClick=${click} ...${rest}>${children}</a>`;
+}
+
+/** Where one was on a page that "back" leads to. The browser alone tries it too early: the page asks for its rows first. */
+function scrollBack(y) {
+  const until = performance.now() + RESTORE_MS;
+  const touched = new AbortController();
+  for (const kind of ["wheel", "touchstart", "keydown", "popstate"]) addEventListener(kind, () => touched.abort(), { once: true, signal: touched.signal });
+  const look = () => {
+    if (touched.signal.aborted) return;
+    if (document.documentElement.scrollHeight - innerHeight < y && performance.now() < until) return requestAnimationFrame(look);
+    touched.abort();
+    scrollTo(0, y);
+  };
+  requestAnimationFrame(look);
 }
 
 function shown() {

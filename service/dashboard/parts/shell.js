@@ -1,9 +1,10 @@
 /** The frame of every page: menu, connection, theme, and who one is. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { html } from "htm/preact";
-import { staleBecause, staleSince } from "../api/live.js";
+import { ahead } from "../api/clock.js";
+import { lateSince, staleBecause, staleSince } from "../api/live.js";
 import { me } from "../api/session.js";
-import { time } from "./format.js";
+import { duration, time } from "./format.js";
 import { NoRole, Person } from "./person.js";
 import { Link, path } from "./router.js";
 
@@ -41,6 +42,7 @@ export function Shell({ children }) {
         </div>
       </div>
       <${Stale} />
+      <${WrongClock} />
       <${NoRole} />
     </header>
     ${children}`;
@@ -56,18 +58,27 @@ function Mark() {
 
 function Connection() {
   if (!me.value) return null;
-  const stale = staleSince.value !== null;
-  return html`<span class="live ${stale ? "is-stale" : ""}" title=${stale ? "No connection" : "What you see is kept up to date"}>
+  const stale = (staleSince.value ?? lateSince.value) !== null;
+  return html`<span class="live ${stale ? "is-stale" : ""}" title=${stale ? "What you see is old" : "What you see is kept up to date"}>
     <i aria-hidden="true"></i>${stale ? "Stale" : "Live"}
   </span>`;
 }
 
 function Stale() {
-  const since = staleSince.value;
+  const since = staleSince.value ?? lateSince.value;
+  const why = staleSince.value === null ? "the service takes long to answer. Waiting…" : `${staleBecause.value}. Connecting again…`;
   return html`<div role="status" aria-live="polite">
     ${since !== null &&
-    html`<p class="stale">Stale since ${time(since / 1000)}: ${staleBecause.value}. Connecting again…</p>`}
+    html`<p class="stale">Stale since ${time(since / 1000)}: ${why}</p>`}
   </div>`;
+}
+
+/** Far from the service's time, sign-in may fail, and what other programs here show does not agree with this page. */
+const WRONG_MS = 60_000;
+
+function WrongClock() {
+  if (Math.abs(ahead.value) < WRONG_MS) return null;
+  return html`<p class="stale" role="status">The clock of this computer is ${duration(Math.abs(ahead.value) / 1000)} ${ahead.value > 0 ? "ahead of" : "behind"} the service's. Times here are those of the service.</p>`;
 }
 
 const THEMES = ["auto", "light", "dark"];

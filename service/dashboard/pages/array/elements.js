@@ -1,6 +1,7 @@
 /** The elements of an array as a grid: a cell for each, with the letter and the colour of its state. */
 import { useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../../api/clock.js";
 import { get } from "../../api/http.js";
 import { useLoader } from "../../api/poll.js";
 import { JOB_LETTERS } from "../../parts/elements.js";
@@ -46,7 +47,7 @@ export function Elements({ array }) {
 
 function Element({ job }) {
   const index = job.id.slice(job.id.lastIndexOf(".") + 1);
-  const ran = job.started_at ? `, ran ${duration(((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000)}` : "";
+  const ran = job.started_at ? `, ran ${duration(((job.finished_at ? Date.parse(job.finished_at) : now()) - Date.parse(job.started_at)) / 1000)}` : "";
   const said = `Element ${index}: ${words(job.state)}${job.failure ? `, ${job.failure.message}` : ""}${ran}`;
   return html`<li><${Link} to=${`/jobs/${job.id}`} class="cell job-${job.state}" title=${said} aria-label=${said}>${JOB_LETTERS[job.state]}<//></li>`;
 }

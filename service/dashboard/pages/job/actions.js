@@ -25,9 +25,9 @@ export function Actions({ job, after }) {
     <${AskFirst} label="Kill" danger title="Kill ${spec.name}" action=${send("kill")} disabled=${!stop} why=${stop ? undefined : notYours}
       explain="It gets SIGKILL at once, without time for a checkpoint, and ends CANCELLED." />`}
     ${WAITING.includes(job.state) && (job.reason?.code === "held"
-      ? html`<${AskFirst} label="Release" title="Release ${spec.name}" noReason action=${send("release")} disabled=${!stop} why=${stop ? undefined : notYours}
+      ? html`<${AskFirst} key="release" label="Release" title="Release ${spec.name}" noReason action=${send("release")} disabled=${!stop} why=${stop ? undefined : notYours}
           explain="It may start again. Its place in the queue counts from now on." />`
-      : html`<${AskFirst} label="Hold" title="Hold ${spec.name}" action=${send("hold")} disabled=${!stop} why=${stop ? undefined : notYours}
+      : html`<${AskFirst} key="hold" label="Hold" title="Hold ${spec.name}" action=${send("hold")} disabled=${!stop} why=${stop ? undefined : notYours}
           explain="It keeps waiting until it is released, whatever is free." />`)}
     ${HOLDING.includes(job.state) && html`<${AskFirst} label="Preempt" title="Preempt ${spec.name}" action=${send("preempt")} disabled=${!operates}
       why=${operates ? undefined : `Needs the role operator in ${spec.namespace}`}

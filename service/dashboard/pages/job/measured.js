@@ -1,11 +1,13 @@
 /** Utilisation, memory, power and temperature of a job's GPUs over time, from the samples that their hosts keep. */
 import { useMemo, useState } from "preact/hooks";
 import { html } from "htm/preact";
+import { now } from "../../api/clock.js";
 import { get } from "../../api/http.js";
 import { useLoader } from "../../api/poll.js";
 import { readsCluster } from "../../api/session.js";
 import { Chart } from "../../parts/chart.js";
-import { mib, number } from "../../parts/format.js";
+import { count, mib, number } from "../../parts/format.js";
+import { shareOf } from "../../parts/jobs.js";
 import { Empty, Failed, Loading, Panel } from "../../parts/page.js";
 import { ENDED } from "../../parts/states.js";
 
@@ -43,24 +45,25 @@ export function Measured({ job }) {
     ${found?.all.prometheus_url && html`<a href=${found.all.prometheus_url} rel="noreferrer">Prometheus</a>`}`;
   return html`<${Panel} title="GPUs over time" actions=${actions}>
     <${Failed} problem=${problem} />
-    ${!found ? !problem && html`<${Loading} />` : html`<${Charts} found=${found} />`}
+    ${!found ? !problem && html`<${Loading} />` : html`<${Charts} found=${found} share=${shareOf(job.spec.gpus)} />`}
   <//>`;
 }
 
 /** The shortest window in which all of the job is. */
 function windowOf(job) {
-  const end = job.finished_at ? Date.parse(job.finished_at) : Date.now();
+  const end = job.finished_at ? Date.parse(job.finished_at) : now();
   const ran = (end - Date.parse(job.created_at)) / 1000;
   return Object.keys(WINDOWS).map(Number).find((seconds) => seconds >= ran) ?? 604_800;
 }
 
-function Charts({ found }) {
+function Charts({ found, share }) {
   const drawn = useMemo(() => KINDS.map((kind) => linesOf(found, kind)), [found]);
   const { all } = found;
   if (!all.utilization_percent.count) return html`<${Empty}>Nothing was measured in this window. Samples are means of ${all.sample_s} s.<//>`;
   const missing = Object.entries(all.unmeasured_hosts);
-  return html`<div class="charts">${drawn.map((chart) => html`<${Chart} key=${chart.label} ...${chart} />`)}</div>
-    <p class="muted small-text">Mean over ${number(all.gpus)} GPUs: ${number(all.utilization_percent.mean)} % (half of the time at most ${all.utilization_percent.p50} %), ${mib(all.memory_used_mib.mean)}, ${number(all.power_w.mean, 0)} W, ${number(all.temperature_c.mean, 0)} °C.${" "}${missing.length > 0 && `Without ${missing.map(([host, why]) => `${host} (${why})`).join(", ")}.`}</p>`;
+  return html`${share && html`<p class="muted small-text">The job has ${share} of each: these are the figures of whole GPUs, with everybody who shares them.</p>`}
+    <div class="charts">${drawn.map((chart) => html`<${Chart} key=${chart.label} ...${chart} />`)}</div>
+    <p class="muted small-text">Mean over ${count(all.gpus, "GPU")}: ${number(all.utilization_percent.mean)} % (half of the time at most ${all.utilization_percent.p50} %), ${mib(all.memory_used_mib.mean)}, ${number(all.power_w.mean, 0)} W, ${number(all.temperature_c.mean, 0)} °C.${" "}${missing.length > 0 && `Without ${missing.map(([host, why]) => `${host} (${why})`).join(", ")}.`}</p>`;
 }
 
 /** The figures of all GPUs of the job, and of each GPU alone where one may ask for them. */

@@ -1,10 +1,12 @@
 /** Where a job runs, on the topology of its hosts, and why there: the scores of the winner and the runners-up. */
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { html } from "htm/preact";
 import { get } from "../../api/http.js";
+import { useLoader } from "../../api/poll.js";
 import { number, words } from "../../parts/format.js";
 import { Failed, Panel, sentence } from "../../parts/page.js";
 import { Link } from "../../parts/router.js";
+import { HOLDING } from "../../parts/states.js";
 import { Topology } from "../../parts/topology.js";
 
 /** More hosts than these are named, not drawn. */
@@ -18,27 +20,33 @@ export function Placed({ job }) {
   const drawn = all ? slices : slices.slice(0, DRAWN);
   return html`<${Panel} title="Placement">
     <p>${sentence(placement.why)} <span class="muted">Level ${words(placement.level)}, ${number(placement.bandwidth_gb_s)} GB/s, decided in ${number(placement.decided_in_ms, 2)} ms.</span></p>
-    ${drawn.map((part, index) => html`<${Slice} key=${`${part.host}/${part.group}/${index}`} part=${part} />`)}
+    ${drawn.map((part, index) => html`<${Slice} key=${`${part.host}/${part.group}/${index}`} part=${part} holds=${HOLDING.includes(job.state)} />`)}
     ${slices.length > drawn.length && html`<p><button type="button" onClick=${() => setAll(true)}>Show ${slices.length - drawn.length} more hosts</button></p>`}
     <${Scores} scores=${placement.scores} />
   <//>`;
 }
 
-function Slice({ part }) {
+function Slice({ part, holds }) {
   const [found, setFound] = useState(null);
   const [problem, setProblem] = useState(null);
-  useEffect(() => {
-    const name = encodeURIComponent(part.host);
-    Promise.all([get(`/v1/hosts/${name}`), get("/v1/gpus", { host: part.host, limit: 1000 })]).then(
-      ([host, page]) => setFound({ host, gpus: page.items }),
-      setProblem,
-    );
-  }, [part.host]);
+  useLoader(
+    async () => {
+      try {
+        const [host, page] = await Promise.all([get(`/v1/hosts/${encodeURIComponent(part.host)}`), get("/v1/gpus", { host: part.host, limit: 1000 })]);
+        setFound({ host, gpus: page.items });
+        setProblem(null);
+      } catch (error) {
+        setProblem(error);
+      }
+    },
+    { every: 15_000, concerns: (event) => event.host === part.host || event.kind === "gang.released", settle: 1000 },
+    [part.host, holds],
+  );
   const held = [part.group && `group ${part.group}`, part.cpus && `${part.cpus} CPUs`, part.ram_mib && `${number(part.ram_mib / 1024)} GiB of memory`].filter(Boolean);
   return html`<div class="slice">
     <h3><${Link} to=${`/hosts/${encodeURIComponent(part.host)}`}>${part.host}<//> <span class="muted">${held.join(", ")}</span></h3>
     <${Failed} problem=${problem} />
-    ${found && html`<${Topology} host=${found.host} gpus=${found.gpus} marked=${part.gpu_indices} mark="This job has" />`}
+    ${found && html`<${Topology} host=${found.host} gpus=${found.gpus} marked=${part.gpu_indices} mark=${holds ? "This job has" : "This job had"} />`}
   </div>`;
 }
 

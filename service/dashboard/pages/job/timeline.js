@@ -1,7 +1,8 @@
 /** What happened to a job, in milliseconds: its states as bars, and its events as a list. */
 import { useEffect, useRef } from "preact/hooks";
 import { html } from "htm/preact";
-import { duration, time, words } from "../../parts/format.js";
+import { now } from "../../api/clock.js";
+import { duration, plain, time, words } from "../../parts/format.js";
 import { Panel } from "../../parts/page.js";
 import { ENDED } from "../../parts/states.js";
 
@@ -67,7 +68,7 @@ function spansOf(events, over) {
       open = { state: BEGINS[event.kind], since: at, attempt: event.attempt };
     }
   }
-  if (!over) close(Date.now());
+  if (!over) close(now());
   return spans;
 }
 
@@ -80,7 +81,7 @@ function whatOf({ data, host }) {
   else if (data.hosts?.length) parts.push(data.hosts.join(", "));
   if (data.waited_s !== undefined) parts.push(`waited ${duration(data.waited_s)}`);
   if (data.exit_code !== undefined && data.exit_code !== null) parts.push(`exit code ${data.exit_code}`);
-  return parts.join(" · ");
+  return plain(parts.join(" · "));
 }
 
 function milliseconds(ms) {

@@ -2,7 +2,8 @@
 import { useEffect, useState } from "preact/hooks";
 import { html } from "htm/preact";
 import { get, request } from "../../api/http.js";
-import { ago, count, duration, number, time } from "../../parts/format.js";
+import { useLoader } from "../../api/poll.js";
+import { ago, duration, number, time } from "../../parts/format.js";
 import { gpusOf, ranges } from "../../parts/jobs.js";
 import { Failed, Panel, sentence } from "../../parts/page.js";
 import { Link } from "../../parts/router.js";
@@ -10,6 +11,8 @@ import { commandLine, yaml } from "./texts.js";
 
 /** So long nothing is typed before the service is asked. */
 const PAUSE_MS = 400;
+/** So old an answer may be, and so long one waits after none. */
+const [OLD_MS, AGAIN_MS] = [30_000, 2000];
 
 /** The panels beside the form. `ready`: nothing is wrong with the form itself. */
 export function Preview({ spec, ready }) {
@@ -33,23 +36,30 @@ export function Preview({ spec, ready }) {
 
 function useDryRun(text, ready) {
   const [found, setFound] = useState(/** @type {{answer: any, problem: any, busy: boolean}} */ ({ answer: null, problem: null, busy: false }));
+  const [tries, setTries] = useState(0);
   useEffect(() => {
     if (!ready) return undefined;
+    let later = 0;
+    const again = (ms) => (later = setTimeout(() => (document.hidden ? again(ms) : setTries((before) => before + 1)), ms));
     const stop = new AbortController();
     const timer = setTimeout(async () => {
       setFound((before) => ({ ...before, busy: true }));
       try {
         const answer = await (await request("POST", "/v1/jobs:dry-run", text, { signal: stop.signal })).json();
         setFound({ answer, problem: null, busy: false });
+        again(OLD_MS);
       } catch (problem) {
-        if (problem.name !== "AbortError") setFound({ answer: null, problem, busy: false });
+        if (stop.signal.aborted) return;
+        setFound({ answer: null, problem, busy: false });
+        if (problem.retryable) again(AGAIN_MS);
       }
     }, PAUSE_MS);
     return () => {
       clearTimeout(timer);
+      clearTimeout(later);
       stop.abort();
     };
-  }, [text, ready]);
+  }, [text, ready, tries]);
   return found;
 }
 
@@ -75,17 +85,16 @@ function Answer({ answer }) {
 function Cost({ spec }) {
   const [quotas, setQuotas] = useState(null);
   const namespace = spec.namespace ?? "default";
-  useEffect(() => {
-    get("/v1/quotas").then((page) => setQuotas(page.items), () => setQuotas([]));
-  }, []);
+  // Without an answer nothing is said about limits: "no limit" might not be true.
+  useLoader(async () => setQuotas((await get("/v1/quotas")).items), { every: 15_000 });
   const gpus = gpusOf({ gpus: { hosts: 1, gpus_per_host: 1, ...spec.gpus }, groups: spec.groups });
   const found = quotas?.find((one) => one.namespace === namespace);
   const held = found?.held_gpus ?? 0;
   const facts = [
     ["GPUs while it runs", gpus],
     ["GPU hours at most", spec.time_limit_s ? number((gpus * spec.time_limit_s) / 3600) : "no time limit"],
-    [`${namespace} holds now`, count(held, "GPU")],
-    ["and with it", found?.limit_gpus ? `${held + gpus} of ${found.limit_gpus}` : `${held + gpus}, no limit`],
+    [`${namespace} holds now`, quotas ? `${number(held, 2)} ${held === 1 ? "GPU" : "GPUs"}` : "…"],
+    ["and with it", !quotas ? "…" : found?.limit_gpus ? `${number(held + gpus, 2)} of ${number(found.limit_gpus)}` : `${number(held + gpus, 2)}, no limit`],
     ...(found?.guaranteed_gpus ? [["of which guaranteed", found.guaranteed_gpus]] : []),
     ...(found?.max_job_duration_s ? [["Longest time limit", duration(found.max_job_duration_s)]] : []),
   ];
