@@ -50,7 +50,7 @@ async def test_one_signs_in_with_a_token_and_a_wrong_one_is_refused(
             await page.evaluate(
                 "Object.keys(localStorage).concat(Object.keys(sessionStorage)).join() + document.cookie"
             )
-            == "theme"
+            == "theme,gpu-platform-left-root"
         )
 
 

@@ -15,7 +15,7 @@ const DRAFTS = "gpu-platform-drafts";
 const WAIT_FOR_TABS_MS = 150;
 
 // A tab that was on another site, or that the browser had put to sleep, did not hear that somebody signed out.
-if (wasLeft()) [KEY, GRANT, DRAFTS].forEach((key) => write(key, null));
+if (wasLeft()) [KEY, GRANT, DRAFTS, LEFT].forEach((key) => write(key, null));
 
 /** @type {import("@preact/signals").Signal<string|null>} */
 export const token = signal(read(KEY));
