@@ -39,7 +39,7 @@ export function OneArray({ id }) {
     ["After a failure", words(shape.on_failure)],
     ["Parameters", shape.parameters.join(", ") || "none"],
     ["Submitted", time(array.created_at)],
-    [over ? "Took" : "Since", duration(((array.finished_at ? Date.parse(array.finished_at) : now()) - Date.parse(array.created_at)) / 1000)],
+    [over ? "Took" : "Runs for", duration(((array.finished_at ? Date.parse(array.finished_at) : now()) - Date.parse(array.created_at)) / 1000)],
   ];
   return html`<${Page} title=${spec.name} actions=${html`<${Actions} array=${array} over=${over} after=${load} />`}>
     <${Failed} problem=${problem} />

@@ -30,7 +30,7 @@ export function Checkpoints({ job }) {
       setProblem(error);
     }
   };
-  const actions = job.state === "RUNNING" && html`<button type="button" disabled=${!mayStop(job.spec)} onClick=${ask}>Ask for one now</button>`;
+  const actions = job.state === "RUNNING" && html`<button type="button" disabled=${!mayStop(job.spec)} title=${mayStop(job.spec) ? undefined : `Needs to be the job's user, or the role operator in ${job.spec.namespace}`} onClick=${ask}>Ask for one now</button>`;
   return html`<${Panel} title="Checkpoints" actions=${actions}>
     <${Failed} problem=${problem} />
     <p role="status">${said}</p>

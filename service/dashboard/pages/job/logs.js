@@ -76,7 +76,7 @@ function Lines({ job, rank, attempt, search }) {
       ${shown.map((line) => html`<div key=${line.number} class=${line.note ? "log-note" : ""}>${wanted ? marked(line.text, wanted) : line.text || " "}</div>`)}
       ${!shown.length && !problem && html`<p class="muted">${wanted ? "Nothing fits." : ended ? "It wrote nothing." : "No output yet."}</p>`}
     </div>
-    <p class="log-foot muted" role="status">${said(wanted, here && long, fit, total)}${ended ? "The end: nothing more comes." : stay ? "New lines are shown as they come." : "Scrolled up: new lines wait below."}</p>`;
+    <p class="log-foot muted" role="status">${said(wanted, here && long, fit, total)}${problem ? "" : ended ? "The end: nothing more comes." : stay ? "New lines are shown as they come." : "Scrolled up: new lines wait below."}</p>`;
 }
 
 /** What a search found. `busy`: the lines that are no more on the page are still to be read. */
