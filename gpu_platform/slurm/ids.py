@@ -58,6 +58,12 @@ def id_of(text: str) -> str:
     return f"{'a' if is_array else 'j'}-{letters}" + ("" if index is None else f".{int(index)}")
 
 
+def with_id_of(text: str) -> str:
+    """``NUMBER:PATH`` with our id. Every other text is what it is."""
+    number, colon, rest = text.partition(":")
+    return f"{id_of(number)}{colon}{rest}"
+
+
 def shown_id(job: str) -> str:
     """The id as Slurm's commands print it: a number, and of an element ``NUMBER_INDEX``."""
     array, dot, index = job.partition(".")

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from gpu_platform.slurm.ids import id_of
+from gpu_platform.slurm.ids import id_of, with_id_of
 from service.cli import completion, parsing, session
 from service.cli.option_groups import Fields, given
 
@@ -319,6 +319,7 @@ class FaultOptions:
     resume_from: Annotated[
         str | None,
         typer.Option(
+            parser=with_id_of,
             metavar="JOB[:ATTEMPT[/NAME]]",
             help="Start from a checkpoint of another job; list them with: jobs checkpoints.",
         ),

@@ -7,9 +7,11 @@ import subprocess
 
 import pytest
 
-from gpu_platform.slurm.ids import id_of, number_of, shown_id
+from gpu_platform.slurm.ids import id_of, number_of, shown_id, with_id_of
 from gpu_platform.steps.environ import Layout, Options, script_environ
 from gpu_platform.steps.output import names_of
+from service.cli.commands import LazyCommands
+from service.cli.jobs import copying
 
 JOB, ARRAY = "j-1jrp3k2h0x4t7za", "a-1jrp3k2h0x4t7zb"
 
@@ -79,3 +81,22 @@ def test_an_element_has_a_number_of_its_own_and_that_of_its_array() -> None:
 @pytest.mark.parametrize("text", ["123", "4711_3", "9" * 24, "9" * 40, "j-1", f"{number_of(JOB)}_3", "", "x_1"])
 def test_other_texts_stay_as_they_are(text: str) -> None:
     assert id_of(text) == text
+
+
+def test_every_command_of_ours_takes_the_number() -> None:
+    commands = {name: LazyCommands()[name] for name in ("usage", "metrics")}
+    commands |= {f"jobs {name}": one for name, one in LazyCommands()["jobs"].commands.items()}
+    named = {
+        name: (command, first)
+        for name, command in commands.items()
+        for first in command.params[:1]
+        if "JOB" in (first.metavar or "")
+    }
+    assert len(named) > 15
+    for name, (command, first) in named.items():
+        more = ["8888"] * (len([one for one in command.params if one.param_type_name == "argument"]) - 1)
+        with command.make_context(name, [number_of(JOB), *more]) as context:
+            read = context.params[first.name]
+        assert JOB in (read if isinstance(read, list) else [read]), name
+    assert with_id_of(f"{number_of(JOB)}:model/3:4") == f"{JOB}:model/3:4"
+    assert copying.parse_place(f"{number_of(ARRAY)}_3:x") == copying.JobPath(f"{ARRAY}.3", "x")
