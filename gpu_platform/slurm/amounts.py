@@ -12,6 +12,7 @@ _TO_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _NODES = re.compile(r"([0-9]{1,9}[km]?)(?:-([0-9]{1,9}[km]?))?", re.ASCII)
 _GPUS = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]*|[0-9]+g\.[0-9]+gb[A-Za-z0-9_.+]*):)?([0-9]{1,6})", re.ASCII)
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*|[0-9]+g\.[0-9]+gb[A-Za-z0-9_.+]*", re.ASCII)
+_TRES = re.compile(r"(cpu|gres[/:]gpu)(?::([A-Za-z][A-Za-z0-9_.-]*))?[=:]([0-9]{1,6})", re.ASCII)
 _MIG = re.compile(r"[0-9]+g\.[0-9]+gb", re.ASCII)
 _WARNINGS = ("USR1", "USR2", "HUP", "INT", "TERM")
 
@@ -99,6 +100,29 @@ def read_gres(text: str) -> tuple[Gpus | None, list[str]]:
             words.append("1")
         gpus = read_gpus(":".join(words[1:]) or "1")
     return gpus, others
+
+
+def read_tres(text: str) -> dict[str, str]:
+    """The options of ``cpu=4,gres/gpu:a100=1`` for each task. Raises ``ValueError``."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        match = _TRES.fullmatch(part.strip())
+        if match is None or (match[1] == "cpu" and match[2]):
+            raise ValueError(f"{part[:40]!r} cannot be asked for by task: write cpu=4 and gres/gpu=1")
+        name = "cpus-per-task" if match[1] == "cpu" else "gpus-per-task"
+        found[name] = f"{match[2]}:{match[3]}" if match[2] else match[3]
+    return found
+
+
+def read_gpu_bind(text: str) -> int | None:
+    """How many GPUs of its own each task sees; 0: all of its host. None: it says something else (``closest``)."""
+    kind, _, rest = text.strip().removeprefix("verbose,").partition(":")
+    if kind == "none":
+        return 0
+    if kind == "per_task" and rest.isascii() and rest.isdecimal():
+        return int(rest[:6]) or None
+    in_order = kind == "map_gpu" and rest.split(",") == [str(place) for place in range(rest.count(",") + 1)]
+    return 1 if in_order or (kind, rest) == ("single", "1") else None
 
 
 def _typed(count: int, name: str | None) -> Gpus:

@@ -10,6 +10,10 @@ from typing import Literal
 Value = Literal["none", "required", "optional"]
 
 
+_ALSO = {"tasks-per-node": "ntasks-per-node"}
+"""Names that Slurm takes, and that its manual pages have left out."""
+
+
 class WrongOption(ValueError):
     """An option that there is not, or that has a wrong value."""
 
@@ -81,6 +85,7 @@ class OptionTable:
         return Given(option.name, value, where)
 
     def _named(self, name: str) -> Option:
+        name = _ALSO.get(name, name)
         if name in self.by_name:
             return self.by_name[name]
         begun = [option for option in self.by_name if option.startswith(name)] if name else []

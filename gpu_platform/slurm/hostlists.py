@@ -27,6 +27,14 @@ def expand(text: str) -> list[str]:
     return list(found)
 
 
+def expand_or_none(text: str) -> list[str]:
+    """The hosts of a list; none, if it is wrong, which was said before."""
+    try:
+        return expand(text)
+    except ValueError:
+        return []
+
+
 def compress(names: Iterable[str]) -> str:
     """The shortest usual list for these hosts: names that differ in their last number share brackets."""
     parsed = [_parsed(name) for name in dict.fromkeys(names)]

@@ -20,9 +20,11 @@ MAPPED: dict[str, str] = {
     "error|e=": "a file that the job writes, beside the log",
     "exclude|x=": "--hosts-exclude",
     "export=": "--env",
+    "gpu-bind=": "which GPUs a task sees, for none, single:1, per_task:N and map_gpu:0,1,…",
     "gpus|G=": "--total, or --gpus-per-host with --nodes",
     "gpus-per-node=": "--gpus-per-host",
     "gpus-per-task=": "--gpus-per-host, times the tasks of a host",
+    "gres-flags=": "--allow-cross-numa, for disable-binding",
     "gres=": "--gpus-per-host and --gpu-model, or --mig",
     "hold|H": "--hold",
     "input|i=": "the script's stdin",
@@ -37,6 +39,7 @@ MAPPED: dict[str, str] = {
     "nodelist|w=": "--hosts-include",
     "nodes|N=": "--hosts",
     "ntasks|n=": "how many tasks srun starts",
+    "ntasks-per-gpu=": "how many tasks srun starts, times the GPUs",
     "ntasks-per-node=": "how many tasks srun starts on each host",
     "open-mode=": "whether --output is written anew",
     "output|o=": "a file that the job writes, beside the log",
@@ -48,6 +51,7 @@ MAPPED: dict[str, str] = {
     "spread-job": "--strategy spread",
     "switches=": "--prefer leaf, for one switch",
     "time|t=": "--time",
+    "tres-per-task=": "--cpus and --gpus-per-host, times the tasks of a host",
 }
 """Option -> what it becomes."""
 
@@ -56,6 +60,7 @@ OF_SBATCH: dict[str, str] = {
     "parsable": "prints the id alone",
     "quiet|Q": "prints nothing but the id",
     "test-only": "--dry-run",
+    "usage": "prints help",
     "verbose|v": "nothing",
     "version|V": "prints the version",
     "wait|W": "--wait",
@@ -65,8 +70,10 @@ OF_SBATCH: dict[str, str] = {
 
 SAID: dict[str, str] = {
     "acctg-freq=": "usage is always measured",
+    "batch=": "the script runs on the first host of the job",
     "bb=": "there are no burst buffers",
     "bbf=": "there are no burst buffers",
+    "cluster=": "there is one cluster: gpu-platform --api-url names another one",
     "cluster-constraint=": "there is one cluster",
     "clusters|M=": "there is one cluster: gpu-platform --api-url names another one",
     "comment=": "jobs have no comment: choose a --job-name that says it",
@@ -81,7 +88,6 @@ SAID: dict[str, str] = {
     "extra-node-info|B=": "hosts are chosen by GPUs and labels: --constraint",
     "get-user-env?": "the environment is that of --export",
     "gid=": "the account of a job follows from its user",
-    "gpu-bind=": "tasks see all GPUs of their host, or those of --gpus-per-task",
     "gpu-freq=": "the clocks of GPUs are the operator's; --power-limit of submit limits their power",
     "hint=": "whole CPUs are given",
     "ignore-pbs": "#PBS lines are never read",
@@ -93,7 +99,6 @@ SAID: dict[str, str] = {
     "nice?": "write --qos, or --priority of submit",
     "no-kill|k?": "a gang that lost a host starts again; spare hosts are --spares of submit",
     "ntasks-per-core=": "tasks share the CPUs of their host",
-    "ntasks-per-gpu=": "write --ntasks-per-node",
     "ntasks-per-socket=": "tasks share the CPUs of their host",
     "overcommit|O": "tasks share the CPUs of their host",
     "oversubscribe|s?": "hosts are shared anyway, GPUs are not: --share of submit",
@@ -112,7 +117,6 @@ SAID: dict[str, str] = {
     "time-min=": "the time limit is never shortened",
     "tmp=": "the room of /tmp is the operator's",
     "tres-bind=": "tasks see all GPUs of their host, or those of --gpus-per-task",
-    "tres-per-task=": "write --cpus-per-task and --gpus-per-task",
     "uid=": "the account of a job follows from its user",
     "use-min-nodes": "as few hosts as possible is the default",
     "wait-all-nodes=": "the script starts when all hosts are ready",
@@ -123,7 +127,13 @@ SAID: dict[str, str] = {
 REFUSED: dict[str, str] = {
     "container=": "OCI bundles are not started: run the container's program in the script",
     "container-id=": "OCI bundles are not started: run the container's program in the script",
+    **{
+        f"{name}=": "scripts run on the host: write apptainer exec or the like in it, or submit --container -- PROGRAM"
+        for name in ("container-image", "container-mounts", "container-name", "container-save", "container-workdir")
+    },
+    "export-file=": "the file is not read: write --export=NAME=VALUE, or export in the script",
     "gpus-per-socket=": "GPUs are given by host: write --gpus-per-node",
+    "nodefile|F=": "the file with names is not read: write --nodelist=n1,n2",
 }
 """Option that changes what a job is, and that cannot be carried out -> why."""
 
@@ -132,11 +142,13 @@ ENVIRON = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_CPUS_PER_GPU": "cpus-per-gpu",
     "SBATCH_EXPORT": "export",
     "SBATCH_GPUS": "gpus",
     "SBATCH_GPUS_PER_NODE": "gpus-per-node",
     "SBATCH_GPUS_PER_TASK": "gpus-per-task",
     "SBATCH_GRES": "gres",
+    "SBATCH_INPUT": "input",
     "SBATCH_JOB_NAME": "job-name",
     "SBATCH_MEM_PER_CPU": "mem-per-cpu",
     "SBATCH_MEM_PER_GPU": "mem-per-gpu",
@@ -148,7 +160,9 @@ ENVIRON = {
     "SBATCH_PARTITION": "partition",
     "SBATCH_QOS": "qos",
     "SBATCH_REQUEUE": "requeue",
+    "SBATCH_RESERVATION": "reservation",
     "SBATCH_SIGNAL": "signal",
+    "SBATCH_SPREAD_JOB": "spread-job",
     "SBATCH_TIMELIMIT": "time",
 }
 """Variables of the submitter's environment that stand for options. They win over directives."""

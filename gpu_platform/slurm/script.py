@@ -114,7 +114,12 @@ def read_directives(directives: Sequence[Directive], table: OptionTable) -> list
         except WrongOption as error:
             wrong.append(f"{directive.where}: {SLURM} {error}")
             continue
-        if rest:
+        if rest and rest[0] in ("hetjob", "packjob"):
+            wrong.append(
+                f"{directive.where}: {SLURM} {rest[0]}: there are no heterogeneous jobs: hosts of different kinds are "
+                "rank groups (gpu-platform submit --file)"
+            )
+        elif rest:
             wrong.append(f"{directive.where}: {SLURM} {rest[0]!r} is no option: options begin with --")
         found += given
     if wrong:

@@ -12,12 +12,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from gpu_platform.domain.jobs.index_set import IndexSet
-from gpu_platform.slurm.amounts import Gpus, read_gpus, read_gres, read_memory_mib, read_nodes, read_number, read_signal
+from gpu_platform.slurm.amounts import (
+    Gpus,
+    read_gpu_bind,
+    read_gpus,
+    read_gres,
+    read_memory_mib,
+    read_nodes,
+    read_number,
+    read_signal,
+    read_tres,
+)
+from gpu_platform.slurm.arrays import read_array
+from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.exporting import exported
 from gpu_platform.slurm.getopt import Given
-from gpu_platform.slurm.hostlists import compress, expand
+from gpu_platform.slurm.hostlists import compress, expand, expand_or_none
 from gpu_platform.slurm.mail import read_mail_types, read_mail_users
 from gpu_platform.slurm.patterns import filled
 from gpu_platform.slurm.sbatch_options import REFUSED_BY_NAME, SAID_BY_NAME
@@ -27,7 +38,6 @@ from gpu_platform.slurm.times import read_limit_s, read_moment
 T = TypeVar("T")
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_FEATURE = re.compile(r"[A-Za-z0-9_.+-]+(?:!?=[A-Za-z0-9_.+|-]+)?", re.ASCII)
 _DEPENDENCY_OPTIONS = {"ok": "--after", "any": "--after-any", "fail": "--after-fail", "each": "--after-array"}
 
 
@@ -57,6 +67,8 @@ class Translation:
     partitions: list[str] = field(default_factory=list)
     """Partitions that were named. Whether there are any, the cluster knows."""
     qos: str | None = None
+    is_singleton: bool = False
+    """It waits for the user's jobs of its name. Which these are, the cluster knows."""
     mail_on: list[str] = field(default_factory=list)
     """Of what somebody is told by mail. Whether there is mail, the cluster knows."""
     mail_to: list[str] = field(default_factory=list)
@@ -89,6 +101,7 @@ class _Translator:
             elif name in SAID_BY_NAME:
                 self._to.say(one, f"no effect here: {SAID_BY_NAME[name]}")
         self._name()
+        self._tres_of_tasks()
         self._resources()
         self._times()
         self._choice_of_hosts()
@@ -130,9 +143,17 @@ class _Translator:
         self._add("--name", name)
         self._to.runner["name"] = name
 
+    def _tres_of_tasks(self) -> None:
+        """``--tres-per-task=cpu=4,gres/gpu=1`` is another way to write two options."""
+        one = self._given.get("tres-per-task")
+        for name, value in (self._value("tres-per-task", read_tres) or {}).items():
+            assert one is not None
+            self._given.setdefault(name, Given(name, value, one.where))
+
     def _resources(self) -> None:
         nodes = self._value("nodes", read_nodes)
         ntasks, per_node = self._number("ntasks", "a number of tasks"), self._number("ntasks-per-node", "a number")
+        per_gpu = self._number("ntasks-per-gpu", "a number of tasks")
         hosts = nodes[0] if nodes is not None else None
         if nodes is not None and nodes[1] is not None:
             self._to.say(self._given["nodes"], f"the job gets {hosts} hosts, the least that it takes")
@@ -146,6 +167,10 @@ class _Translator:
             hosts = ntasks
         of_host = per_node or (None if ntasks is None else -(-ntasks // (hosts or 1)))
         gpus = self._gpus(hosts, ntasks, of_host)
+        if per_gpu is not None and ntasks is None and per_node is None:
+            ntasks, per_node = self._tasks_of_gpus(per_gpu, gpus)
+            of_host = per_node or ntasks
+        self._bind_gpus(1 if per_gpu == 1 else None, has_tasks=bool(ntasks or per_node))
         if hosts is not None and "--total" not in self._to.words:
             self._add("--hosts", str(hosts))
         self._cpus_and_memory(gpus, of_host or 1)
@@ -177,6 +202,22 @@ class _Translator:
         if of_host is not None or hosts is not None:
             return self._per_host(found.number * (of_host or 1))
         return self._per_host(found.number * (ntasks or 1))
+
+    def _tasks_of_gpus(self, of_gpu: int, gpus: int) -> tuple[int | None, int | None]:
+        """All tasks, or those of each host, where so many run for each GPU."""
+        if not gpus:
+            self._to.say(self._given["ntasks-per-gpu"], "no effect without GPUs")
+            return None, None
+        return (of_gpu * gpus, None) if "--total" in self._to.words else (None, of_gpu * gpus)
+
+    def _bind_gpus(self, own: int | None, *, has_tasks: bool) -> None:
+        """``own``: how many GPUs a task sees if --gpu-bind says nothing else. None: as --gpus-per-task says."""
+        if (one := self._given.get("gpu-bind")) is not None:
+            own = read_gpu_bind(one.value)
+            if own is None or not has_tasks:
+                self._to.say(one, "no effect here: tasks see all GPUs of their host, or those of --gpus-per-task")
+        if own is not None and has_tasks:
+            self._to.runner["gpus_per_task"] = own or None
 
     def _per_host(self, count: int) -> int:
         self._add("--gpus-per-host", str(count))
@@ -270,6 +311,11 @@ class _Translator:
                 self._add("--prefer", "leaf")
             else:
                 self._to.say(one, "no effect here: hosts below one switch are preferred for 1 only")
+        if (one := self._given.get("gres-flags")) is not None:
+            if one.value == "disable-binding":
+                self._add("--allow-cross-numa")
+            else:
+                self._to.say(one, "no effect here: GPUs are given next to each other and to their CPUs anyway")
         if "spread-job" in self._given:
             self._add("--strategy", "spread")
         if (one := self._given.get("partition")) is not None:
@@ -284,7 +330,9 @@ class _Translator:
             text, about = array
             self._add("--array", text)
             self._to.runner["array"] = about
-        for kind, ids in (self._value("dependency", read_dependencies) or {}).items():
+        dependencies = self._value("dependency", read_dependencies) or {}
+        self._to.is_singleton = dependencies.pop("singleton", None) is not None
+        for kind, ids in dependencies.items():
             self._add(_DEPENDENCY_OPTIONS[kind], ",".join(ids))
         if (one := self._given.get("kill-on-invalid-dep")) is not None:
             if one.value not in ("yes", "no"):
@@ -341,53 +389,3 @@ class _Translator:
             if name in variables and not self._wrong:
                 variables[name] = str(read_memory_mib(variables[name]))
         self._to.runner |= {"slurm": True, "environ": variables}
-
-
-def expand_or_none(text: str) -> list[str]:
-    """The hosts of a list; none, if it is wrong, which was said before."""
-    try:
-        return expand(text)
-    except ValueError:
-        return []
-
-
-def read_constraint(text: str) -> list[str]:
-    """Constraints on labels: a feature ``nvlink`` is the label ``nvlink=true``, ``zone=a`` is itself. ``&`` joins
-    them; ``|`` stands between values of one label. Raises ``ValueError``.
-    """
-    found: list[str] = []
-    for part in text.replace(",", "&").split("&"):
-        options = [one.strip() for one in part.strip().removeprefix("[").removesuffix("]").split("|")]
-        if not all(_FEATURE.fullmatch(one) for one in options):
-            raise ValueError(
-                f"{part.strip()[:60]!r} is not a constraint here: write features and label=value, with & between them "
-                "and | between the values of one label (counts and brackets have no counterpart)"
-            )
-        written = [one if "=" in one else f"{one}=true" for one in options]
-        labels = {one.partition("=")[0] for one in written}
-        if len(labels) > 1:
-            raise ValueError(
-                f"{part.strip()[:60]!r} chooses between different labels, which is not known: give the hosts one label "
-                f"with several values, and write it like gpu={'|'.join(options)[:60]}"
-            )
-        values = "|".join(one.partition("=")[2] for one in written)
-        found.append(f"{labels.pop()}={values}")
-    return found
-
-
-def read_array(text: str) -> tuple[str, dict[str, int]]:
-    """Indices as ``submit --array`` takes them, and count, min, max and step as scripts see them: ``0-9:2%4``. The
-    order does not matter, as in Slurm. Raises ``ValueError``."""
-    wanted, percent, bound = text.strip().partition("%")
-    if percent:
-        read_number(bound, "how many elements run at once")
-    indices: list[IndexSet] = [IndexSet.parse(part) for part in wanted.split(",")]
-    if len(indices) == 1:
-        found = indices[0]
-    elif sum(len(one) for one in indices) > 1_000_000:
-        raise ValueError(f"{text[:40]!r} has more than 1,000,000 elements: submit several arrays")
-    else:
-        found = IndexSet.of(index for one in indices for index in one)
-    step = found[1] - found[0] if len(indices) == 1 and len(found) > 1 else 1
-    about = {"count": len(found), "min": found[0], "max": found.largest, "step": step}
-    return f"{found}%{int(bound)}" if percent else str(found), about

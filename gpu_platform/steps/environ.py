@@ -1,6 +1,6 @@
 """The variables that scripts for Slurm read: ``SLURM_JOB_ID``, ``SLURM_PROCID`` and their like.
 
-Ids are the platform's own, which are no numbers. Source: sbatch(1) and srun(1) of Slurm 24.05, "output environment
+Ids are numbers, made from the platform's own. Source: sbatch(1) and srun(1) of Slurm 24.05, "output environment
 variables".
 """
 
@@ -14,7 +14,10 @@ from itertools import groupby
 from typing import Any
 
 from gpu_platform.slurm.hostlists import compress
+from gpu_platform.slurm.ids import number_of
 
+FILE, STDOUT, STDERR, STDIN = "GPU_PLATFORM_SCRIPT_FILE", "SLURM_JOB_STDOUT", "SLURM_JOB_STDERR", "SLURM_JOB_STDIN"
+"""For ``scontrol show job`` and ``squeue -o %o`` in the script: the service does not know these paths."""
 STEP_KEY = "GPU_PLATFORM_STEP_KEY"
 SCRIPT = "GPU_PLATFORM_SCRIPT"
 OPTIONS = "GPU_PLATFORM_SCRIPT_OPTIONS"
@@ -32,6 +35,8 @@ class Options:
     slurm: bool = False
     """It has #SBATCH lines, so it runs once, and finds Slurm's variables."""
     name: str = "job"
+    file: str | None = None
+    """The path of the script where it was submitted."""
     output: str | None = None
     error: str | None = None
     input: str | None = None
@@ -100,13 +105,16 @@ def script_environ(base: Mapping[str, str], options: Options, layout: Layout, no
     environ = {name: value for name, value in base.items() if name not in NOT_OF_SCRIPTS}
     if not options.slurm:
         return environ
-    job, gpus = base.get("GPU_PLATFORM_JOB_ID", ""), gpus_of(base)
+    job, gpus = number_of(base.get("GPU_PLATFORM_JOB_ID", "")), gpus_of(base)
     hosts, attempt = layout.hosts, int(base.get("GPU_PLATFORM_ATTEMPT", "1") or 1)
     nodelist, cpus = compress(hosts), _cpus(base, options, layout.tasks[node] if node < len(layout.tasks) else 1)
     environ |= {
         "SLURM_JOB_ID": job,
         "SLURM_JOBID": job,
         "SLURM_JOB_NAME": options.name,
+        # What squeue shows of jobs that name none.
+        "SLURM_JOB_PARTITION": "gpu",
+        "SLURM_JOB_QOS": "normal",
         "SLURM_JOB_NODELIST": nodelist,
         "SLURM_NODELIST": nodelist,
         "SLURM_JOB_NUM_NODES": str(len(hosts)),
@@ -126,12 +134,15 @@ def script_environ(base: Mapping[str, str], options: Options, layout: Layout, no
         "SLURM_JOB_START_TIME": str(int(time.time())),
         "SLURM_TASK_PID": str(os.getpid()),
     }
+    for name in ("USER", "LOGNAME"):  # hosts set them for accounts of their own only
+        environ.setdefault(name, options.environ.get("SLURM_JOB_USER", ""))
     if gpus:
         environ |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": ",".join(str(one) for one in range(gpus))}
     for name, value in (
         ("SLURM_NTASKS_PER_NODE", options.ntasks_per_node),
         ("SLURM_CPUS_PER_TASK", options.cpus_per_task),
         ("SLURM_GPUS_PER_TASK", options.gpus_per_task),
+        (FILE, options.file),
     ):
         if value is not None:
             environ[name] = str(value)
@@ -141,7 +152,7 @@ def script_environ(base: Mapping[str, str], options: Options, layout: Layout, no
         environ["SLURM_RESTART_COUNT"] = str(attempt - 1)
     if (array := base.get("GPU_PLATFORM_ARRAY_ID")) is not None:
         environ |= {
-            "SLURM_ARRAY_JOB_ID": array,
+            "SLURM_ARRAY_JOB_ID": number_of(array),
             "SLURM_ARRAY_TASK_ID": base.get("GPU_PLATFORM_ARRAY_INDEX", "0"),
             "SLURM_ARRAY_TASK_COUNT": base.get("GPU_PLATFORM_ARRAY_COUNT", "1"),
         }

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
+from gpu_platform.slurm.ids import number_of
 from gpu_platform.slurm.patterns import filled
 
 _BLOCK_BYTES = 256 << 10
@@ -21,12 +22,12 @@ _PATIENCE_S = 2.0
 
 def names_of(environ: Mapping[str, str], job_name: str) -> dict[str, str]:
     """The values of the fields of a pattern for this job."""
-    job = environ.get("GPU_PLATFORM_JOB_ID", "")
+    job = number_of(environ.get("GPU_PLATFORM_JOB_ID", ""))
     array, index = environ.get("GPU_PLATFORM_ARRAY_ID"), environ.get("GPU_PLATFORM_ARRAY_INDEX")
     return {
         "j": job,
         "J": job,
-        "A": array if array is not None else job,
+        "A": number_of(array) if array is not None else job,
         # Slurm writes this number for a job that is no element of an array.
         "a": index if index is not None else "4294967294",
         "b": str(int(index) % 10) if index is not None and index.isdecimal() else "0",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,7 +23,20 @@ from typing import Any, NoReturn
 if __name__ == "__main__":  # it runs isolated (-I), so it finds its own package by the place of this file
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gpu_platform.steps.environ import OPTIONS, PYTHON, SCRIPT, STEP_KEY, Layout, Options, script_environ, spread
+from gpu_platform.slurm.patterns import filled
+from gpu_platform.steps.environ import (
+    OPTIONS,
+    PYTHON,
+    SCRIPT,
+    STDERR,
+    STDIN,
+    STDOUT,
+    STEP_KEY,
+    Layout,
+    Options,
+    script_environ,
+    spread,
+)
 from gpu_platform.steps.manager import StepManager
 from gpu_platform.steps.node import Node
 from gpu_platform.steps.output import Tee, names_of, open_output, say
@@ -34,6 +48,7 @@ MEMBERS_PATIENCE_S = 600.0
 _LOOK_S = 0.2
 COMMANDS = Path(__file__).resolve().parent / "bin"
 """srun, scontrol and their like, as scripts find them in PATH."""
+_SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 PORT = "GPU_PLATFORM_STEP_PORT"
 ADDRESS = "GPU_PLATFORM_STEP_ADDRESS"
 
@@ -173,6 +188,8 @@ def _run_script(
     text: str, arguments: list[str], options: Options, environ: dict[str, str], platform: Mapping[str, str]
 ) -> int:
     values = names_of({**platform, **environ}, options.name)
+    if options.slurm:
+        environ = environ | _paths(options, values)
     append = options.open_mode == "append" or (
         options.open_mode is None and platform.get("GPU_PLATFORM_ATTEMPT") != "1"
     )
@@ -182,10 +199,13 @@ def _run_script(
         path = os.path.join(directory, "slurm_script")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
             file.write(text)
+        started: list[int] = []
+        if options.passes_on is not None:
+            _pass_on(options.passes_on, started)
         with open(_input(options, values), "rb") as stdin:
             try:
                 process = subprocess.Popen(
-                    [*interpreter(text), path, *arguments],
+                    started_as(interpreter(text), path, arguments),
                     stdin=stdin,
                     stdout=out.write_end if out is not None else None,
                     stderr=err.write_end if err is not None else None,
@@ -193,21 +213,30 @@ def _run_script(
                 )
             except OSError as error:
                 raise CannotRun(f"{interpreter(text)[0]}, of the script's first line: {error.strerror}", 127) from None
-        if options.passes_on is not None:
-            _pass_on(options.passes_on, process.pid)
+        started.append(process.pid)
         code = process.wait()
         for tee in {id(one): one for one in (out, err) if one is not None}.values():
             tee.finish()
     return code if code >= 0 else 128 - code
 
 
-def _pass_on(name: str, script: int) -> None:
-    """Give the script the warning that this process gets. One without a handler would die of it."""
+def _paths(options: Options, values: Mapping[str, str]) -> dict[str, str]:
+    """The files of ``--output``, ``--error`` and ``--input``, as the script finds them."""
+    patterns = ((STDOUT, options.output), (STDERR, options.error or options.output), (STDIN, options.input))
+    return {name: os.path.abspath(filled(pattern, values)) for name, pattern in patterns if pattern is not None}
+
+
+def _pass_on(name: str, started: list[int]) -> None:
+    """Give the script the warning that this process gets. One without a handler would die of it.
+
+    ``started``: the script, once it runs. This process must survive a warning that comes before.
+    """
     number = signal.Signals[f"SIG{name}"]
 
     def handle(*_: object) -> None:
-        if handles(script, number):
-            os.kill(script, number)
+        for script in started:
+            if handles(script, number):
+                os.kill(script, number)
 
     signal.signal(number, handle)
 
@@ -223,6 +252,21 @@ def interpreter(text: str) -> list[str]:
     if not words:
         raise CannotRun(f"the script begins with {first[:40]!r}: its first line names the program, e.g. #!/bin/bash")
     return words
+
+
+def started_as(words: list[str], path: str, arguments: list[str]) -> list[str]:
+    """The command line of a script. ``words``: its interpreter.
+
+    A login shell (``#!/bin/bash -l``) reads the profile of the host, which sets PATH anew. So ``srun`` is put back
+    after it. The script is read into that shell, because functions of the profile (``module``, ``conda``) are only
+    there.
+    """
+    flags = words[1].split() if len(words) > 1 else []
+    is_login = any(flag == "--login" or re.fullmatch("-[a-zA-Z]*l[a-zA-Z]*", flag) for flag in flags)
+    if not is_login or os.path.basename(words[0]) not in _SHELLS:
+        return [*words, path, *arguments]
+    read = f'PATH={shlex.quote(str(COMMANDS))}:"$PATH"; . "$0"'
+    return [*words, "-c", read, path, *arguments]
 
 
 def _outputs(options: Options, values: Mapping[str, str], *, append: bool) -> tuple[Tee, Tee] | None:
@@ -250,8 +294,6 @@ def _opened(pattern: str | None, values: Mapping[str, str], *, append: bool) -> 
 
 
 def _input(options: Options, values: Mapping[str, str]) -> str:
-    from gpu_platform.slurm.patterns import filled
-
     return os.devnull if options.input is None else filled(options.input, values)
 
 

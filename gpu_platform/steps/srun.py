@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_platform.slurm.amounts import read_gpus, read_gres
+from gpu_platform.slurm.amounts import read_gpu_bind, read_gpus, read_gres
 from gpu_platform.slurm.getopt import WrongOption, table
 from gpu_platform.slurm.patterns import filled, has_field
 from gpu_platform.steps.environ import STEP_KEY
@@ -26,17 +26,33 @@ OPTIONS = table(
     "gpus|G= gres= gpus-per-node= "
     "output|o= error|e= chdir|D= export= kill-on-bad-exit|K? open-mode= "
     # Without a meaning here, see _NO_MEANING:
-    "mpi= cpu-bind= gpu-bind= mem-bind= mem= mem-per-cpu= mem-per-gpu= exclusive exact "
+    "mpi= cpu-bind= gpu-bind= mem-bind= mem= mem-per-cpu= mem-per-gpu= exclusive? exact "
     "overlap overcommit|O job-name|J= time|t= unbuffered|u quiet|Q verbose|v wait|W= threads-per-core= hint= "
-    "distribution|m= input|i= jobid= partition|p= account|A= qos|q= cpus-per-gpu= immediate|I? no-kill|k propagate? "
+    "distribution|m= input|i= jobid= partition|p= account|A= qos|q= cpus-per-gpu= immediate|I? no-kill|k? propagate? "
     "accel-bind= ntasks-per-gpu= network= comment= container-image= container-mounts= container-workdir= "
-    "container-name= no-container-mount-home multi-prog pty? pack-group= het-group= task-prolog= task-epilog= "
-    "prolog= epilog= slurmd-debug= preserve-env|E version|V"
+    "container-name= container-save= container-env= container-mount-home no-container-mount-home container-writable "
+    "container-readonly container-remap-root no-container-remap-root container-entrypoint no-container-entrypoint "
+    "container= container-id= multi-prog pty? pack-group= het-group= task-prolog= task-epilog= "
+    "prolog= epilog= slurmd-debug= preserve-env|E version|V "
+    "acctg-freq= bb= bbf= bcast? cluster= cluster-constraint= clusters|M= compress? constraint|C= contiguous "
+    "core-spec|S= cores-per-socket= cpu-freq= deadline= delay-boot= dependency|d= disable-status|X export-file= "
+    "extra= extra-node-info|B= gid= gpu-freq= gpus-per-socket= gres-flags= hold|H licenses|L= mail-type= mail- "
+    "user= mcs-label= mincpus= msg-timeout= nice? nodefile|F= ntasks-per-core= ntasks-per-socket= ntasks-per- "
+    "tres= oversubscribe|s? power= prefer= priority= profile= reboot reservation= resv-ports? send-libs? signal= "
+    "sockets-per-node= spread-job stepmgr switches= thread-spec= threads|T= time-min= tmp= treewidth= tres-bind= "
+    "tres-per-task= uid= use-min-nodes wait-for-children wckey= x11?"
 )
+_CONTAINER = "containers are not started: run the container's program, e.g. apptainer exec"
 _REFUSED = {
     "pty": "a step has no terminal: use gpu-platform jobs exec",
     "multi-prog": "several programs in one step: start one srun for each, with & and wait",
-    "container-image": "containers are not started: run the container's program, e.g. apptainer exec",
+    "container-image": _CONTAINER,
+    "container-name": _CONTAINER,
+    "container": _CONTAINER,
+    "container-id": _CONTAINER,
+    "gpus-per-socket": "GPUs are given by host: write --gpus-per-node",
+    "nodefile": "the file with names is not read: write --nodelist=n1,n2",
+    "tres-per-task": "write --cpus-per-task and --gpus-per-task",
     "het-group": "there are no heterogeneous jobs: use groups (gpu-platform submit --file)",
     "pack-group": "there are no heterogeneous jobs: use groups (gpu-platform submit --file)",
 }
@@ -44,6 +60,10 @@ _SAID = {
     "mpi": "no PMI server is started, so MPI programs see one rank each",
     "input": "tasks have no stdin",
     "time": "the time limit of the job counts",
+    "signal": "the job is warned, with --signal of sbatch",
+    "bcast": "the program must be on the hosts",
+    "export-file": "the file is not read",
+    "x11": "displays are not forwarded",
 }
 """What makes a difference that somebody should know. The other options without a meaning change nothing."""
 
@@ -89,11 +109,26 @@ def _request(asked: Mapping[str, str], command: list[str], environ: Mapping[str,
             found[field] = read_gpus(asked[name]).number
     if "gres" in asked and "gpus_per_node" not in found and (gpus := read_gres(asked["gres"])[0]) is not None:
         found["gpus_per_node"] = gpus.number
+    _share_gpus(found, asked, environ)
     for name in ("nodelist", "exclude"):
         if name in asked:
             found[name] = asked[name]
     found["environ"] = _exported(asked.get("export", "ALL"), environ)
     return found
+
+
+def _share_gpus(found: Message, asked: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Tasks for each GPU, and GPUs for each task."""
+    if "ntasks-per-gpu" in asked and not {"ntasks", "ntasks_per_node"} & set(found):
+        each, of_host = _number("ntasks-per-gpu", asked["ntasks-per-gpu"]), int(environ.get("SLURM_GPUS_ON_NODE", "0"))
+        if (total := found.get("gpus")) is not None:
+            found["ntasks"] = each * total
+        elif count := found.get("gpus_per_node", of_host):
+            found["ntasks_per_node"] = each * count
+        if each == 1:
+            found["gpus_per_task"] = 1
+    if (own := read_gpu_bind(asked.get("gpu-bind", ""))) is not None:
+        found["gpus_per_task"] = own or None
 
 
 def _number(name: str, text: str) -> int:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from gpu_platform.domain.texts import printable
+from gpu_platform.slurm.ids import id_of
 from service.cli import completion
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ OnlyNamespace = Annotated[
     str | None, typer.Option(help="Only of this namespace.", autocompletion=completion.namespace_names)
 ]
 JobId = Annotated[
-    str, typer.Argument(metavar="JOB", help="Job id.", show_default=False, autocompletion=completion.job_names)
+    str,
+    typer.Argument(
+        parser=id_of, metavar="JOB", help="Job id.", show_default=False, autocompletion=completion.job_names
+    ),
 ]
 
 

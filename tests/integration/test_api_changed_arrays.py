@@ -16,6 +16,7 @@ from gpu_platform.domain.jobs.changes import JobChanges
 from gpu_platform.domain.jobs.dependency import Dependency
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.slurm.ids import number_of
 from gpu_platform.store.jobs import elements, jobs, queue
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
 from service.cli.slurm import scontrol
@@ -135,7 +136,8 @@ async def test_slurms_words_reach_it(
             assert await asyncio.to_thread(scontrol.run, ["update", *words]) == 0
 
         await update(f"JobId={array.id}", "Priority=-2", "TimeLimit=10")
-        assert f"{array.id}: 4 elements changed; not changed: 1 element has started" in capsys.readouterr().err
+        said = f"{number_of(array.id)}: 4 elements changed; not changed: 1 element has started"
+        assert said in capsys.readouterr().err
         await update(f"job_id={array.id}_1", "priority=-7")
         await update(f"jobid={array.id}_[2-3]", "TimeLimit=5")
         assert [values(service, array, index) for index in (1, 2)] == [(-7, 600), (-2, 300)]

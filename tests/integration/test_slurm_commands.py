@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from gpu_platform.slurm.ids import id_of, number_of
 from tests.command_line import run
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -51,7 +52,7 @@ class Shell:
 
     async def ended(self, job: str) -> str:
         """Wait for a job's end. Returns its state as sacct names it."""
-        await run("jobs", "wait", job.replace("_", "."), url=self._cluster.api_url)
+        await run("jobs", "wait", job, url=self._cluster.api_url)
         return (await self("sacct", "-j", job, "-X", "-n", "-P", "-o", "state")).stdout.strip()
 
 
@@ -88,13 +89,16 @@ async def shell(platform: LocalCluster, commands: Path, tmp_path: Path) -> Shell
 @pytest.mark.long
 async def test_a_script_for_two_hosts_runs_with_srun(shell: Shell) -> None:
     done = await shell("sbatch", "--wait", "ddp.sh")
-    assert re.fullmatch(r"Submitted batch job j-[0-9a-z]+\n", done.stdout)
+    assert re.fullmatch(r"Submitted batch job [0-9]{24}\n", done.stdout)
+    assert re.search(r"gpu-platform calls it j-[0-9a-z]{15}$", done.stderr, re.MULTILINE)
+    port = 10000 + int(done.stdout[-5:])
     lines = (shell.directory / "ddp.out").read_text().splitlines()
     assert lines[0] == "nodes: n[01-02] head: n01 tasks: 4"
     assert lines[-1] == "srun ended with 0"
     ranks = sorted(lines[1:-1])
     assert ranks == [
-        f"{rank}: rank {rank} local {rank % 2} on n0{rank // 2 + 1} of 4 head n01 torch {rank} {rank % 2} 4 gpus 2"
+        f"{rank}: rank {rank} local {rank % 2} on n0{rank // 2 + 1} of 4 head n01:{port} "
+        f"torch {rank} {rank % 2} 4 gpus 2"
         for rank in range(4)
     ]
 
@@ -106,6 +110,8 @@ async def test_a_chain_by_ids_and_what_sacct_says_of_it(shell: Shell) -> None:
     said = await shell(
         "sacct", "-X", "-n", "-P", "-o", "jobid,jobname,state,exitcode", "-j", f"{first},{second},{third}"
     )
+    several = await shell("sacct", "-X", "-n", "-P", "-o", "JobIDRaw,Comment", "-j", first, "-j", third)
+    assert several.stdout.splitlines() == [f"{job}|{id_of(job)}" for job in (first, third)]
     assert said.stdout.splitlines() == [
         f"{first}|prep|COMPLETED|0:0",
         f"{second}|train|FAILED|4:0",
@@ -120,7 +126,7 @@ async def test_an_array_writes_a_file_for_each_element_and_ends_by_element(shell
     assert await shell.ended(f"{array}_4") == "COMPLETED"
     assert (shell.directory / f"sweep-{array}_2.out").read_text().splitlines() == [
         "element 2 of 3 (0-4): lr 1e-3",
-        f"parent {array} job {array}.2",
+        f"parent {array} job {number_of(id_of(f'{array}_2'))}",
     ]
     sleeping = (await shell("sbatch", "--parsable", "--array=0-3%2", "--wrap", "sleep 600")).stdout.strip()
 
@@ -206,7 +212,7 @@ async def test_one_wrong_id_keeps_no_other_from_its_change_and_a_job_that_ended_
     assert len(wrong.stderr.splitlines()) == 2
     assert await shell.ended(held) == "COMPLETED"
     told = (await shell("scontrol", "requeue", ended)).stderr
-    [new] = re.findall(r"it runs again as (j-[0-9a-z]+):", told)
+    [new] = re.findall(r"it runs again as ([0-9]{24}):", told)
     assert new != ended
     assert await shell.ended(new) == "COMPLETED"
     listed = ["sacct", "-S", "now-1hour", "-a", "-X", "-n", "-P", "-o", "JobID", "--name", "again"]
@@ -224,6 +230,31 @@ async def test_pending_elements_that_are_cancelled_never_start(shell: Shell) -> 
     first.touch()
     assert set((await shell.ended(array)).split()) == {"COMPLETED", "CANCELLED"}
     assert (shell.directory / "ran.txt").read_text() == "0\n"
+
+
+async def test_a_filter_that_is_not_known_ends_nothing_and_singleton_waits_for_the_name(shell: Shell) -> None:
+    first = (await shell("sbatch", "-H", "--parsable", "-J", "one", "--wrap", "true")).stdout.strip()
+    second = (await shell("sbatch", "--parsable", "-J", "one", "-d", "singleton", "--wrap", "true")).stdout.strip()
+    other = (await shell("sbatch", "-H", "--parsable", "-J", "two", "--wrap", "true")).stdout.strip()
+    for words in (["--qos=low"], ["--interactive"], ["--reservation=weekend"]):
+        await shell("scancel", "--me", *words, code=None)
+    listed = (await shell("squeue", "-h", "-j", f"{first},{second},{other}", "-o", "%A %t %E")).stdout
+    assert listed.splitlines() == [f"{first} PD (null)", f"{second} PD afterany:{first}", f"{other} PD (null)"]
+    await shell("scancel", first, other)
+    assert await shell.ended(second) == "COMPLETED"
+    for command in (["squeue", "--qos=low"], ["scontrol", "show", "job", first, "--json"], ["sinfo", "-T"]):
+        assert (await shell(*command, code=1)).stdout == ""
+
+
+async def test_a_script_finds_its_own_files(shell: Shell) -> None:
+    """As scripts do that link to their log, and submit themselves again."""
+    (shell.directory / "own.sh").write_text(
+        "#!/bin/bash -l\n#SBATCH --output=own-%j.out\nset -e\n"
+        "scontrol show job $SLURM_JOB_ID | grep -oP 'StdOut=\\K\\S+'\nsqueue -h -j $SLURM_JOB_ID -o %o\n"
+    )
+    job = (await shell("sbatch", "--wait", "--parsable", "own.sh")).stdout.strip()
+    there = shell.directory / f"own-{job}.out"
+    assert there.read_text().splitlines() == [str(there), str(shell.directory / "own.sh")]
 
 
 async def test_lists_have_slurms_columns(shell: Shell) -> None:

@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 
 from gpu_platform.slurm import (
     amounts,
+    arrays,
     dependencies,
     exporting,
     getopt,
     hostlists,
+    ids,
     patterns,
     sbatch_options,
     script,
     times,
 )
-from gpu_platform.slurm.translation import Submitter, read_array, read_constraint, translate
+from gpu_platform.slurm.constraints import read_constraint
+from gpu_platform.slurm.translation import Submitter, translate
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 HOSTILE = st.one_of(
@@ -84,11 +87,24 @@ def test_a_range_has_its_own_width(first: int, more: int, width: int) -> None:
     ]
 
 
+@given(st.sampled_from("ja"), st.text(ids._ALPHABET, min_size=15, max_size=15), st.integers(0, 9_999_998))
+@example("j", "0" * 15, 0)
+@example("a", "z" * 15, 9_999_998)
+def test_a_number_is_an_id_and_never_below_0_for_a_shell(kind: str, letters: str, index: int) -> None:
+    job = f"{kind}-{letters}"
+    wanted = [job] if kind == "j" else [job, f"{job}.{index}", f"{job}.{index + 1}"]
+    for one in wanted:
+        assert ids.id_of(ids.number_of(one)) == ids.id_of(ids.shown_id(one)) == one
+        assert int(ids.number_of(one)) % 2**64 < 2**63
+    assert len(ids.number_of(job)) == 24
+    assert len({ids.number_of(one)[-4:] for one in wanted[-2:]}) == min(2, len(wanted))
+
+
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=50), st.none() | st.integers(1, 100))
 def test_an_array_has_its_indices(indices: set[int], at_once: int | None) -> None:
     text = ",".join(str(index) for index in sorted(indices, reverse=True)) + ("" if at_once is None else f"%{at_once}")
-    written, about = read_array(text)
-    again, _ = read_array(written)
+    written, about = arrays.read_array(text)
+    again, _ = arrays.read_array(written)
     assert again == written
     assert (about["count"], about["min"], about["max"]) == (len(indices), min(indices), max(indices))
     assert written.endswith(f"%{at_once}") or at_once is None
@@ -101,7 +117,7 @@ def test_hostile_input_is_read_or_refused(text: str) -> None:
         times.read_limit_s,
         lambda one: times.read_moment(one, NOW),
         hostlists.expand,
-        read_array,
+        arrays.read_array,
         read_constraint,
         dependencies.read_dependencies,
         amounts.read_gres,
@@ -109,6 +125,9 @@ def test_hostile_input_is_read_or_refused(text: str) -> None:
         amounts.read_memory_mib,
         amounts.read_nodes,
         amounts.read_signal,
+        amounts.read_tres,
+        amounts.read_gpu_bind,
+        ids.id_of,
         lambda one: exporting.exported(one, {"A": "b"}),
         lambda one: patterns.filled(one, {}),
         lambda one: script.parse(b"#!/bin/sh\n" + one.encode("utf-8", "replace"), "job.sh"),

@@ -7,7 +7,7 @@
 #SBATCH --time=00:10:00
 #SBATCH --output=%x.out
 
-export MASTER_PORT=$((10000 + RANDOM % 20000))
+export MASTER_PORT=$(expr 10000 + $(echo -n $SLURM_JOBID | tail -c 4))
 export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 echo "nodes: $SLURM_JOB_NODELIST head: $HEAD tasks: $SLURM_NTASKS"
 
@@ -15,6 +15,6 @@ srun --kill-on-bad-exit=1 --label python3 -c '
 import os
 e = os.environ
 print("rank", e["SLURM_PROCID"], "local", e["SLURM_LOCALID"], "on", e["SLURMD_NODENAME"], "of", e["SLURM_NTASKS"],
-      "head", e["HEAD"], "torch", e["RANK"], e["LOCAL_RANK"], e["WORLD_SIZE"], "gpus", len(e["CUDA_VISIBLE_DEVICES"].split(",")))
+      "head", e["HEAD"] + ":" + e["MASTER_PORT"], "torch", e["RANK"], e["LOCAL_RANK"], e["WORLD_SIZE"], "gpus", len(e["CUDA_VISIBLE_DEVICES"].split(",")))
 '
 echo "srun ended with $?"

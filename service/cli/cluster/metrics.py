@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpu_platform.slurm.ids import id_of
 from service.cli import parsing, session
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _JOB = re.compile(r"j-[0-9a-z]{15}|a-[0-9a-z]{15}\.[0-9]{1,7}")
 Target = Annotated[
     str,
     typer.Argument(
+        parser=id_of,
         metavar="GPU|HOST|JOB",
         help="One GPU as host:index or uuid; all GPUs of a host; or those of a job, while it held them.",
         show_default=False,

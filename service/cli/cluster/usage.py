@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpu_platform.slurm.ids import id_of
 from service.cli import parsing, session
 from service.cli.option_groups import grouped_options
 from service.cli.show.listing import ListingOptions
@@ -18,7 +19,10 @@ def register(app: typer.Typer) -> None:
 
 @grouped_options
 def usage(
-    job: Annotated[str | None, typer.Argument(help="A job's id, for its attempts and ranks; default: sums.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(parser=id_of, metavar="JOB", help="A job's id, for its attempts and ranks; default: sums."),
+    ] = None,
     namespace: session.OnlyNamespace = None,
     user: Annotated[str | None, typer.Option()] = None,
     since: Annotated[

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.slurm.ids import with_id_of
 from service.cli import session
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class JobPath(NamedTuple):
 
 def parse_place(text: str) -> JobPath | Path:
     """Read ``JOB:PATH``, or a path of this machine. ``./a-b:c`` is one of this machine."""
-    found = _PLACE.fullmatch(text)
+    found = _PLACE.fullmatch(with_id_of(text))
     return Path(text) if found is None else JobPath(found[1], found[2] or ".")
 
 

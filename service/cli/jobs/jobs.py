@@ -12,6 +12,7 @@ import typer
 from gpu_platform.domain.array_ids import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.states import JobState
+from gpu_platform.slurm.ids import id_of
 from service.cli import completion, parsing, session
 from service.cli.jobs import arrays, checkpoints, copying, following, forward, top
 from service.cli.jobs import exec as exec_command
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 JobOrArray = Annotated[
     str,
     typer.Argument(
+        parser=id_of,
         metavar="JOB",
         help="Id of a job, an array or an element.",
         show_default=False,
@@ -65,6 +67,7 @@ def list_jobs(
     array: Annotated[
         str | None,
         typer.Option(
+            parser=id_of,
             metavar="ARRAY",
             help="The elements of this array, by index.",
             autocompletion=completion.array_names,
@@ -230,7 +233,7 @@ class ChangeOptions:
             if one and other:
                 raise typer.BadParameter(f"{names} exclude each other")
         found = [
-            {"job_id": one, "kind": kind}
+            {"job_id": id_of(one), "kind": kind}
             for kind, texts in (("ok", self.after), ("any", self.after_any))
             for text in texts or []
             for one in parsing.names(text)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from gpu_platform.domain.array_ids import array_of, index_of
-from gpu_platform.slurm.dependencies import slurm_id
 from gpu_platform.slurm.hostlists import compress
+from gpu_platform.slurm.ids import number_of, shown_id
 from gpu_platform.slurm.times import written_limit, written_moment
+from gpu_platform.steps.environ import FILE
 
 Job = Mapping[str, Any]
 
@@ -99,14 +101,19 @@ def compact(job: Job) -> str:
 def job_id(job: Job) -> str:
     """The id: of an element ``ARRAY_INDEX``; of an array, the elements that are still to come in brackets."""
     if not is_array(job):
-        return slurm_id(job["id"])
+        return shown_id(job["id"])
     bound = f"%{job['array']['at_once']}" if job["array"].get("at_once") else ""
-    return f"{job['id']}_[{job.get('waiting_indices') or job['array']['indices']}{bound}]"
+    return f"{number_of(job['id'])}_[{job.get('waiting_indices') or job['array']['indices']}{bound}]"
 
 
 def array_job_id(job: Job) -> str:
     """The array of an element; else the job itself."""
-    return array_of(job["id"]) or str(job["id"])
+    return number_of(array_of(job["id"]) or str(job["id"]))
+
+
+def raw_id(job: Job) -> str:
+    """The number that is this job's alone, also if it is an element: its ``SLURM_JOB_ID``."""
+    return number_of(job["id"])
 
 
 def array_index(job: Job) -> str:
@@ -262,7 +269,9 @@ def partition(job: Job) -> str:
 def dependency(job: Job) -> str:
     """``afterok:j-1,afterany:j-2``; ``(null)``: none."""
     words = {"ok": "afterok", "any": "afterany", "fail": "afternotok", "each": "aftercorr"}
-    found = [f"{words.get(one['kind'], one['kind'])}:{one['job_id']}" for one in job["spec"].get("after") or ()]
+    found = [
+        f"{words.get(one['kind'], one['kind'])}:{shown_id(one['job_id'])}" for one in job["spec"].get("after") or ()
+    ]
     return ",".join(found) or "(null)"
 
 
@@ -270,8 +279,13 @@ def command(job: Job) -> str:
     """The program; of a script its name."""
     words = job["spec"]["command"]
     if len(words) > 3 and words[3] == "slurm_script":
-        return " ".join([job["spec"]["name"], *words[4:]])
+        return " ".join([of_own_script(job, FILE) or job["spec"]["name"], *words[4:]])
     return " ".join(words)
+
+
+def of_own_script(job: Job, name: str) -> str | None:
+    """A variable of the script that runs this command, if it is this job's. The service does not know its paths."""
+    return os.environ.get(name) if os.environ.get("GPU_PLATFORM_JOB_ID") == job["id"] else None
 
 
 def priority(job: Job) -> int:

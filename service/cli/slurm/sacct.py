@@ -22,7 +22,8 @@ OPTIONS = table(
     "jobs|j= user|u= uid= accounts|A= starttime|S= endtime|E= state|s= format|o= name= partition|r= qos|q= nodelist|N= "
     "allocations|X parsable|p parsable2|P noheader|n allusers|a brief|b long|l delimiter= "
     "helpformat|e help|h version|V "
-    "duplicates|D units= noconvert truncate|T array cluster|M= verbose|v json? yaml? completion|c usage expand-patterns"
+    "duplicates|D units= noconvert truncate|T array cluster|M= clusters= federation local|L verbose|v json? yaml? "
+    "completion|c usage expand-patterns"
 )
 DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
 BRIEF = "jobid,state,exitcode"
@@ -43,13 +44,34 @@ def _column(name: str, value: Callable[[Row], str], width: int = 10, *, never_cu
     return Column(name, value, width, never_cut)
 
 
+_EMPTY = (
+    "MaxRSS",
+    "AveRSS",
+    "MaxVMSize",
+    "TotalCPU",
+    "UserCPU",
+    "SystemCPU",
+    "CPUTime",
+    "CPUTimeRAW",
+    "AveCPU",
+    "NTasks",
+    "AdminComment",
+    "ConsumedEnergy",
+    "ConsumedEnergyRaw",
+    "TRESUsageInAve",
+    "TRESUsageInMax",
+    "TRESUsageInTot",
+)
+"""What tools about efficiency ask for, and what is kept in another way: gpu-platform usage."""
+
+
 def _started(job: Row) -> str | None:
     return job.get("started_at") if job_rows.state(job) != "PENDING" else None
 
 
 COLUMNS: dict[str, Column] = {
     "JobID": _column("JobID", job_rows.job_id, -12, never_cut=True),
-    "JobIDRaw": _column("JobIDRaw", lambda job: job["id"], -12, never_cut=True),
+    "JobIDRaw": _column("JobIDRaw", job_rows.raw_id, -12, never_cut=True),
     "JobName": _column("JobName", lambda job: job["spec"]["name"]),
     "Partition": _column("Partition", job_rows.partition),
     "Account": _column("Account", lambda job: job["spec"]["namespace"]),
@@ -82,21 +104,20 @@ COLUMNS: dict[str, Column] = {
     "Reason": _column("Reason", job_rows.reason, 22),
     "WorkDir": _column("WorkDir", lambda job: job["spec"].get("workdir") or "", 20),
     "SubmitLine": _column("SubmitLine", job_rows.command, 20),
-    "Comment": _column("Comment", lambda job: ""),
+    "Comment": _column("Comment", lambda job: job["id"], never_cut=True),
     "Restarts": _column("Restarts", lambda job: str(max(0, (job.get("attempt") or 1) - 1)), 8),
-    **{
-        name: _column(name, lambda job: "")
-        for name in ("MaxRSS", "AveRSS", "MaxVMSize", "TotalCPU", "CPUTime", "AveCPU", "NTasks")
-    },
+    **{name: _column(name, lambda job: "") for name in _EMPTY},
 }
 """What steps used is not kept by step: columns such as MaxRSS are empty. Usage is in gpu-platform jobs describe."""
+
+_ADDING = ("jobs", "user", "uid", "accounts", "state", "name", "partition", "nodelist")
 
 USAGE = "Usage: sacct [-j JOBS] [-u USERS | -a] [-S TIME] [-E TIME] [-s STATES] [-o FIELDS] [-X] [-P | -p] [-n]"
 
 
 def run(words: list[str]) -> int:
     """Print the jobs. Returns the exit code."""
-    if (asked := read_options(OPTIONS, words, USAGE)) is None:
+    if (asked := read_options(OPTIONS, words, USAGE, adding=_ADDING)) is None:
         return 0
     if "helpformat" in asked:
         session.write("\n".join(COLUMNS))
@@ -104,6 +125,10 @@ def run(words: list[str]) -> int:
     for name in ("json", "yaml"):
         if name in asked:
             raise WrongOption(f"--{name}: gpu-platform jobs list --output {name} prints it")
+    if "qos" in asked:
+        raise WrongOption("--qos: jobs have a priority, and no QOS by which they could be chosen")
+    if "uid" in asked:
+        asked["user"] = asked["uid"]
     delimiter = asked.get("delimiter", "|") if "parsable" in asked or "parsable2" in asked else None
     fields = (
         asked.get("format")

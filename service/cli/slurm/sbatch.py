@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_platform.client import calls
 from gpu_platform.slurm.getopt import Given, WrongOption
+from gpu_platform.slurm.ids import number_of
 from gpu_platform.slurm.sbatch_options import ENVIRON, MAPPED, OF_SBATCH, TABLE, name_of
 from gpu_platform.slurm.script import MAX_BYTES, Script, parse, read_script
 from service.cli import session
@@ -26,7 +27,7 @@ def run(words: list[str]) -> int:
     if "version" in asked:
         session.write(entry.VERSION)
         return 0
-    if "help" in asked:
+    if "help" in asked or "usage" in asked:
         session.write("Usage: sbatch [OPTIONS] SCRIPT [ARGUMENTS]\n\nOptions that have an effect here:")
         for key, becomes in {**MAPPED, **OF_SBATCH}.items():
             session.write(f"  --{name_of(key):22} {becomes}")
@@ -54,8 +55,12 @@ def submit(job: ScriptJob, asked: Mapping[str, str]) -> int:
             identity = submitted["id"]
             for warning in submitted.get("warnings", ()):
                 session.say(f"sbatch: warning: {warning}")
-    bare = "parsable" in asked or "quiet" in asked
-    session.write(identity if bare else f"Submitted batch job {identity}")
+    number = number_of(identity)
+    if "parsable" in asked or "quiet" in asked:
+        session.write(number)
+    else:
+        session.write(f"Submitted batch job {number}")
+        session.say(f"sbatch: gpu-platform calls it {identity}")
     return wait_for(identity) if "wait" in asked else 0
 
 
@@ -88,7 +93,7 @@ def _script(asked: Mapping[str, str], rest: list[str]) -> tuple[Script, list[str
 def of_environ(environ: Mapping[str, str]) -> list[Given]:
     """The options for which variables stand, as ``SBATCH_TIMELIMIT``."""
     return [
-        Given(option, "" if option in ("requeue", "no-requeue") else environ[name], name)
+        Given(option, "" if option in ("requeue", "no-requeue", "spread-job") else environ[name], name)
         for name, option in ENVIRON.items()
         if environ.get(name)
     ]

@@ -10,6 +10,7 @@ from gpu_platform.domain.errors import Forbidden, IllegalTransition, InvalidRequ
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.texts import printable
 from gpu_platform.slurm.getopt import WrongOption, table
+from gpu_platform.slurm.ids import shown_id
 from service.cli import session
 from service.cli.slurm import entry, job_lists, job_rows
 
@@ -21,6 +22,16 @@ OPTIONS = table(
     "verbose|v signal|s= batch|b "
     "full|f interactive|i hurry|H ctld cron wckey= reservation|R= sibling= clusters|M= version|V help|h usage"
 )
+
+
+_REFUSED = {
+    "qos": "jobs have a priority, and no QOS by which they could be chosen",
+    "wckey": "jobs have none",
+    "cron": "there is no scrontab: gpu-platform schedules",
+    "interactive": "nothing is asked for: name the jobs",
+    "sibling": "there is one cluster",
+}
+"""Each of them ends fewer jobs than without it, so it is never passed over."""
 
 
 def run(words: list[str]) -> int:
@@ -35,9 +46,14 @@ def run(words: list[str]) -> int:
             "Usage: scancel [-u USER | --me] [-n NAME] [-t STATE] [-p PARTITION] [-s SIGNAL] [JOB[_ELEMENT]]..."
         )
         return 0
+    for name, why in _REFUSED.items():
+        if name in asked:
+            raise WrongOption(f"--{name}: {why}")
     how = _verb(asked.get("signal"))
     by_filter = [
-        name for name in ("user", "me", "name", "jobname", "state", "partition", "account", "nodelist") if name in asked
+        name
+        for name in ("user", "me", "name", "jobname", "state", "partition", "account", "nodelist", "reservation")
+        if name in asked
     ]
     if not rest and not by_filter:
         raise WrongOption("No job identification provided")
@@ -66,7 +82,7 @@ def _matching(client: Client, asked: dict[str, str], among: list[str]) -> list[s
     states = job_lists.LIVE if "state" not in asked else job_rows.our_states(asked["state"])
     jobs = job_lists.jobs_in(client, None if states is None else [str(one) for one in states], user, name)
     found = [job["id"] for job in jobs if _is_wanted(job, asked)]
-    if {"state", "partition", "account", "nodelist"} & set(asked):
+    if {"state", "partition", "account", "nodelist", "reservation"} & set(asked):
         for part in job_lists.parts_of_arrays(client, user, name):
             if _is_wanted(part, asked):
                 found += _elements_to_come(part) if job_rows.is_array(part) else [part["id"]]
@@ -82,6 +98,8 @@ def _is_wanted(job: job_lists.Job, asked: dict[str, str]) -> bool:
     if "partition" in asked and asked["partition"] not in job_rows.partition(job).split(","):
         return False
     if "account" in asked and job["spec"]["namespace"] != asked["account"]:
+        return False
+    if "reservation" in asked and job["spec"].get("reservation") != asked["reservation"]:
         return False
     return "nodelist" not in asked or asked["nodelist"] in job_rows.hosts(job)
 
@@ -100,6 +118,7 @@ def _cancel_all(client: Client, how: str, wanted: list[str], *, quiet: bool) -> 
     orders = [(one, None) for one in wanted if array_of(one) is None]
     orders += [(array, str(IndexSet.of(indices))) for array, indices in elements.items()]
     for target, indices in orders:
+        shown = shown_id(target)
         try:
             if is_array_id(target):
                 (client.kill_array if how == "kill" else client.cancel_array)(target, "scancel", elements=indices)
@@ -109,12 +128,12 @@ def _cancel_all(client: Client, how: str, wanted: list[str], *, quiet: bool) -> 
             # As scancel: a job that has ended is no failure.
             if not quiet:
                 session.say(
-                    f"scancel: error: Kill job error on job id {target}: Job/step already completing or completed"
+                    f"scancel: error: Kill job error on job id {shown}: Job/step already completing or completed"
                 )
         except (Forbidden, InvalidRequest) as error:
             failed = 1  # the others are still ended
-            session.say(f"scancel: error: Kill job error on job id {target}: {printable(error.message)}")
+            session.say(f"scancel: error: Kill job error on job id {shown}: {printable(error.message)}")
         except NotFound:
             failed = 1
-            session.say(f"scancel: error: Kill job error on job id {target}: Invalid job id specified")
+            session.say(f"scancel: error: Kill job error on job id {shown}: Invalid job id specified")
     return failed

@@ -12,7 +12,9 @@ from gpu_platform.domain.texts import printable
 from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.getopt import WrongOption, table
 from gpu_platform.slurm.hostlists import compress, expand
+from gpu_platform.slurm.ids import number_of, shown_id
 from gpu_platform.slurm.times import read_limit_s, written_long, written_moment
+from gpu_platform.steps.environ import STDERR, STDIN, STDOUT
 from service.cli import session
 from service.cli.slurm import entry, host_rows, job_lists, job_rows
 
@@ -49,6 +51,9 @@ def run(words: list[str]) -> int:
     if "help" in asked or not rest:
         session.write(f"Usage: scontrol [-o] VERB …; verbs: {', '.join(VERBS[:7])}")
         return 0 if "help" in asked else 1
+    for name in ("json", "yaml"):
+        if name in asked:
+            raise WrongOption(f"--{name}: gpu-platform jobs list --output {name} prints it")
     verb, arguments = rest[0].lower(), rest[1:]
     match verb:
         case "show":
@@ -114,11 +119,11 @@ def _job_records(client: Client, named: list[str]) -> tuple[list[list[str]], lis
 def _job_record(job: job_lists.Job) -> list[str]:
     spec = job["spec"]
     array = array_of(job["id"])
-    of_array = f" ArrayJobId={array} ArrayTaskId={job_rows.array_index(job)}" if array else ""
+    of_array = f" ArrayJobId={job_rows.array_job_id(job)} ArrayTaskId={job_rows.array_index(job)}" if array else ""
     if job_rows.is_array(job):
-        of_array = f" ArrayJobId={job['id']} ArrayTaskId={job.get('waiting_indices')}"
+        of_array = f" ArrayJobId={number_of(job['id'])} ArrayTaskId={job.get('waiting_indices')}"
     return [
-        f"JobId={job['id']}{of_array} JobName={spec['name']}",
+        f"JobId={job_rows.raw_id(job)}{of_array} JobName={spec['name']}",
         f"UserId={spec['user']}(N/A) GroupId=N/A MCS_label={spec['namespace']}",
         f"Priority={job_rows.priority(job)} Nice=0 Account={spec['namespace']} QOS=normal",
         f"JobState={job_rows.state(job)} Reason={job_rows.reason(job)} Dependency={job_rows.dependency(job)}",
@@ -140,6 +145,11 @@ def _job_record(job: job_lists.Job) -> list[str]:
         f"MinMemoryNode={job_rows.memory(job)} Features=(null)",
         f"Command={job_rows.command(job)}",
         f"WorkDir={spec.get('workdir') or '(null)'}",
+        *(
+            f"{head}={job_rows.of_own_script(job, name) or '(null)'}"
+            for head, name in (("StdErr", STDERR), ("StdIn", STDIN), ("StdOut", STDOUT))
+        ),
+        f"Comment={job['id']}",
         f"TresPerNode={job_rows.gpus_per_node(job)}",
     ]
 
@@ -220,7 +230,7 @@ def _carry_out(client: Client, verb: str, one: str) -> None:
 def _requeue(client: Client, one: str) -> None:
     """Stop a job and queue it again. One that has ended runs again, under another id than Slurm's: a new one."""
     if is_array_id(one):
-        raise InvalidRequest(f"{one} is an array: requeue its elements, {one}_INDEX")
+        raise InvalidRequest(f"{number_of(one)} is an array: requeue its elements, {number_of(one)}_INDEX")
     try:
         client.preempt(one, "scontrol requeue")
     except IllegalTransition:
@@ -230,8 +240,8 @@ def _requeue(client: Client, one: str) -> None:
         array = array_of(one)
         made = client.retry(one) if array is None else client.retry_array(array, elements=str(index_of(one)))
         session.say(
-            f"scontrol: {one} had ended, so it runs again as {made.id}: an id names one job for ever here. What waits "
-            f"for {one} or reads it does not see the new one"
+            f"scontrol: {shown_id(one)} had ended, so it runs again as {number_of(made.id)}: an id names one job for "
+            f"ever here. What waits for {shown_id(one)} or reads it does not see the new one"
         )
 
 
@@ -258,6 +268,8 @@ def _update(arguments: list[str]) -> int:
                 changes["priority"] = _integer(value)
             case "dependency":
                 found = read_dependencies(value) if value else {}
+                if "singleton" in found:
+                    raise WrongOption("Dependency=singleton: write afterany, and the ids")
                 changes["after"] = [{"job_id": job, "kind": kind} for kind, ids in found.items() for job in ids]
             case _:
                 raise WrongOption(f"{name} cannot be changed here: TimeLimit, Priority and Dependency can")
@@ -276,7 +288,7 @@ def _change(ids: list[str], changes: JobChanges) -> None:
                 continue
             changed = client.update_array(one, changes, elements=indices)
             if changed.unchanged:
-                session.say(f"{one}: {changed.summary}")
+                session.say(f"{shown_id(one)}: {changed.summary}")
 
 
 def _together(ids: list[str]) -> list[tuple[str, str | None]]:

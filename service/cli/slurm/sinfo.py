@@ -109,6 +109,8 @@ def run(words: list[str]) -> int:
     for name in ("json", "yaml"):
         if name in asked:
             raise WrongOption(f"--{name}: gpu-platform hosts list --output {name} prints it")
+    if "reservation" in asked:
+        raise WrongOption("--reservation: gpu-platform reservations list prints them")
     while True:
         _print(asked)
         if "iterate" not in asked:

@@ -28,6 +28,9 @@ _REFUSED = {
     "steps": "steps are not listed: their output is in the log of the job",
     "json": "gpu-platform jobs list --json prints JSON",
     "yaml": "gpu-platform jobs list --output yaml prints YAML",
+    "qos": "jobs have a priority, and no QOS by which they could be chosen",
+    "licenses": "licenses are not counted",
+    "sibling": "there is one cluster",
 }
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -40,7 +43,7 @@ def _moment(name: str) -> Column:
 
 LETTERS: dict[str, Column] = {
     "i": Column("JOBID", job_rows.job_id, never_cut=True),
-    "A": Column("JOBID", job_rows.job_id, never_cut=True),
+    "A": Column("JOBID", job_rows.raw_id, never_cut=True),
     "F": Column("ARRAY_JOB_ID", job_rows.array_job_id, never_cut=True),
     "K": Column("ARRAY_TASK_ID", job_rows.array_index),
     "P": Column("PARTITION", job_rows.partition),
@@ -69,15 +72,15 @@ LETTERS: dict[str, Column] = {
     "o": Column("COMMAND", job_rows.command),
     "Z": Column("WORK_DIR", lambda job: job["spec"].get("workdir") or ""),
     "B": Column("EXEC_HOST", lambda job: next(iter(job_rows.hosts(job)), "n/a")),
-    "k": Column("COMMENT", lambda job: "(null)"),
+    "k": Column("COMMENT", lambda job: job["id"], never_cut=True),
     "Y": Column("SCHEDNODES", lambda job: "(null)"),
     "f": Column("FEATURES", lambda job: "(null)"),
     "h": Column("OVER_SUBSCRIBE", lambda job: "OK"),
-    "v": Column("RESERVATION", lambda job: "(null)"),
+    "v": Column("RESERVATION", lambda job: job["spec"].get("reservation") or "(null)"),
     "y": Column("NICE", lambda job: "0"),
 }
 NAMES: dict[str, Column] = {
-    "JobID": LETTERS["i"],
+    "JobID": LETTERS["A"],
     "JobArrayID": LETTERS["i"],
     "ArrayJobID": LETTERS["F"],
     "ArrayTaskID": LETTERS["K"],
@@ -109,6 +112,8 @@ NAMES: dict[str, Column] = {
     "Command": LETTERS["o"],
     "WorkDir": LETTERS["Z"],
     "BatchHost": LETTERS["B"],
+    "Comment": LETTERS["k"],
+    "Reservation": LETTERS["v"],
     "exit_code": Column("EXIT_CODE", lambda job: str(job.get("exit_code") or 0)),
 }
 _SORTS = {
@@ -202,6 +207,8 @@ def _is_wanted(job: job_lists.Job, asked: dict[str, str]) -> bool:
     if "partition" in asked and not set(_names(asked["partition"])) & set(job_rows.partition(job).split(",")):
         return False
     if "account" in asked and job["spec"]["namespace"] not in _names(asked["account"]):
+        return False
+    if "reservation" in asked and job["spec"].get("reservation") not in _names(asked["reservation"]):
         return False
     if "nodelist" in asked and not set(expand(asked["nodelist"])) & set(job_rows.hosts(job)):
         return False

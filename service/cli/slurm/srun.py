@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from gpu_platform.slurm.getopt import OptionTable, WrongOption, table
+from gpu_platform.slurm.ids import number_of
 from gpu_platform.slurm.sbatch_options import TABLE
 from gpu_platform.slurm.script import parse
 from service.cli import session
@@ -68,7 +69,7 @@ def _follow(fields: dict[str, object]) -> int:
 
     with session.service(session.FOLLOW_PATIENCE_S) as client:
         identity = client.json(calls.submit(fields, None))["id"]
-        session.say(f"srun: job {identity} queued and waiting for resources")
+        session.say(f"srun: job {number_of(identity)} ({identity}) queued and waiting for resources")
         try:
             job = following.follow_job(client, identity, json=False)
         except KeyboardInterrupt:

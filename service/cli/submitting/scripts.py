@@ -20,9 +20,10 @@ import typer
 from typer.exceptions import TyperException
 
 from gpu_platform.slurm import sbatch_options
+from gpu_platform.slurm.arrays import read_array
 from gpu_platform.slurm.getopt import Given
 from gpu_platform.slurm.script import OURS, Script, WrongScript, read_directives
-from gpu_platform.slurm.translation import Submitter, Translation, read_array, translate
+from gpu_platform.slurm.translation import Submitter, Translation, translate
 from gpu_platform.steps.environ import OPTIONS, SCRIPT
 from service.cli import parsing
 
@@ -49,6 +50,7 @@ _SHAPES = {
     "warn_before": ("signal",),
 }
 """Option -> those that answer the same question: one from a better place takes their place, too."""
+_AFTER = ("after", "after_any", "after_fail")
 _INSTEAD_OF_LAUNCHERS = {
     "mpi": "mpirun in the script, which reaches all hosts by srun",
     "torchrun": "srun torchrun in the script, with one task for each host (--ntasks-per-node=1)",
@@ -104,6 +106,8 @@ def job_of(
     if is_slurm:
         notes += _by_cluster(translation, params)
     _say_to_runner(translation, params)
+    if os.path.isfile(script.name):
+        translation.runner["file"] = os.path.abspath(script.name)
     text = json.dumps(script.text).replace("{", "\\u007b")  # elements of arrays replace {index} in their environment
     if len(text) > MAX_BYTES:
         raise WrongScript(f"{script.name} is too large: put data into files, and read them in the script")
@@ -223,8 +227,33 @@ def _by_cluster(translation: Translation, params: dict[str, Any]) -> list[str]:
         else:
             constraint = f"partition={'|'.join(translation.partitions)}"
             params["constraint"] = [*(params.get("constraint") or []), constraint]
+    if translation.is_singleton:
+        notes += _wait_for_the_name(params)
     if translation.mail_on and "notify" not in params:
         notes += _mail(translation, params)
+    return notes
+
+
+def _wait_for_the_name(params: dict[str, Any]) -> list[str]:
+    """``--dependency=singleton``: the job waits until those of its name that the user has now have ended."""
+    from gpu_platform.domain.errors import Forbidden
+    from service.cli import session
+    from service.cli.slurm import job_lists
+
+    notes: list[str] = []
+    try:
+        with session.service() as client:
+            user, name = job_lists.user_of(client), params["name"]
+            live = [str(state) for state in job_lists.LIVE]
+            found = [job["id"] for job in job_lists.jobs_in(client, live, user, name)]
+            found += job_lists.open_arrays(client, user, name)
+    except Forbidden:
+        # The token of a job lists no jobs. The usual reason to ask from inside is to go on after this one.
+        found = [os.environ.get("GPU_PLATFORM_ARRAY_ID") or os.environ["GPU_PLATFORM_JOB_ID"]]
+        notes.append("--dependency=singleton: it waits for this job only, because a job sees no other one")
+    named = [one for option in _AFTER for text in params.get(option) or () for one in text.split(",")]
+    if more := [one for one in found if one not in named]:
+        params["after_any"] = [*(params.get("after_any") or ()), ",".join(more)]
     return notes
 
 

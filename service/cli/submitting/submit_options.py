@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from gpu_platform.slurm.ids import id_of, with_id_of
 from service.cli import completion, parsing, session
 from service.cli.option_groups import Fields, given
 
@@ -165,7 +166,7 @@ class DependencyOptions:
         each = None if self.after_array is None else [self.after_array]
         asked = (("ok", self.after), ("any", self.after_any), ("fail", self.after_fail), ("each", each))
         found = [
-            {"job_id": job_id, "kind": kind}
+            {"job_id": id_of(job_id), "kind": kind}
             for kind, texts in asked
             for text in texts or []
             for job_id in parsing.names(text)
@@ -318,6 +319,7 @@ class FaultOptions:
     resume_from: Annotated[
         str | None,
         typer.Option(
+            parser=with_id_of,
             metavar="JOB[:ATTEMPT[/NAME]]",
             help="Start from a checkpoint of another job; list them with: jobs checkpoints.",
         ),

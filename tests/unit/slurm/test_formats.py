@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from gpu_platform.slurm.getopt import WrongOption
+from gpu_platform.slurm.ids import number_of
 from service.cli.slurm import job_lists, job_rows, sacct, squeue
 from service.cli.slurm.formats import letters, lines, long_names, of_sacct
 
 ID = "j-1m8bmqtj2n9vtab"
+NUMBER = number_of(ID)
 
 
 def job(state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def shown(format_text: str, one: dict[str, Any]) -> str:
 
 
 def test_widths_cut_all_but_ids() -> None:
-    assert shown("%.4i|%.8j|%5u|%t|%", job()) == f"{ID}|a-very-l|ada  |R|%"
+    assert shown("%.4i|%.8j|%5u|%t|%", job()) == f"{NUMBER}|a-very-l|ada  |R|%"
     assert shown("%M %l %D %N %b", job()) == "1:05 1:30:00 2 n[01-02] gres/gpu:4"
 
 
@@ -60,7 +62,7 @@ def test_columns_of_sacct() -> None:
     ]
     for last, end in ((True, "|"), (False, "")):
         cells = of_sacct("JobID,ExitCode", sacct.COLUMNS, "|", last)
-        assert list(lines(cells, [job("FAILED", exit_code=137)])) == [f"JobID|ExitCode{end}", f"{ID}|0:9{end}"]
+        assert list(lines(cells, [job("FAILED", exit_code=137)])) == [f"JobID|ExitCode{end}", f"{NUMBER}|0:9{end}"]
 
 
 @pytest.mark.parametrize("wrong", ["%9", "%.8W", "JobId:x:y"])

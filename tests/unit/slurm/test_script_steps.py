@@ -41,7 +41,7 @@ class Ranks:
         self.processes = [self._start(rank, size, script, options) for rank in range(size)]
 
     def _start(self, rank: int, size: int, script: str, options: dict[str, Any]) -> subprocess.Popen[bytes]:
-        gpus = f"GPU-{rank}a,GPU-{rank}b"
+        gpus, directory_of_profile = f"GPU-{rank}a,GPU-{rank}b", self.directory
         variables = {
             "PATH": os.environ["PATH"],
             "RANK": str(rank),
@@ -57,7 +57,8 @@ class Ranks:
             "GPU_PLATFORM_JOB_ID": "j-1",
             "GPU_PLATFORM_ATTEMPT": "1",
             "GPU_PLATFORM_HOST": f"n{rank + 1:02}",
-            environ.SCRIPT: json.dumps(f"#!/bin/sh\n{script}"),
+            "HOME": str(directory_of_profile),
+            environ.SCRIPT: json.dumps(script if script.startswith("#!") else f"#!/bin/sh\n{script}"),
             environ.OPTIONS: json.dumps({"slurm": True, "name": "test", **options}),
             environ.STEP_KEY: KEY,
             environ.PYTHON: sys.executable,
@@ -102,6 +103,55 @@ def test_srun_starts_tasks_on_all_hosts_with_what_the_script_exported(tmp_path: 
         "2 0 1 2/4 two words GPU-1a",
         "3 1 1 3/4 two words GPU-1b",
         "only n02 1",
+    ]
+
+
+def test_a_login_shell_finds_srun_behind_a_profile_that_sets_path_anew(tmp_path: Path) -> None:
+    (tmp_path / ".bash_profile").write_text("PATH=/usr/bin:/bin\nmodule() { echo module $*; }\n")
+    script = """#!/bin/bash -l
+    module load cuda
+    scontrol show hostnames
+    srun sh -c 'echo task $SLURM_PROCID'
+    [ "$0" = "${BASH_SOURCE[0]}" ] && echo "$# in $(basename "$0")"
+    exit 3
+    """
+    with ranks(tmp_path, script) as attempt:
+        assert attempt.codes() == [3]
+    assert attempt.log().splitlines() == ["module load cuda", "n01", "task 0", "0 in slurm_script"]
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["/bin/bash", "-le"], ["/bin/bash", "-le", "-c"]),
+        (["/bin/bash", "--login"], ["/bin/bash", "--login", "-c"]),
+        (["/bin/bash", "-e"], ["/bin/bash", "-e", "/s", "a"]),
+        (["/usr/bin/env", "bash -l"], ["/usr/bin/env", "bash -l", "/s", "a"]),
+        (["/usr/bin/perl", "-l"], ["/usr/bin/perl", "-l", "/s", "a"]),
+    ],
+)
+def test_other_scripts_are_given_to_their_interpreter(words: list[str], command: list[str]) -> None:
+    started = runner.started_as(words, "/s", ["a"])
+    assert started[: len(command)] == command
+    assert started[-2:] == ["/s", "a"]
+
+
+def test_tasks_are_counted_by_gpus_and_see_what_gpu_bind_says(tmp_path: Path) -> None:
+    script = """
+    echo "user $USER"
+    srun --ntasks-per-gpu=1 sh -c 'echo "by gpu $SLURM_PROCID $CUDA_VISIBLE_DEVICES"' | sort
+    srun --gpu-bind=none sh -c 'echo "none $SLURM_PROCID $CUDA_VISIBLE_DEVICES"' | sort
+    srun --gpus-per-task=1 --gpu-bind=none -n1 sh -c 'echo "one $CUDA_VISIBLE_DEVICES"'
+    """
+    with ranks(tmp_path, script, ntasks_per_node=2, gpus_per_task=1, environ={"SLURM_JOB_USER": "ada"}) as attempt:
+        assert attempt.codes() == [0]
+    assert attempt.log().splitlines() == [
+        "user ada",
+        "by gpu 0 GPU-0a",
+        "by gpu 1 GPU-0b",
+        "none 0 GPU-0a,GPU-0b",
+        "none 1 GPU-0a,GPU-0b",
+        "one GPU-0a,GPU-0b",
     ]
 
 

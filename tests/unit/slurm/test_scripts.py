@@ -200,6 +200,12 @@ def test_the_platforms_variables_cannot_be_forged() -> None:
         (["-d afterok:j-1:j-2,afterany:a-3_4"], {"--after": "j-1,j-2", "--after-any": "a-3.4"}),
         (["-d aftercorr:a-3", "--kill-on-invalid-dep=no"], {"--after-array": "a-3", "--if-unmet": "hold"}),
         (["--array=5,1,3%7"], {"--array": "1,3,5%7"}),
+        (
+            ["-N2", "--tasks-per-node=2", "--tres-per-task=cpu=3,gres/gpu:a100=1"],
+            {"--gpus-per-host": "2", "--cpus": "6"},
+        ),
+        (["--tres-per-task=gres/gpu:a100=1"], {"--gpus-per-host": "1", "--gpu-model": "a100"}),
+        (["--gres=gpu:8", "--gres-flags=disable-binding"], {"--gpus-per-host": "8", "--allow-cross-numa": None}),
     ],
 )
 def test_what_an_option_becomes(lines: list[str], wanted: dict[str, str]) -> None:
@@ -213,7 +219,10 @@ def test_what_an_option_becomes(lines: list[str], wanted: dict[str, str]) -> Non
         ("--gpus=16 --nodes=3", "divided"),
         ("--gres=gpu:a100:1,gpu:h100:1", "groups"),
         ("--gres=shard:2", "--share"),
-        ("--dependency=singleton", "afterany"),
+        ("--tres-per-task=license/x=1", "gres/gpu=1"),
+        ("--container-image=x.sqsh", "apptainer"),
+        ("--nodefile=nodes.txt", "--nodelist"),
+        ("hetjob", "rank groups"),
         ("--dependency=after:j-1", "afterany"),
         ("--dependency=afterok:j-1?afterok:j-2", "enough"),
         ("--dependency=afterok:123", "j-"),
@@ -232,6 +241,31 @@ def test_what_would_make_another_job_of_it_is_refused(line: str, says: str) -> N
         translate_lines(line)
     assert "job.sh:2" in str(error.value)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "tasks", "own"),
+    [
+        (["--gpus=8", "--ntasks-per-gpu=1"], (8, None), 1),
+        (["-N2", "--gpus-per-node=4", "--ntasks-per-gpu=2"], (None, 8), None),
+        (["-n4", "--gpus-per-task=1", "--gpu-bind=none"], (4, None), None),
+        (["-n4", "--gres=gpu:4", "--gpu-bind=verbose,per_task:1"], (4, None), 1),
+        (["-n2", "--gres=gpu:2", "--gpu-bind=map_gpu:0,1"], (2, None), 1),
+    ],
+)
+def test_how_many_tasks_there_are_for_gpus_and_what_they_see(
+    lines: list[str], tasks: tuple[int | None, int | None], own: int | None
+) -> None:
+    found = translate_lines(*lines)
+    assert (found.runner["ntasks"], found.runner["ntasks_per_node"]) == tasks
+    assert found.runner.get("gpus_per_task") == own
+    assert found.notes == []
+
+
+@pytest.mark.parametrize("text", ["closest", "single:2", "map_gpu:1,0", "mask_gpu:0x1"])
+def test_another_binding_of_gpus_is_said(text: str) -> None:
+    [note] = translate_lines("-n2", "--gres=gpu:2", f"--gpu-bind={text}").notes
+    assert f"--gpu-bind={text}: no effect here" in note
 
 
 def test_the_last_of_two_counts_and_the_command_line_wins() -> None:
