@@ -46,6 +46,9 @@ log = structlog.get_logger()
 
 SWEEP_S = 5.0
 PRUNE_S = 600.0
+FIRST_PRUNE_S = 30.0
+"""A new leader removes what is old for the first time so soon, because it may be replaced before it has led for
+``PRUNE_S``. Not at once: hosts that report meanwhile show whether the database is an older copy."""
 SIGNALS_AT_ONCE = 8
 ROW_GRACE = timedelta(seconds=6)
 """A waiting job has its queue row within this time, or has lost it."""
@@ -111,7 +114,8 @@ class Housekeeping:
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        next_sweep, next_prune = 0.0, loop.time() + PRUNE_S
+        began = loop.time()
+        next_sweep, next_prune = 0.0, began + FIRST_PRUNE_S
         while True:
             try:
                 if loop.time() >= next_sweep:
@@ -126,8 +130,12 @@ class Housekeeping:
                     await self._arrays.sweep()
                     await self._schedules.sweep()
                     await self._pipelines.sweep()
-                if loop.time() >= next_prune:
-                    next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
+                # Jobs that are not restored yet may need what nobody seems to need.
+                may_prune = self.restorer.has_compared or loop.time() >= began + PRUNE_S
+                if loop.time() >= next_prune and may_prune:
+                    next_prune = loop.time() + SWEEP_S  # also if it fails
+                    if not await self._prune():
+                        next_prune = loop.time() + PRUNE_S
             except (Unavailable, RPCError) as error:
                 log.warning("housekeeping.delayed", error=str(error))
             await asyncio.sleep(LOOK_EVERY_S)

@@ -139,6 +139,11 @@ class JobRestorer:
         """True if a GPU that looks free may be given away. Thread-safe. It is False for ``LAST_TRY_S`` at most."""
         return self.settled.is_set() or self._clock() - self._unsettled_since > LAST_TRY_S
 
+    @property
+    def has_compared(self) -> bool:
+        """True if no job is known of which Temporal knows more than the database."""
+        return self._compared
+
     async def look_if_due(self) -> None:
         """Look, if it is time. Call it every few seconds. Raises ``RPCError`` without Temporal."""
         if self._doubt.is_proved:

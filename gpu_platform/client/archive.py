@@ -21,11 +21,12 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from gpu_platform import disk_room
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.upload_limits import MAX_DEPTH, MAX_ENTRIES
 
@@ -81,15 +82,21 @@ def pack(directory: str | os.PathLike[str], limit_bytes: int) -> Archive:
     names = files_of(root)
     entries = [_Entry(name, os.lstat(root / name).st_size) for name in names]
     _check_size(directory, entries, limit_bytes)
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # the archive closes it
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # the archive closes it
+    except OSError as error:
+        raise _not_packed(directory, error) from None
     try:
         _write(root, names, file)
         size = file.tell()
         if size > limit_bytes:
             raise _too_large(directory, entries, size, limit_bytes)
         return Archive(_digest(file), size, len(names), file)
-    except BaseException:
-        file.close()
+    except BaseException as error:
+        with suppress(OSError):  # it writes what it holds, and fails again
+            file.close()
+        if isinstance(error, OSError):
+            raise _not_packed(directory, error) from None
         raise
 
 
@@ -204,6 +211,11 @@ def _too_large(directory: str | os.PathLike[str], entries: Sequence[_Entry], siz
     )
 
 
+def _not_packed(directory: str | os.PathLike[str], error: OSError) -> InvalidRequest:
+    why = disk_room.told_of_error("temporary files (TMPDIR)", error)
+    return InvalidRequest(f"--upload {directory} cannot be packed: {why}")
+
+
 def _amount(size: int) -> str:
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
@@ -255,6 +267,8 @@ def _add(tar: tarfile.TarFile, root: Path, name: str) -> None:
             info.size = found.st_size
             tar.addfile(info, content)
     except OSError as error:
+        if disk_room.fails_because_full(error):  # reading never does: it is the archive that cannot be written
+            raise
         raise InvalidRequest(
             f"{path} cannot be read ({error.strerror or error}): if it changes just now, try again"
         ) from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_platform import disk_room
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition
 from gpu_platform.domain.jobs.attempt import HostPlan
@@ -19,10 +19,7 @@ from gpu_platform.hosts.accounting.limits import overdue
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed
 from gpu_platform.hosts.system import paths, records
-from gpu_platform.hosts.system.disk_room import DiskRoom
 from gpu_platform.hosts.system.ports import free_ports
-
-_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class LocalAttempts:
@@ -193,25 +190,27 @@ class LocalAttempts:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Write records inside the block. Raises :class:`HostUnavailable` if the disk is full or read-only."""
+        """Write records inside the block. Raises :class:`HostUnavailable` if the disk is full, read-only or broken."""
         try:
             yield
         except OSError as error:
-            if error.errno not in _DISK_FULL_ERRNOS:
+            if not disk_room.is_fault_of_disk(error.errno):
                 raise
             raise HostUnavailable(
-                f"{self.host} cannot write its records in {self.home}: {error.strerror}; make room there"
+                f"{self.host} cannot write its records: {disk_room.told_of_error(_whose(self.home), error)}"
             ) from error
 
 
 def check_room(home: Path, host: str, reserve_mib: int | None) -> None:
     """Raise :class:`HostUnavailable` unless the disk of the host's records has room beyond the reserve.
 
-    What runs already still writes its records then, and its end is known. ``reserve_mib``: see :class:`DiskRoom`.
+    What runs already still writes its records then, and its end is known. ``reserve_mib``: see ``disk_room``.
     """
-    room = DiskRoom.of(home, reserve_mib)
-    if room.free < room.reserve:
-        raise HostUnavailable(
-            f"{host} starts nothing new: {home} has {room.free >> 20} MiB left, and {room.reserve >> 20} MiB are kept "
-            "for records of what runs (node.disk_reserve_mib); make room there"
-        )
+    room = disk_room.DiskRoom.of(home, disk_room.kept_by_starts(reserve_mib))
+    if room.is_full():
+        why = f"{room.why()}: node.disk_reserve_mib"
+        raise HostUnavailable(f"{host} starts nothing new: {disk_room.told(_whose(home), why)}")
+
+
+def _whose(home: Path) -> str:
+    return f"its records ({home})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DatabaseError, DataError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from gpu_platform import disk_room
 from gpu_platform.domain.errors import CannotStart, InvalidRequest, StorageFull, Unavailable
 
 _STOOD_STILL = "25P03"
@@ -41,10 +41,7 @@ def translating() -> Iterator[None]:
         yield
     except (OperationalError, InterfaceError, PoolTimeout, sqlite3.OperationalError) as error:
         if _is_full(error):
-            raise StorageFull(
-                f"the disk of the database is full ({first_line(error)}): nothing was stored. Make room there; the "
-                "same request succeeds then"
-            ) from error
+            raise _storage_full(first_line(error)) from error
         raise Unavailable(f"the database does not answer: {first_line(error)}") from error
     except DataError as error:
         raise InvalidRequest(f"the database cannot store this value: {first_line(error)}") from error
@@ -65,8 +62,8 @@ def refusing(url: URL) -> Iterator[None]:
             raise
         raise refusal from error
     except (DatabaseError, sqlite3.DatabaseError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"the disk of the database is full ({error}): make room there") from error
+        if disk_room.fails_because_full(error):
+            raise _storage_full(str(error)) from error
         if (refusal := _refusal(error, url)) is None:
             raise
         raise refusal from error
@@ -76,6 +73,12 @@ def first_line(error: BaseException) -> str:
     """The message of the driver, without SQL and its parameters."""
     cause = getattr(error, "orig", None) or error
     return str(cause).strip().split("\n")[0]
+
+
+def _storage_full(why: str) -> StorageFull:
+    return StorageFull(
+        f"{disk_room.told('the database', why)}. Nothing was stored; the same request succeeds when there is room"
+    )
 
 
 def _refusal(error: BaseException | None, url: URL) -> CannotStart | None:

@@ -13,6 +13,7 @@ frame. So there is no moment at which a synced frame is only in the page cache.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -20,6 +21,9 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.errors import Unavailable
+
+_NOT_TRIED = (errno.EMFILE, errno.ENFILE)
+"""This process, or this machine, has too many files open: nothing was synced, and nothing was forgotten."""
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +71,8 @@ class GroupCommit:
                     os.fdatasync(self._fd)
                 return
             except OSError as error:
+                if error.errno in _NOT_TRIED:
+                    raise Unavailable(f"{self._wal} cannot be synced now ({error.strerror}): try again") from error
                 self._failure = error
                 log.critical("store.disk_keeps_nothing", path=str(self._wal), error=str(error))
         raise Unavailable(
@@ -84,12 +90,17 @@ class GroupCommit:
         if self._fd is not None and os.path.samestat(there, os.fstat(self._fd)):
             return
         self._close()
-        self._fd = os.open(self._wal, os.O_RDONLY | os.O_CLOEXEC)
         directory = os.open(self._wal.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(directory)  # the names of the WAL and of a database that is new
+            wal = os.open(self._wal, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)  # the names of the WAL and of a database that is new
+            except OSError:
+                os.close(wal)
+                raise
         finally:
             os.close(directory)
+        self._fd = wal
 
     def _close(self) -> None:
         if self._fd is not None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, delete, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound, OverQuota
@@ -48,6 +48,12 @@ class UploadLimits(NamedTuple):
     archive_bytes: int
     namespace_bytes: int
     """All archives of one namespace together."""
+
+
+class _Unused(NamedTuple):
+    used_at: datetime
+    namespace: str
+    sha256: str
 
 
 @reading
@@ -150,20 +156,25 @@ def read_part(session: Session, namespace: str, sha256: str, offset: int) -> tup
 def remove_unused(store: Store, before: datetime, limit: int) -> int:
     """Remove about ``limit`` archives that were last used before this time and that nothing names which may still run.
     Returns how many."""
-    candidates = _unused(store, before)
-    if not candidates:
-        return 0
-    needed = _named_by_living(store)
-    gone = 0
-    for namespace, sha256 in [one for one in candidates if one[1] not in needed][:limit]:
-        gone += _remove(store, namespace, [sha256], before)
+    gone, needed = 0, None
+    found = _unused(store, before, None)
+    while found and gone < limit:
+        needed = _named_by_living(store) if needed is None else needed
+        for one in found:
+            if one.sha256 not in needed and gone < limit:
+                gone += _remove(store, one.namespace, [one.sha256], before)
+        found = _unused(store, before, found[-1])  # those that were needed may be all of the oldest
     return gone
 
 
 @reading
-def _unused(session: Session, before: datetime) -> list[tuple[str, str]]:
-    query = select(upload.c.namespace, upload.c.sha256).where(upload.c.used_at < before).order_by(upload.c.used_at)
-    return [(row.namespace, row.sha256) for row in session.execute(query.limit(_ROWS_AT_ONCE))]
+def _unused(session: Session, before: datetime, after: _Unused | None) -> list[_Unused]:
+    """A part of the archives that were last used before this time, those after ``after``, the oldest first."""
+    order = (upload.c.used_at, upload.c.namespace, upload.c.sha256)
+    query = select(*order).where(upload.c.used_at < before).order_by(*order).limit(_ROWS_AT_ONCE)
+    if after is not None:
+        query = query.where(tuple_(*order) > tuple(after))
+    return [_Unused(*row) for row in session.execute(query)]
 
 
 @reading

@@ -100,7 +100,7 @@ async def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(disk: Disk, 
         assert answer.headers["content-type"] == PROBLEM_JSON
         assert answer.headers["retry-after"] == "1"
         assert "full" in problem["detail"]
-        assert "Make room there" in problem["detail"]
+        assert "make room there" in problem["detail"]
         assert (await http.get("/v1/jobs")).status_code == 200, "what is there can be read"
         disk.ballast.unlink()
 

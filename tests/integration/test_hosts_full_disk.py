@@ -45,7 +45,10 @@ async def test_nothing_starts_until_there_is_room(host: HostRig, disk: Disk) -> 
     plan = host.plan("echo", "hello")
     disk.fill()
     for operation in (lambda: host.agent.prepare(plan), lambda: host.launch(plan)):
-        with pytest.raises(HostUnavailable, match=r"box cannot write its records in .*: No space left on device; make"):
+        with pytest.raises(
+            HostUnavailable,
+            match=r"box cannot write its records: the disk of .* is full \(No space.*\): make",
+        ):
             operation()
     disk.make_room()
     host.launch(plan)

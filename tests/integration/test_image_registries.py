@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.disk_room import Kept
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments import container_images, image_pull
@@ -113,8 +114,8 @@ def test_an_image_that_is_too_large_is_not_kept(get: Get, registry: HostileRegis
 
 def test_a_pull_leaves_room_to_others(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is the host's: another host may have room."""
-    monkeypatch.setattr(image_pull, "KEPT_FREE_BYTES", 1 << 60)
-    with pytest.raises(HostUnavailable, match=r"has no room for the container image .*podman image prune"):
+    monkeypatch.setattr(image_pull, "KEPT_BY_PULLS", Kept(1 << 60, least=1 << 60))
+    with pytest.raises(HostUnavailable, match=r"has no room for .* is full: make room there \(podman image prune"):
         get(HostileRegistry("endless"), image_max_gib=1)
 
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpu_platform.disk_room import DiskRoom, kept_by_starts
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.system import paths
-from gpu_platform.hosts.system.disk_room import DiskRoom
 from tests import prometheus
 from tests.hosts_rig import HostRig
 from workers.node.lease_metrics import LeaseMetrics
@@ -32,7 +32,9 @@ class Scraped:
         self.monitor = self.host.monitor(lambda fault: None)
         self.monitor.observe_with(self.accountant)
         self.registry = CollectorRegistry()
-        self.registry.register(NodeMetrics(self.monitor, self.accountant, lambda: DiskRoom.of(tmp_path, 7)))
+        self.registry.register(
+            NodeMetrics(self.monitor, self.accountant, lambda: DiskRoom.of(tmp_path, kept_by_starts(7)))
+        )
         lease = HostLease.begin("box", LeaseTimes.of(10.0), 0.0)
         keeper = SimpleNamespace(state=lease, services=Services(["http://127.0.0.1:8700"]))
         self.registry.register(LeaseMetrics(cast(Any, keeper)))

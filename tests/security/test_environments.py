@@ -24,6 +24,7 @@ from gpu_platform.client.archive import pack
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.environment import JobEnvironment, outputs_path
+from gpu_platform.hosts.environments.containers import ContainerStage
 from gpu_platform.hosts.environments.program import MODULE_INITS
 from gpu_platform.hosts.environments.stages import environment_stages
 from gpu_platform.hosts.environments.uploads import CODE
@@ -395,6 +396,22 @@ async def test_an_image_file_is_unpacked_with_the_rights_of_the_account(
     sif.write_bytes(b"no image")
     with pytest.raises(PreflightFailed, match="there is no SquashFS in it"):
         host.launch(host.plan("ls", environment=in_container(sif)))
+
+
+@pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="squashfs-tools are not installed")
+def test_an_image_file_for_which_a_host_has_no_room_is_not_at_fault(small_disk: Path, place: Path) -> None:
+    (place / "image").mkdir()
+    (place / "image" / "large").write_bytes(os.urandom(4 << 20))
+    image = place / "large.sqsh"
+    done("mksquashfs", str(place / "image"), str(image), "-quiet", "-no-progress")
+    image.chmod(0o644)
+    rig = HostRig(small_disk)
+    plan = rig.plan("ls", environment=in_container(image))
+    attempt_dir(rig.home, plan.key).mkdir(parents=True)
+    stage = ContainerStage(rig.settings.node, rig.settings.state_dir, rig.home, jailed=True, simulated=True)
+    with pytest.raises(HostUnavailable, match=r"the disk of its records \(.*\) is full: make room there"):
+        stage.prepare(plan)
+    rig.agent.close()
 
 
 CHANGES = [f"--change=ENV {one}" for one in ("COLOUR=blue", "RANK=9", "NVIDIA_VISIBLE_DEVICES=all", "HOME=/etc")]

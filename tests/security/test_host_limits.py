@@ -235,7 +235,9 @@ async def test_records_keep_a_part_of_the_disk(small_disk: Path) -> None:
         running, later = rig.plan("sh", "-c", "sleep 1; exit 7"), rig.plan("true")
         rig.launch(running)
         (small_disk / "checkpoint").write_bytes(bytes(3 * MIB // 2))
-        with pytest.raises(HostUnavailable, match=r"starts nothing new: .* has 1 MiB left, and 2 MiB are kept"):
+        with pytest.raises(
+            HostUnavailable, match=r"starts nothing new: the disk of .* is full \(1 MiB are free, and 2 MiB are kept"
+        ):
             rig.agent.prepare(later)
         exits = await rig.watch(running)
         assert exits.first_failure is not None

@@ -173,3 +173,13 @@ def test_any_tree_survives(files: dict[tuple[str, str], bytes]) -> None:
 def test_no_link_that_is_taken_leaves_the_archive(name: str, parts: list[str]) -> None:
     if stays_inside(f"x/{name}", "/".join(parts)):
         assert os.path.normpath(os.path.join("/root/x", *parts)).startswith("/root")
+
+
+def test_an_archive_for_which_there_is_no_room_says_where(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "large").write_bytes(bytes(4 << 20))
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk))
+    with pytest.raises(InvalidRequest, match=r"cannot be packed: the disk of temporary files .* is full"):
+        pack(tmp_path / "code", 100 << 20)

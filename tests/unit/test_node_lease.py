@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ from prometheus_client import CollectorRegistry
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.hosts.system import lease_file
-from gpu_platform.hosts.system.lease_file import LeaseFile
+from gpu_platform.hosts.system.lease_file import Lease, LeaseFile
 from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import Settings
 from tests.store_cluster import inventory
 from tests.waiting import eventually
@@ -137,3 +139,21 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
 
     assert [(report.round, report.lease_s) for report in reports[-2:]] == [(0, 60.0), (1_000, 60.0)]
     assert lease_file.ends_in_s(str(path)) > 40
+
+
+def test_a_full_disk_does_not_end_the_lease(small_disk: Path) -> None:
+    """Otherwise all ranks of a host would end some seconds after somebody filled its disk."""
+    record, now = LeaseFile(str(small_disk / "lease.json")), boot_clock_s()
+    record.write(Lease(now + 10, now + 9, 1))
+    with (small_disk / "ballast").open("ab", buffering=0) as ballast:
+        for size in (1 << 16, 1 << 9):
+            with suppress(OSError):
+                while True:
+                    ballast.write(bytes(size))
+    for number in range(1, 5):
+        renewed = Lease(now + 10 + number, now + 9 + number, number)
+        record.write(renewed)
+        assert record.read() == renewed
+    (small_disk / "ballast").unlink()
+    record.write(Lease(now, now, 9))
+    assert record.read() == Lease(now, now, 9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -41,3 +43,21 @@ async def test_a_process_that_dies_without_a_word_is_said_to_tell_nothing(tmp_pa
             await child.stop()
     assert [(line["code"], line["error"]) for line in told] == [(-9, "")]
     assert child.story().startswith("child ended and is started again (code -9, and its log tells no error)")
+
+
+async def test_a_process_whose_log_cannot_be_opened_is_started_when_it_can(tmp_path: Path) -> None:
+    log, runs, go = tmp_path / "child.log", tmp_path / "runs", tmp_path / "go"
+    os.mkfifo(go)
+    child = ChildProcess("child", ["/bin/sh", "-c", f"echo one >> {runs}; read x < {go}"], log)
+    with capture_logs() as told:
+        await child.start()
+        try:
+            await eventually(runs.exists, "it runs")
+            log.unlink()
+            log.mkdir()
+            await asyncio.to_thread(go.write_text, "end\n")
+            await eventually(lambda: [one for one in told if one["event"] == "process.not_started"], "it is said")
+            log.rmdir()
+            await eventually(lambda: len(runs.read_text().split()) == 2, "it runs again")
+        finally:
+            await child.stop()

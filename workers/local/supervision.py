@@ -87,8 +87,7 @@ class ChildProcess:
     async def stop(self) -> None:
         """Send SIGTERM, wait, then SIGKILL."""
         self._stopping = True
-        if self._keeper is not None:
-            self._keeper.cancel()
+        await self._stop_keeper()
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -103,8 +102,7 @@ class ChildProcess:
     async def kill(self) -> None:
         """Send SIGKILL. It is not restarted before :meth:`start`."""
         self._stopping = True
-        if self._keeper is not None:
-            self._keeper.cancel()
+        await self._stop_keeper()
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -123,6 +121,12 @@ class ChildProcess:
             return f"{self.name}: see its log {self.log_file}\n{self.last_lines()}"
         times = "again and again" if self.restarts > 1 else "and is started again"
         return f"{self.name} ended {times} ({self.ended}); its log: {self.log_file}"
+
+    async def _stop_keeper(self) -> None:
+        """It may be starting the process just now: wait until it is known what it did."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
 
     async def _spawn(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -156,4 +160,7 @@ class ChildProcess:
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, LONGEST_BACKOFF_S)
             self.restarts += 1
-            await self._spawn()
+            try:
+                await self._spawn()
+            except OSError as error:  # no room for its log, or no more processes: it is tried again as after a death
+                log.warning("process.not_started", name=self.name, error=str(error))

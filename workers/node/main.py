@@ -30,6 +30,7 @@ from activities.node.watch import RankWatcher, WatchActivities
 from activities.payloads.converter import converter_of
 from activities.payloads.orders import CheckingOrders, OrderGuard
 from activities.temporal_runtime import ProcessRuntime
+from gpu_platform.disk_room import DiskRoom, kept_by_starts
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFLOW, host_report_id, node_task_queue
 from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
@@ -58,7 +59,6 @@ from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
-from gpu_platform.hosts.system.disk_room import DiskRoom
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
@@ -365,7 +365,7 @@ async def main() -> None:
         LeaseFile(str(lease_file)),
         identity,
     )
-    REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, node.disk_reserve_mib)))
+    REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, kept_by_starts(node.disk_reserve_mib))))
     REGISTRY.register(LeaseMetrics(lease))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)

@@ -13,11 +13,11 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gpu_platform.disk_room import DiskRoom
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
 from gpu_platform.hosts.nvml.gpu_signals import THROTTLE_REASONS, ErrorCounts, HardwareStatus, Reading
-from gpu_platform.hosts.system.disk_room import DiskRoom
 
 _GPU = ("gpu", "uuid")
 _RANK = ("job_id", "attempt", "rank")
@@ -47,7 +47,7 @@ class NodeMetrics(Collector):
         for name, value, about in (
             ("free", room.free, "Free space on the disk of the records of this host"),
             ("size", room.size, "Size of the disk of the records of this host"),
-            ("reserve", room.reserve, "With less free space than this the host starts nothing new"),
+            ("reserve", room.kept, "With less free space than this the host starts nothing new"),
         ):
             yield GaugeMetricFamily(f"gpu_platform_host_disk_{name}_bytes", about, value=value)
 

@@ -9,12 +9,14 @@ from urllib.parse import quote
 
 import httpx
 
+from gpu_platform import disk_room
 from gpu_platform.client.calls import UPLOAD_SIZE_HEADER
 from gpu_platform.client.wire import problem_of_response
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES, MAX_UPLOAD_MIB
+from gpu_platform.hosts.environments.uploads import cannot_keep
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
@@ -33,6 +35,7 @@ class ServiceUploads:
     def __init__(self, settings: Settings, identity: NodeIdentity) -> None:
         self._urls = [url.rstrip("/") for url in (settings.api_url, *settings.api_urls)]
         self._identity = identity
+        self._state_dir, self._kept = settings.state_dir, disk_room.kept_by_starts(settings.node.disk_reserve_mib)
 
     def __call__(self, plan: HostPlan, file: IO[bytes]) -> None:
         """Write the archive into ``file``. Raises :class:`HostUnavailable` if no service gives it, and
@@ -67,15 +70,22 @@ class ServiceUploads:
             if not part or len(part) > CHUNK_BYTES or offset + len(part) > size or size > MAX_UPLOAD_MIB << 20:
                 raise _Later(f"it answered {len(part)} bytes at {offset} of {size}")
             try:
+                if offset == 0:
+                    self._check_room(plan, file, size)
                 file.write(part)
                 file.flush()
             except OSError as error:  # it may have a half of the part now: this step begins again
-                raise HostUnavailable(
-                    f"{plan.host} cannot keep the job's code: {error.strerror}. Make room on the disk of its state "
-                    "directory"
-                ) from error
+                raise cannot_keep(plan, self._state_dir, error) from error
             if offset + len(part) == size:
                 return
+
+    def _check_room(self, plan: HostPlan, file: IO[bytes], size: int) -> None:
+        """Raise :class:`HostUnavailable` if the code would take room that is kept for records of what runs: it is on
+        the disk twice while it is unpacked."""
+        room = disk_room.DiskRoom.of(file.fileno(), self._kept)
+        if room.is_full(2 * size):
+            why = disk_room.told(f"its records ({self._state_dir})", room.why(2 * size))
+            raise HostUnavailable(f"{plan.host} cannot keep the job's code: {why}")
 
     @staticmethod
     def _refused(plan: HostPlan, response: httpx.Response) -> None:

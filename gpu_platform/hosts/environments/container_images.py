@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.environment_settings import EnvironmentSettings
@@ -42,7 +43,6 @@ _ID = re.compile(r"[0-9a-f]{64}")
 _ROOTFS, _RECORD = "rootfs", "image.json"
 _NO_SUCH = ("not known", "manifest unknown", "unauthorized", "denied", "invalid reference", "not found")
 """What registries and podman say of an image that waiting does not bring."""
-_NO_SPACE = "no space left on device"
 _SAID = 400
 """How many characters of what podman said a message has."""
 PULL_WAITS_S = (2.0, 10.0)
@@ -158,11 +158,8 @@ class ContainerImages:
                 "(node.image_timeout_s): use a nearer registry or a smaller image, or load it there (podman load)",
                 only_here=True,
             )
-        if done.stopped is Stopped.NO_ROOM or _NO_SPACE in said.lower():
-            return HostUnavailable(
-                f"{self._host} has no room for the container image {name}: make room in {self.directory} and in the "
-                "store of podman (podman image prune)"
-            )
+        if done.stopped is Stopped.NO_ROOM or disk_room.says_full(said):
+            return self._no_room(name)
         if any(text in said.lower() for text in _NO_SUCH):
             return self._refused(
                 f"{self._host} cannot get the container image {name}: {said}. Name one that its registry has and that "
@@ -180,6 +177,13 @@ class ContainerImages:
             f"the container image {name} is larger than {self._most_bytes / (1 << 30):g} GiB, the most that "
             f"{self._host} takes (node.image_max_gib): {how}. Use a smaller image, and put data where hosts find it",
             only_here=False,
+        )
+
+    def _no_room(self, name: str) -> HostUnavailable:
+        """``podman image prune`` makes room in podman's store."""
+        disks = f"container images ({self.directory}) or of podman's store ({self._store})"
+        return HostUnavailable(
+            f"{self._host} has no room for the container image {name}: {disk_room.told(disks)} (podman image prune)"
         )
 
     @cached_property
@@ -259,6 +263,8 @@ class ContainerImages:
         return HostUnavailable(f"{self._host} does not get the container image {name}: its job was stopped meanwhile")
 
     def _failed(self, name: str, said: bytes) -> HostUnavailable:
+        if disk_room.says_full(said.decode(errors="replace")):
+            return self._no_room(name)
         return HostUnavailable(
             f"{self._host} cannot unpack the container image {name} into {self.directory}: "
             f"{said.decode(errors='replace').strip()[-300:]}"

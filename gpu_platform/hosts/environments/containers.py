@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
@@ -161,10 +162,14 @@ class ContainerStage(Stage):
                 f"{plan.host} did not unpack {container} in {_UNPACK_TIMEOUT_S:g} s: unpack it once, and name the "
                 "directory"
             ) from None
+        said = done.stderr.decode(errors="replace").strip()
+        if done.returncode != 0 and disk_room.says_full(said):
+            why = disk_room.told(f"its records ({place})")
+            raise HostUnavailable(f"{plan.host} cannot unpack the container image {container}: {why}")
         root = place / "rootfs"
         # Device nodes cannot be made by this account, and are not needed: then unsquashfs answers 2, and goes on.
         if done.returncode not in (0, 2) or not root.is_dir():
-            raise _refused(plan, container, done.stderr.decode(errors="replace").strip()[-300:] or "it is no SquashFS")
+            raise _refused(plan, container, said[-300:] or "it is no SquashFS")
         return root
 
     def _offset(self, plan: HostPlan, container: str, rights: dict[str, Any]) -> int:

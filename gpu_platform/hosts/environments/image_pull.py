@@ -19,8 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-KEPT_FREE_BYTES = 1 << 30
-"""Room that a pull leaves to others on each disk that it writes to."""
+from gpu_platform.disk_room import KEPT_BY_PULLS, is_full
+
 _PREFIX = "pull-"
 _LOCK = "lock"
 LOOK_S = 0.25
@@ -54,8 +54,8 @@ class Pulled(NamedTuple):
 
 
 class PullLimits(NamedTuple):
-    """``most_bytes``: of the image. ``disks``: directories on disks that keep ``KEPT_FREE_BYTES``. ``given_up``: nobody
-    waits for the image any more."""
+    """``most_bytes``: of the image. ``disks``: directories on the disks that it writes to. ``given_up``: nobody waits
+    for the image any more."""
 
     most_bytes: int
     timeout_s: float
@@ -107,7 +107,7 @@ def _watch(process: subprocess.Popen[bytes], place: Path, limits: PullLimits) ->
             return Stopped.TOO_SLOW
         if _size_of(place) > limits.most_bytes:
             return Stopped.TOO_LARGE
-        if any(_free_bytes(disk) < KEPT_FREE_BYTES for disk in limits.disks):
+        if any(is_full(str(disk), KEPT_BY_PULLS) for disk in limits.disks):
             return Stopped.NO_ROOM
 
 
@@ -142,10 +142,3 @@ def _size_of(directory: Path) -> int:
             with contextlib.suppress(OSError):
                 size += os.stat(os.path.join(parent, name), follow_symlinks=False).st_blocks * 512
     return size
-
-
-def _free_bytes(directory: Path) -> int:
-    try:
-        return shutil.disk_usage(directory).free
-    except OSError:  # it is not there (yet)
-        return KEPT_FREE_BYTES

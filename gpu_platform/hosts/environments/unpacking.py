@@ -7,14 +7,14 @@ whatever an archive does, it does with the rights of the job that it belongs to.
 without following links, from the directory's own descriptor, and links are made after all files. An archive is not
 compressed, so it cannot grow; how many entries it has is limited. Standard library only.
 
-Exit code 0: done; 3: refused; 4: the disk is full or broken. stderr says why.
+Exit code 0: done; 3: refused; 4: a file cannot be written. stderr says why; after 4 it begins with the errno, because
+who asked knows which of them are the fault of the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import resource
 import sys
@@ -22,7 +22,7 @@ import tarfile
 from typing import NoReturn
 
 REFUSED = 3
-NO_ROOM = 4
+NOT_WRITTEN = 4
 _COPY_BYTES = 1 << 20
 _DEPTH = 64
 _PR_SET_NO_NEW_PRIVS = 38
@@ -42,8 +42,7 @@ def main() -> None:
     except (tarfile.TarError, EOFError, UnicodeError, ValueError) as error:
         _refuse(f"it is no archive of code: {error}")
     except OSError as error:
-        code = NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS) else REFUSED
-        _refuse(f"{error.filename or 'a file'} cannot be written: {error.strerror}", code)
+        _refuse(f"{error.errno or 0} {error.filename or 'a file'} cannot be written: {error.strerror}", NOT_WRITTEN)
 
 
 def _become(uid: int, gid: int) -> None:

@@ -16,6 +16,7 @@ from typing import IO
 
 import structlog
 
+from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
@@ -62,9 +63,7 @@ class UploadStage(Stage):
             self._fetch(plan, archive)
             self._unpack(plan, archive, code)
         except OSError as error:
-            raise HostUnavailable(
-                f"{plan.host} cannot keep the job's code in {directory}: {error.strerror or error}"
-            ) from error
+            raise cannot_keep(plan, directory, error) from error
         finally:
             archive.unlink(missing_ok=True)
 
@@ -120,14 +119,27 @@ class UploadStage(Stage):
             raise HostUnavailable(f"{plan.host} did not unpack the job's code in {UNPACK_TIMEOUT_S:g} s") from None
         if process.returncode == 0:
             return
+        if process.returncode == unpacking.NOT_WRITTEN:
+            first, _, said = said.partition(b" ")
+            if disk_room.is_fault_of_disk(number := int(first)):
+                raise OSError(number, os.strerror(number))
         why = said.decode(errors="replace").strip()[-400:] or f"exit code {process.returncode}"
-        if process.returncode == unpacking.REFUSED:
+        if process.returncode in (unpacking.REFUSED, unpacking.NOT_WRITTEN):
             raise PreflightFailed(
                 f"{plan.host} refuses the uploaded code {(_hash_of(plan) or '')[:12]}…: {why}. Make the archive with "
                 "`gpu-platform submit --upload DIR`",
                 kind=blame(FailureCause.REQUEST),
             )
         raise HostUnavailable(f"{plan.host} cannot unpack the job's code: {why}")
+
+
+def cannot_keep(plan: HostPlan, directory: Path, error: OSError) -> HostUnavailable:
+    """The host cannot write the code: another one may."""
+    if disk_room.is_fault_of_disk(error.errno):
+        why = disk_room.told_of_error(f"its records ({directory})", error)
+    else:
+        why = f"{directory}: {error.strerror or error}"
+    return HostUnavailable(f"{plan.host} cannot keep the job's code: {why}")
 
 
 def remove_tree(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
+from gpu_platform import disk_room
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
@@ -61,8 +62,10 @@ def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) ->
             f"{found.offset - offset} bytes of output before this are gone: a host keeps the newest of a long log "
             "(node.log_file_bytes, node.log_files)"
         )
-    if not (directory / records.EXIT).exists() and rank_log.is_full(str(directory), rank_log.READ_BYTES):
-        notes.append("the disk of the host is full: the rank goes on, and what it writes now is lost")
+    if not (directory / records.EXIT).exists() and disk_room.is_full(
+        str(directory), disk_room.KEPT_BY_OUTPUT, rank_log.READ_BYTES
+    ):
+        notes.append(f"{disk_room.told('the host')}. The rank goes on, and what it writes now is lost")
     return LogRead(found.data, found.offset, found.size, "; ".join(notes) or None)
 
 

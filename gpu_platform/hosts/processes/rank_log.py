@@ -17,6 +17,7 @@ import os
 from _thread import allocate_lock, start_new_thread
 from typing import NamedTuple
 
+from gpu_platform.disk_room import KEPT_BY_OUTPUT, is_full
 from gpu_platform.hosts.system.records import LOG, PRIVATE_FILE
 
 READ_BYTES = 64 * 1024
@@ -25,8 +26,6 @@ _PIPE_BYTES = 256 * 1024
 _LONGEST_LINE_BYTES = 64 * 1024
 """A line that is longer than this may be cut where a file ends."""
 _F_SETPIPE_SZ = 1031
-_MARGIN_BYTES = 64 << 20
-_MARGIN_SHARE = 16
 _TRIES = 20
 
 
@@ -68,16 +67,6 @@ def read_log(directory: str, offset: int, limit: int) -> LogBytes:
         except _Moved:  # a file was removed while we read, so there is a new oldest one
             continue
     raise OSError(f"{directory}: the log changes faster than it can be read")
-
-
-def is_full(directory: str, wanted_bytes: int = 0) -> bool:
-    """True if the disk must not take ``wanted_bytes`` of output now: it is needed for the records of how ranks end.
-
-    Logs leave 64 MiB free, or a sixteenth of a small disk.
-    """
-    disk = os.statvfs(directory)
-    margin = min(_MARGIN_BYTES, disk.f_blocks * disk.f_frsize // _MARGIN_SHARE)
-    return disk.f_bavail * disk.f_frsize < margin + wanted_bytes
 
 
 class LogWriter:
@@ -126,7 +115,7 @@ class LogWriter:
         return None
 
     def _append(self, data: bytes) -> None:
-        if is_full(self._directory, len(data)):
+        if is_full(self._directory, KEPT_BY_OUTPUT, len(data)):
             return self._lose(len(data), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         if self._fd < 0:
             try:

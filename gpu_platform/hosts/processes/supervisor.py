@@ -32,6 +32,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
+from gpu_platform import disk_room
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.isolation.orders import RankOrder
@@ -39,7 +40,6 @@ from gpu_platform.hosts.processes.descendants import UNKILLABLE_S, Descendants
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
 from gpu_platform.hosts.processes.starting import RANK_UMASK, StartFailed, execute, explain, spawn
 from gpu_platform.hosts.system import lease_file, records
-from gpu_platform.hosts.system.disks import is_full
 from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 
 Reply = Callable[[dict[str, Any]], None]
@@ -211,8 +211,9 @@ def _run_to_end(order: RankOrder, begun: _Begun, jail: RankJail | None, pump: Lo
         pump.note("the kernel ended processes of this rank: it was at its memory limit")
     alone = not below.reap() if jail is None else jail.cgroup.is_empty
     checkpoints = order.env.get("GPU_PLATFORM_CHECKPOINT_DIR")
-    if code != 0 and failure is None and is_full(checkpoints):
-        why = f"the disk of its checkpoints ({checkpoints}) is full: make room there"
+    full = checkpoints is not None and disk_room.is_full(checkpoints, disk_room.KEPT_BY_PROGRAMS)
+    if code != 0 and failure is None and full:
+        why = disk_room.told(f"its checkpoints ({checkpoints})")
         pump.note(why)
         message = f"a rank on {order.host} exited with code {code}, and {why}"
         failure = {"kind": blame(FailureCause.PROGRAM).value, "message": message, "host": order.host, "exit_code": code}

@@ -3,18 +3,27 @@
 The node worker writes it; the supervisor of each rank reads it and ends its rank when the lease has ended. Times are
 of the boot clock (``records.boot_clock_s``), which all processes of a host share. Standard library only: the spawner
 imports it.
+
+A full disk must not end the ranks of a host. So there is a second file beside the lease, which has its room already:
+if no new file can be written, the lease goes into the second one, and the two change names.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-from typing import NamedTuple, Protocol
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
 
+from gpu_platform import disk_room
 from gpu_platform.domain.hosts.lease_protocol import may_start
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import boot_id
 
 FILE = "lease.json"
+_SPARE = ".spare"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 class Lease(NamedTuple):
@@ -36,7 +45,7 @@ class LeaseRecord(Protocol):
         ...
 
     def write(self, lease: Lease) -> None:
-        """Replace the lease. Raises ``OSError`` if the disk is full."""
+        """Replace the lease. Raises ``OSError``, e.g. if the disk is full and there is no second file yet."""
         ...
 
 
@@ -62,7 +71,28 @@ def lease_path(home: str) -> str:
 
 def write_lease(path: str, lease: Lease) -> None:
     """Replace the lease on disk. A power loss ends the ranks as well, so it is not fsynced."""
-    records.write_record(path, {**lease._asdict(), "boot_id": boot_id()}, durable=False)
+    record = {**lease._asdict(), "boot_id": boot_id()}
+    spare = f"{path}{_SPARE}"
+    try:
+        records.write_record(path, record, durable=False)
+    except OSError as error:
+        if not disk_room.fails_because_full(error) or not os.path.exists(spare):
+            raise
+        _write_without_room(path, spare, record)
+        return
+    if not os.path.exists(spare):
+        with suppress(OSError):  # the disk is full: it is tried again with the next lease
+            records.write_in_place(spare, record)
+
+
+def _write_without_room(path: str, spare: str, record: dict[str, Any]) -> None:
+    """Whoever reads ``path`` meanwhile has the old lease or the new one: each is in a file that is not written to."""
+    records.write_in_place(spare, record)
+    names = (os.fsencode(spare), os.fsencode(path))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
 
 
 def read_lease(path: str) -> Lease | None:

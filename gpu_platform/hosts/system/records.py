@@ -52,7 +52,7 @@ JAIL = "fence.json"
 JAIL_LOCK = "fence.lock"
 
 _LOCK_BYTES = 200
-_STARTED_BYTES = 256
+_PADDED_BYTES = 256
 _READ_BYTES = 64 * 1024
 _FLOCK = "hhqqi4x"
 """The fields of struct flock on 64-bit Linux: type, whence, start, length, pid."""
@@ -112,6 +112,16 @@ def write_new(path: str, record: dict[str, Any]) -> None:
     os.close(_write_file(path, record))
 
 
+def write_in_place(path: str, record: dict[str, Any]) -> None:
+    """Write a record into the file that is there, or a new one. A file that was written like this before needs no more
+    room on the disk. Nobody may read it meanwhile. Not durable. Raises ``OSError``."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        _write_padded(fd, record, path)
+    finally:
+        os.close(fd)
+
+
 class StartRecord:
     """The start record of a rank, written before its program is executed and once more after that, when its pid is
     known. The second write needs no more room on the disk."""
@@ -135,9 +145,7 @@ class StartRecord:
 
     def write(self, record: dict[str, Any], *, pid_known: bool) -> None:
         """One write of one size: whoever reads in its middle sees no JSON, or that the pid is not known."""
-        text = json.dumps({"format": FORMAT, "pid_known": pid_known, **record}).ljust(_STARTED_BYTES).encode()
-        if os.pwrite(self._fd, text, 0) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        _write_padded(self._fd, {"pid_known": pid_known, **record}, self._path)
 
     def withdraw(self) -> None:
         """Remove it: the program was not executed, so the rank may be started again."""
@@ -162,6 +170,13 @@ def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
         if os.path.exists(partial):
             os.unlink(partial)
     return record
+
+
+def _write_padded(fd: int, record: dict[str, Any], path: str) -> None:
+    """From the beginning of the file, always as many bytes."""
+    text = json.dumps({"format": FORMAT, **record}).ljust(_PADDED_BYTES).encode()
+    if os.pwrite(fd, text, 0) < len(text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def _write_file(path: str, record: dict[str, Any]) -> int:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,7 @@ from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
+from gpu_platform.store.group_commit import GroupCommit
 from gpu_platform.store.jobs import jobs, queue
 
 THREADS, EACH = 8, 4
@@ -82,3 +87,25 @@ def test_a_disk_that_failed_once_is_not_trusted_again(sqlite_store: Store, disk:
     disk.error = None  # the kernel has forgotten what it could not write
     with pytest.raises(Unavailable, match="see to the disk, then restart"):
         submit(sqlite_store, "j-2")
+
+
+def test_a_disk_is_trusted_again_when_files_can_be_opened_again(sqlite_store: Store) -> None:
+    """Nothing was synced, so the kernel has forgotten nothing."""
+    submit(sqlite_store, "j-1")
+    commit = GroupCommit(Path(sqlite_store.url.database or ""))
+    with no_more_files(), pytest.raises(Unavailable, match="Too many open files"):
+        commit.wait()
+    commit.wait()
+    commit.close()
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Nobody opens a file in this block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as next_one:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_one.fileno(), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -148,7 +148,7 @@ def test_a_full_disk_is_told_apart_from_a_database_that_is_away(small_disk: Path
                 events.append_event(session, "host.lost", "x" * 4000, NOW, host=f"h{written}")
             written += 1
 
-    with pytest.raises(StorageFull, match="Make room there"):
+    with pytest.raises(StorageFull, match="make room there"):
         write_until_it_is_full()
     assert events.last_seq(store) == written > 0, "what was not refused is there, and the rest is not"
     store.close()

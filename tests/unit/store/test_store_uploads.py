@@ -131,3 +131,17 @@ def test_what_something_may_still_need_is_kept(store: Store) -> None:
     set_job_state(store, "job", JobState.CANCELLED, now=NOW, actor="a")
     assert uploads.remove_unused(store, LATER, 100) == 0, "somebody is about to submit a job with it"
     assert uploads.remove_unused(store, LATER + timedelta(seconds=1), 100) == 1
+
+
+def test_what_nothing_needs_goes_however_much_older_code_is_needed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_ROWS_AT_ONCE", 2)
+    for name in ("one", "two", "three"):
+        needed = JobEnvironment(upload=whole(store, name.encode() * 40))
+        jobs.submit_job(store, name, spec(environment=needed), actor="a", now=NOW, idempotency_key=None)
+    for name in ("newer", "newest"):
+        uploads.use_upload(store, "lab", whole(store, name.encode() * 40), NOW + timedelta(hours=1))
+    assert uploads.remove_unused(store, LATER, 1) == 1
+    assert uploads.remove_unused(store, LATER, 100) == 1
+    assert uploads.remove_unused(store, LATER, 100) == 0
