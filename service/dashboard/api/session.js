@@ -14,7 +14,7 @@ const LEFT = "gpu-platform-left";
 const WAIT_FOR_TABS_MS = 150;
 
 // A tab that was on another site, or that the browser had put to sleep, did not hear that somebody signed out.
-if (wasLeft()) [KEY, GRANT].forEach((key) => write(key, null));
+if (wasLeft()) [KEY, GRANT, LEFT].forEach((key) => write(key, null));
 
 /** @type {import("@preact/signals").Signal<string|null>} */
 export const token = signal(read(KEY));
