@@ -46,6 +46,7 @@ WITH_GRPC = (
     "test_asking.py",
     "test_grpc_client.py",
     "test_grpc_attacks.py",
+    "test_ended_tokens.py",
 )
 """They come first. gRPC starts its threads anew after each fork, also after one in another network namespace, which
 other tests enter: what a worker process then sends by gRPC would never arrive."""

@@ -50,14 +50,14 @@ function App() {
   const [asked, setAsked] = useState(false);
   const [problem, setProblem] = useState(null);
   const name = me.value?.name;
-  const held = token.value;
+  const has = token.value !== null;
   useEffect(() => {
     start(setProblem).then(() => setAsked(true));
   }, []);
   useEffect(() => {
-    // A tab that waits for somebody to sign in again got a token. Or it was renewed, and its roles may be others.
-    if (asked && held !== null) ask(setProblem);
-  }, [asked, held]);
+    // A tab that waits for somebody to sign in again heard of a token, or got one.
+    if (asked && has) ask(setProblem);
+  }, [asked, has]);
   useEffect(() => {
     if (name === undefined) return undefined;
     startLive();

@@ -87,15 +87,6 @@ async def test_who_signs_out_is_signed_out_in_a_tab_that_was_elsewhere(board: Da
         await another.get_by_role("button", name="ada").wait_for()
 
 
-async def test_roles_that_the_provider_took_away_are_gone_with_the_next_token(board: Dashboard) -> None:
-    board.provider.lives_s = 30.5  # It is renewed 30 s before its end.
-    async with board.page("/jobs", token=None) as page:
-        await signed_in(page)
-        await page.get_by_role("button", name="ada").wait_for()
-        board.provider.claims["groups"] = []
-        await page.get_by_text("ada has no role here").wait_for()
-
-
 async def test_a_token_is_renewed_before_it_ends_by_one_tab_for_all(board: Dashboard) -> None:
     board.provider.lives_s = 30.5  # It is renewed 30 s before its end.
     async with board.page("/hosts/dgx-a", token=None) as page:

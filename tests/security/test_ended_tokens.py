@@ -163,6 +163,7 @@ async def test_a_forwarded_answer_is_whole_though_its_reader_is_slow_and_its_tok
 # -- the service -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_stream_ends_with_its_token_though_the_provider_is_away(
     world: World,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
