@@ -29,7 +29,7 @@ from gpu_platform.domain.jobs.attempt import (
     WatchRequest,
 )
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.domain.jobs.spec import Fencing
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
