@@ -23,10 +23,10 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import element_values, elements
+from gpu_platform.store.jobs import element_values, elements, known_arrays
 from gpu_platform.store.jobs.checkpoints import Start
-from gpu_platform.store.jobs.elements import KnownArray
 from gpu_platform.store.jobs.jobs import get_job
+from gpu_platform.store.jobs.known_arrays import KnownArray
 from gpu_platform.store.reservations.elements import ChosenElements, ElementStep, ElementStepDone, advance_elements
 from gpu_platform.store.reservations.reserving import Taken
 
@@ -152,7 +152,7 @@ class ArrayActivities:
     def take_over_array(self, array_id: str) -> TakenOverArray:
         """Temporal lost the array's workflow: its elements that are under way go on with workflows of their own."""
         with self._lost.ending(array_id):
-            known = elements.known_array(self._store, array_id)
+            known = known_arrays.known_array(self._store, array_id)
             own = [self._own(known, job_id) for job_id in elements.open_elements(self._store, array_id)]
             return TakenOverArray(position=elements.position_of(self._store, array_id), own=own)
 
@@ -182,14 +182,14 @@ class ArrayActivities:
                 ),
                 now,
             )
-            return self._answer(elements.known_array(self._store, step.array_id), step, done, now)
+            return self._answer(known_arrays.known_array(self._store, step.array_id), step, done, now)
 
     @activity.defn
     def ready_elements(self, asked: ReadyQuestion) -> ReadyIndices:
         """Which elements may be made, of an array whose elements each wait for that of another array."""
         skipped = _index_set(asked.skipped) if asked.skipped else None
         with self._lost.ending(asked.array_id):
-            known = elements.known_array(self._store, asked.array_id)
+            known = known_arrays.known_array(self._store, asked.array_id)
             found = elements.ready_elements(self._store, known, asked.since, asked.room, skipped, utc_now())
         return ReadyIndices(
             chosen=ChosenIndices(queued=_written(found.queued), cancelled=_written(found.cancelled)),
@@ -205,7 +205,7 @@ class ArrayActivities:
     def late_elements(self, array_id: str) -> LateElements:
         """Which elements of an array with a deadline have become too late to start."""
         with self._lost.ending(array_id):
-            spec = elements.known_array(self._store, array_id).spec
+            spec = known_arrays.known_array(self._store, array_id).spec
             found = element_values.late_elements(self._store, array_id, spec, utc_now())
         return LateElements(late=found.late, no_more=found.no_more, look_at=found.look_at)
 

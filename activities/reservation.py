@@ -26,7 +26,7 @@ from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import changes, checkpoints
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts, handover, releasing, reserving
 from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.restoring import older_rows

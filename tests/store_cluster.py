@@ -20,8 +20,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events, models
 from gpu_platform.store.database import writing
 from gpu_platform.store.hosts import gpus, hosts, reports
-from gpu_platform.store.jobs import jobs, queue
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs import job_states, jobs, queue
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leases
 from gpu_platform.store.reservations import attempts, reserving
 
@@ -46,8 +46,10 @@ def set_job_state(
 
     @writing
     def change(session: Session) -> Job:
-        row = jobs.lock_job(session, job_id)
-        return jobs.job_of(jobs.change_job(session, row, state, now, actor, update.columns(), update.event_data()))
+        row = job_states.lock_job(session, job_id)
+        return jobs.job_of(
+            job_states.change_job(session, row, state, now, actor, update.columns(), update.event_data())
+        )
 
     return change(store)
 

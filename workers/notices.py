@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.notices import NoticeFeed
@@ -18,7 +16,7 @@ from gpu_platform.domain.contracts import (
     NOTICE_FEED_WORKFLOW_ID,
 )
 from gpu_platform.settings import Settings
-from workers.starting import RETRY_S, Waiting
+from workers.kept_workflows import keep_starting
 
 
 def notice_feed_worker(client: Client, feed: NoticeFeed) -> Worker:
@@ -35,16 +33,7 @@ def notice_feed_worker(client: Client, feed: NoticeFeed) -> Worker:
 
 async def ensure_notice_feed(client: Client, settings: Settings) -> None:
     """Start the workflow of the feed unless it runs. Waits for a Temporal that starts itself."""
-    waiting = Waiting("temporal", address=settings.temporal.address)
-    while True:
-        try:
-            await start_notice_feed(client)
-        except RPCError as error:
-            waiting.still(f"{error.status.name}: {error.message}")
-        else:
-            waiting.over()
-            return
-        await asyncio.sleep(RETRY_S)
+    await keep_starting(lambda: start_notice_feed(client), settings)
 
 
 async def start_notice_feed(client: Client) -> None:

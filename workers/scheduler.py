@@ -9,7 +9,6 @@ from datetime import timedelta
 import structlog
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.leader.leader import LeaderActivities
@@ -19,8 +18,9 @@ from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.database import open_store
+from workers.kept_workflows import keep_starting
 from workers.process import connect, measure, observe, run_process, run_worker
-from workers.starting import RETRY_S, Waiting, settings_of
+from workers.starting import settings_of
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
@@ -39,25 +39,19 @@ def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
 
 
 async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
-    """Start the scheduler's workflow unless it runs. Waits for a Temporal that starts itself: its frontend answers
-    before its other services."""
-    waiting = Waiting("temporal", address=settings.temporal.address)
-    while True:
-        try:
-            await client.start_workflow(
-                SchedulerWorkflow.run,
-                SchedulerInput(heartbeat_timeout_s=settings.scheduler.leader_heartbeat_timeout_s),
-                id=SCHEDULER_WORKFLOW_ID,
-                task_queue=CONTROL_TASK_QUEUE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=f"the scheduler of {settings.cluster.name}",
-            )
-        except RPCError as error:
-            waiting.still(f"{error.status.name}: {error.message}")
-        else:
-            waiting.over()
-            return
-        await asyncio.sleep(RETRY_S)
+    """Start the scheduler's workflow unless it runs. Waits for a Temporal that starts itself."""
+
+    async def start() -> None:
+        await client.start_workflow(
+            SchedulerWorkflow.run,
+            SchedulerInput(heartbeat_timeout_s=settings.scheduler.leader_heartbeat_timeout_s),
+            id=SCHEDULER_WORKFLOW_ID,
+            task_queue=CONTROL_TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"the scheduler of {settings.cluster.name}",
+        )
+
+    await keep_starting(start, settings)
 
 
 async def main() -> None:

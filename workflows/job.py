@@ -18,11 +18,14 @@ from temporalio.exceptions import FailureError
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.compensations import end_of, stop_hosts, wait_for_last_stops
-from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, unmet
+from workflows.attempts.deadline import JobDeadline
+from workflows.attempts.dependencies import wait_for_begin, wait_for_other_jobs
+from workflows.attempts.endings import Ending, after_failure, interruption, not_healed
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
-from workflows.attempts.launching import launch_hosts, prepare_hosts, with_gang
+from workflows.attempts.launching import launch_hosts
 from workflows.attempts.placing import place_and_reserve, resume_on_first_place
+from workflows.attempts.starting import mark_running, prepare_gang
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
@@ -32,24 +35,17 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities, ReservedPlacement
-    from activities.dependencies import DependencyActivities
     from activities.interrupts import InterruptActivities
-    from activities.reservation import ReservationActivities, StartedFrom
-    from activities.search_attributes import HOSTS, STATE
+    from activities.reservation import ReservationActivities
+    from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import AttemptKey
-    from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, HostPlan, Prepared
+    from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
     from gpu_platform.domain.jobs.changes import LimitChange
-    from gpu_platform.domain.jobs.deadline import latest_start
-    from gpu_platform.domain.jobs.dependency import Standing
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.jobs.placement import Placement
     from gpu_platform.domain.placing.host_plans import plan_hosts
     from gpu_platform.domain.states import JobState
     from workflows.steps import database_step
-
-
-ASKS_LIMITS = "asks-limits"
-"""The patch since which the database says whether a job is too late for its deadline: its time limit changes."""
 
 
 class JobResult(BaseModel):
@@ -91,8 +87,7 @@ class JobWorkflow:
         """What the leader reserved for the first attempt while the job was admitted."""
         self._handover: Handover | None = None
         """What the previous attempt left to the next one."""
-        self._limit_told = False
-        """Its time limit may have changed, so it may be too late for its deadline, or not yet."""
+        self._deadline = JobDeadline(self._id, self._stop, lambda: self._spec, self._take_limit)
 
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
@@ -100,7 +95,7 @@ class JobWorkflow:
         # Temporal's own cancellation (the UI's button) means the same as our signal. The work itself is
         # shielded, so that it can never be torn out of a step.
         work = asyncio.create_task(self._work())
-        deadline = asyncio.create_task(self._watch_deadline()) if self._spec.deadline_at is not None else None
+        deadline = asyncio.create_task(self._deadline.watch()) if self._spec.deadline_at is not None else None
         cancelled_in_temporal = False
         while True:
             try:
@@ -181,7 +176,7 @@ class JobWorkflow:
         """Signal: the job's queue row was lost (a control worker died between taking the task and writing it), or the
         jobs for which it waits have ended."""
         self._attempt.place_again = True
-        self._note_limit()
+        self._deadline.note_limit()
 
     @workflow.query
     def status(self) -> JobStatus:
@@ -204,8 +199,8 @@ class JobWorkflow:
         if (ended := await self._wait_for_other_jobs()) is not None:
             return ended
         if self._spec.after:
-            self._note_limit()
-        await self._wait_for_begin()
+            self._deadline.note_limit()
+        await wait_for_begin(self._spec.begin_at, self._attempt, self._timeline)
         if self._waits_until is not None:
             await sleep_until(self._waits_until, lambda: self._stop.before_start)
         while True:
@@ -240,60 +235,12 @@ class JobWorkflow:
         return None
 
     async def _wait_for_other_jobs(self) -> JobResult | None:
-        """Wait for the jobs after which it is to run. Returns the job's result if it can never start.
-
-        The leader signals ``place_again`` when one of them has ended. It costs nothing until then.
-        """
-        told = ""
-        while self._spec.after and not self._stop.before_start:
-            self._attempt.place_again = False
-            found = await database_step(
-                DependencyActivities.look_at_dependencies, self._id, summary="Have the jobs before it ended?"
-            )
-            if found.standing is Standing.MET:
-                break
-            if found.standing is Standing.UNMET and not found.is_held:
-                ending = unmet(found.message)
-                await self._close(self._attempt, ending)
-                return await (self._take_over() if ending.workflow_is_older else self._result(ending))
-            if found.message != told:
-                self._timeline.note(("held: " if found.is_held else "") + found.message)
-                told = found.message
-            await until(lambda: self._stop.before_start or self._attempt.place_again, None)
-        return None
-
-    async def _wait_for_begin(self) -> None:
-        """Wait for the time before which the user does not want the job to start."""
-        begin = self._spec.begin_at
-        if begin is None or begin <= workflow.now():
-            return
-        self._timeline.note(f"begins at {begin:%Y-%m-%d %H:%M:%S %Z}")
-        await sleep_until(begin, lambda: self._stop.before_start)
-
-    async def _watch_deadline(self) -> None:
-        """Note when the job has become too late to start, and when its deadline has passed. Steps look at that."""
-        deadline = self._spec.deadline_at
-        assert deadline is not None
-        while not self._stop.too_late:
-            start = latest_start(self._spec)
-            assert start is not None
-            await sleep_until(start, lambda: self._limit_told)
-            if workflow.patched(ASKS_LIMITS):
-                self._limit_told = False
-                change = await database_step(
-                    ReservationActivities.changed_limit, self._id, summary="Has its time limit changed?"
-                )
-                if change is not None:
-                    self._take_limit(change)
-                start = latest_start(self._spec)
-            self._stop.too_late = start is not None and start <= workflow.now()
-        await sleep_until(deadline)
-        self._stop.deadline_passed = True
-
-    def _note_limit(self) -> None:
-        """Its time limit may have changed. Without a deadline it learns that with its reservation."""
-        if self._spec.deadline_at is not None and workflow.patched(ASKS_LIMITS):
-            self._limit_told = True
+        """Wait for the jobs after which it is to run. Returns the job's result if it can never start."""
+        ending = await wait_for_other_jobs(self._attempt, self._timeline)
+        if ending is None:
+            return None
+        await self._close(self._attempt, ending)
+        return await (self._take_over() if ending.workflow_is_older else self._result(ending))
 
     def _take_limit(self, change: LimitChange) -> None:
         self._spec = change.applied_to(self._spec)
@@ -366,7 +313,7 @@ class JobWorkflow:
             self._spec = attempt.spec  # its time limit may have changed while it waited
             plans = plan_hosts(self._spec, attempt.key, placed, attempt.terms)
             attempt.may_run = True
-            rendezvous = await self._prepare(attempt, plans)
+            rendezvous = await prepare_gang(attempt, plans, self._timeline)
             if isinstance(rendezvous, Interrupted):
                 return interruption(attempt, self._progress)
             launched = await launch_hosts(attempt, plans, rendezvous)
@@ -376,7 +323,7 @@ class JobWorkflow:
             if len(exits) == len(launched):
                 return completed(attempt, exits).model_copy(update={"ended_before_running": True})
             attempt.prepared = rendezvous or launched[0].prepared
-            await self._mark_running(attempt, plans, placed)
+            await mark_running(attempt, plans, placed, self._timeline)
             return await watch_gang(attempt, plans, self._progress, named=self._named_watches)
         except FailureError as error:
             # Local activities fail without an ActivityError around it. Any other exception is a bug: then Temporal
@@ -384,44 +331,6 @@ class JobWorkflow:
             if is_older_than_its_row(error):
                 return Ending(state=JobState.QUEUED, workflow_is_older=True)
             return after_failure(step_failure(error), self._spec, self._progress)
-
-    async def _prepare(self, attempt: Attempt, plans: list[HostPlan]) -> Prepared | Interrupted | None:
-        """Prepare every host of a gang. Returns where its ranks meet. A single host prepares and launches in one
-        step."""
-        if len(plans) == 1:
-            return None
-        prepared = await prepare_hosts(attempt, plans)
-        if isinstance(prepared, Interrupted):
-            return prepared
-        await database_step(
-            ReservationActivities.mark_starting, attempt.key, summary="Job is STARTING: every host is ready"
-        )
-        self._timeline.enter(JobState.STARTING, f"{len(plans)} hosts are ready")
-        return with_gang(prepared)
-
-    async def _mark_running(self, attempt: Attempt, plans: list[HostPlan], placement: Placement) -> None:
-        await database_step(
-            ReservationActivities.mark_running, attempt.key, summary="Job is RUNNING: every rank was launched"
-        )
-        attempt.running_since = workflow.now()
-        self._timeline.enter(JobState.RUNNING, f"{_ranks(plans[0].world_size)} on {', '.join(placement.hosts)}")
-        workflow.upsert_search_attributes([STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)])
-        await self._note_start(attempt)
-
-    async def _note_start(self, attempt: Attempt) -> None:
-        """Record which checkpoint an attempt after the first resumes from, or why it starts from the beginning."""
-        prepared = attempt.prepared
-        if attempt.key.attempt == 1 or prepared is None or not workflow.patched("note-what-it-goes-on-from"):
-            return
-        message = await database_step(
-            ReservationActivities.note_start,
-            StartedFrom(
-                key=attempt.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
-            ),
-            summary="Which checkpoint does the attempt resume from?",
-        )
-        if message is not None:
-            self._timeline.note(message)
 
     async def _close(self, attempt: Attempt, ending: Ending) -> None:
         """Compensate: stop what may run on the hosts, then release the GPUs and write the job's next state."""
@@ -463,7 +372,3 @@ class JobWorkflow:
     @property
     def _key(self) -> AttemptKey:
         return AttemptKey(job_id=self._id, attempt=self._progress.attempt)
-
-
-def _ranks(size: int) -> str:
-    return "1 rank runs" if size == 1 else f"{size} ranks run"

@@ -8,20 +8,21 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 
 from activities.clock import utc_now
+from activities.leader.feed_delta import FeedDelta
 from activities.leader.feed_metrics import FeedMetrics
 from activities.leader.garbage import spare_loaded_objects
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, FEED_LAG_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
+from activities.leader.policy_in_force import PolicyInForce
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.promise_writer import write_promises
 from activities.leader.recovery_times import RecoveryTimes
@@ -31,16 +32,10 @@ from activities.leader.start_ratios import StartRatios
 from activities.leader.window_keeper import WindowKeeper
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
-from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.window import span_text
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.loading import load_cluster_state
-from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.policy_file import is_broken, read_policy
-from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
-from gpu_platform.scheduling.preempting.window_clearing import ClearedWindow
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, state, windows
@@ -55,84 +50,6 @@ log = structlog.get_logger()
 BATCH = 1000
 EPOCH_CHECK_S = 1.0
 EXPIRY_CHECK_S = 1.0
-
-
-@dataclass(frozen=True)
-class PolicyInForce:
-    """The policy by which a leader decides now."""
-
-    policy: Policy
-    written: dict[str, Any]
-    """The policy as people wrote it. The leader stores it in the database, where the service reads it."""
-
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> PolicyInForce:
-        """Read a policy. Plugins that cannot be loaded are switched off. Raises InvalidRequest."""
-        return cls(read_policy(written, "scheduler.policy", do_without=is_broken), dict(written))
-
-
-@dataclass
-class _FeedDelta:
-    """What changed, according to the events since the last look: names of hosts, ids of jobs, attempts."""
-
-    hosts: set[str] = field(default_factory=set)
-    gpu_hosts: set[str] = field(default_factory=set)
-    queue: set[str] = field(default_factory=set)
-    reserved: list[AttemptKey] = field(default_factory=list)
-    released: list[AttemptKey] = field(default_factory=list)
-    running: list[AttemptKey] = field(default_factory=list)
-    updated: list[AttemptKey] = field(default_factory=list)
-    """Attempts whose jobs were changed while they ran."""
-    ended: set[str] = field(default_factory=set)
-    completed: set[str] = field(default_factory=set)
-    cancelled: set[str] = field(default_factory=set)
-    arrays: set[str] = field(default_factory=set)
-    """Arrays that have ended."""
-    fewer_hosts: bool = False
-    windows: bool = False
-
-    def record(self, event: Event) -> None:
-        kind, host = event.kind, event.host
-        self.windows |= kind.startswith("window.")
-        if kind.startswith("queue.") and event.job_id:
-            self.queue.add(event.job_id)
-        elif kind == "host.removed":
-            self.fewer_hosts = True
-        elif kind.startswith("host.") and host:
-            self.hosts.add(host)
-            self.gpu_hosts.add(host)
-        elif kind == "gpu.state" and host:
-            self.gpu_hosts.add(host)
-        elif kind in ("job.completed", "job.failed") and event.job_id:
-            self.ended.add(event.job_id)
-            if kind == "job.completed":
-                self.completed.add(event.job_id)
-        elif kind == "job.cancelled" and event.job_id:
-            self.cancelled.add(event.job_id)
-        elif kind in ("array.completed", "array.failed", "array.cancelled") and event.job_id:
-            self.arrays.add(event.job_id)
-        elif event.job_id and event.attempt is not None:
-            self._record_attempt(event, AttemptKey(job_id=event.job_id, attempt=event.attempt))
-
-    def _record_attempt(self, event: Event, key: AttemptKey) -> None:
-        if event.kind.startswith("gang."):
-            self.gpu_hosts.update(event.data["hosts"])
-            (self.reserved if event.kind == "gang.reserved" else self.released).append(key)
-        elif event.kind == "job.running":
-            self.running.append(key)
-        elif event.kind == "job.updated":
-            self.updated.append(key)
-
-    @property
-    def matters(self) -> bool:
-        return bool(self.gpu_hosts or self.queue or self.windows or self.updated)
-
-
-_WHY = {
-    PreemptionReason.PREEMPTION: "job {job} needs its GPUs",
-    PreemptionReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
-    PreemptionReason.RECOVERY: "moved to another place: job {job} lost hosts or GPUs",
-}
 
 
 class DecisionLoop:
@@ -309,7 +226,7 @@ class DecisionLoop:
 
     def _follow(self) -> bool:
         """Apply all events after the last one that was read. True if the scheduler has something to decide."""
-        delta = _FeedDelta()
+        delta = FeedDelta()
         while True:
             batch = events.read_events(self._store, self._seq, BATCH)
             for event in batch:
@@ -336,7 +253,7 @@ class DecisionLoop:
         self._follow_ends(delta)
         return delta.matters
 
-    def _follow_holders(self, delta: _FeedDelta) -> None:
+    def _follow_holders(self, delta: FeedDelta) -> None:
         """Note which attempts hold GPUs now.
 
         This comes from the events and not from the GPUs' states: a broken GPU does not become AVAILABLE when its job
@@ -356,7 +273,7 @@ class DecisionLoop:
         for key in delta.released:
             self._core.ended(key.job_id, key.attempt)
 
-    def _follow_ends(self, delta: _FeedDelta) -> None:
+    def _follow_ends(self, delta: FeedDelta) -> None:
         """Learn from jobs that have ended, and tell who waits for them."""
         if ended := delta.ended | delta.cancelled | delta.arrays:
             self._note_ended(ended)
@@ -449,9 +366,9 @@ class DecisionLoop:
                 first.append((row, timed))
         self._reserve_first(first)
         for preemption in decision.preemptions:
-            self._preempt(preemption)
+            self._preemption_orders.preempt(preemption, time.monotonic())
         for cleared in decision.cleared:
-            self._clear(cleared)
+            self._preemption_orders.clear(cleared, time.monotonic())
         if decision.reasons:
             queue.set_reasons(self._store, decision.reasons, datetime.now(UTC))
 
@@ -462,27 +379,6 @@ class DecisionLoop:
         for key, why in first_places.reserve_places(self._store, placements, utc_now()).items():
             log.info("scheduler.first_place_refused", job=key.job_id, attempt=key.attempt, reason=why)
             self._core.reject(key.job_id, key.attempt)
-
-    def _preempt(self, preemption: Preemption) -> None:
-        for job_id, attempt in preemption.victims:
-            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
-            victim = AttemptKey(job_id=job_id, attempt=attempt)
-            reason = _WHY[preemption.reason].format(job=preemption.job_id)
-            log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
-            self._preemption_orders.order(
-                victim, preemption.job_id, reason, time.monotonic(), is_move=preemption.is_move
-            )
-
-    def _clear(self, cleared: ClearedWindow) -> None:
-        """Stop the jobs that still run where a window begins. They queue again."""
-        window = cleared.window
-        what = "maintenance" if window.maintenance else "an advance reservation"
-        reason = f"its GPUs are kept for {what} {span_text(window.start, window.end)}"
-        for job_id, attempt in cleared.victims:
-            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
-            log.info("scheduler.clears_window", job=job_id, attempt=attempt, window=window.name)
-            victim = AttemptKey(job_id=job_id, attempt=attempt)
-            self._preemption_orders.order(victim, window.name, reason, time.monotonic())
 
     def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)

@@ -36,7 +36,7 @@ from gpu_platform.domain.hosts.lease_protocol import LOOK_EVERY_S
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.array_steps import ElementsHostLost
 from gpu_platform.domain.jobs.attempt import HostLost
-from gpu_platform.domain.jobs.spec import Fencing
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import flapping, gpu_states
 from gpu_platform.store.jobs import jobs, queue

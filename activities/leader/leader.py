@@ -20,11 +20,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
 from activities.job_signals import signal_job
-from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.decision_loop import DecisionLoop
 from activities.leader.element_answers import ElementAnswers
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
 from activities.leader.metrics import leading
+from activities.leader.policy_in_force import PolicyInForce
 from activities.leader.preemptions import PreemptionOrder
 from activities.leader.retention import Retention
 from gpu_platform import tracing

@@ -10,14 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from activities.clock import utc_now
+from activities.leader.metrics import PLACEMENT_DECISIONS
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.placing.window import span_text
+from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
+from gpu_platform.scheduling.preempting.window_clearing import ClearedWindow
 from gpu_platform.store import Store
 from gpu_platform.store.state import record_preempting
+
+log = structlog.get_logger()
 
 FIRST_REPEAT_S = 5.0
 """A workflow obeys within milliseconds. A job with a long grace gets the order again at growing intervals."""
 LONGEST_REPEAT_S = 60.0
+
+_WHY = {
+    PreemptionReason.PREEMPTION: "job {job} needs its GPUs",
+    PreemptionReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
+    PreemptionReason.RECOVERY: "moved to another place: job {job} lost hosts or GPUs",
+}
 
 
 @dataclass(frozen=True)
@@ -44,10 +58,27 @@ class PreemptionOrders:
         self._send = send
         self._sent: dict[AttemptKey, _SentOrder] = {}
 
+    def preempt(self, preemption: Preemption, now: float) -> None:
+        """Stop the jobs whose GPUs another one gets. ``now``: seconds of a clock that never goes back."""
+        for job_id, attempt in preemption.victims:
+            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
+            victim = AttemptKey(job_id=job_id, attempt=attempt)
+            reason = _WHY[preemption.reason].format(job=preemption.job_id)
+            log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
+            self.order(victim, preemption.job_id, reason, now, is_move=preemption.is_move)
+
+    def clear(self, cleared: ClearedWindow, now: float) -> None:
+        """Stop the jobs that still run where a window begins. They queue again."""
+        window = cleared.window
+        what = "maintenance" if window.maintenance else "an advance reservation"
+        reason = f"its GPUs are kept for {what} {span_text(window.start, window.end)}"
+        for job_id, attempt in cleared.victims:
+            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
+            log.info("scheduler.clears_window", job=job_id, attempt=attempt, window=window.name)
+            self.order(AttemptKey(job_id=job_id, attempt=attempt), window.name, reason, now)
+
     def order(self, victim: AttemptKey, by: str, reason: str, now: float, *, is_move: bool = False) -> None:
-        """Preempt ``victim`` for the job ``by``. ``now``: seconds of a clock that never goes back. ``is_move``: the
-        victim has a place elsewhere.
-        """
+        """Preempt ``victim`` for the job ``by``. ``is_move``: the victim has a place elsewhere."""
         record_preempting(self._store, victim, by, reason, utc_now(), is_move=is_move)
         self.resume(victim, reason, now)
 

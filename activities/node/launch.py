@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from temporalio import activity
@@ -100,7 +101,7 @@ class LaunchActivities:
     async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
         """Run a step that needs a lease. If the host has none just now, wait: it may get one soon, and no attempt
         should end for that."""
-        in_thread = asyncio.to_thread if plan.environment is None else in_own_thread
+        in_thread = asyncio.to_thread if plan.environment is None else partial(in_own_thread, name="launch")
         try:
             return await heartbeating(in_thread(step))
         except HostUnavailable as error:

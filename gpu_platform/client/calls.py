@@ -15,11 +15,8 @@ from gpu_platform.domain.errors import InvalidRequest
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gpu_platform.domain.access.secrets import SecretValue
-    from gpu_platform.domain.access.tokens import TokenRequest
     from gpu_platform.domain.jobs.array import ArraySpec
     from gpu_platform.domain.jobs.changes import JobChanges
-    from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
     from gpu_platform.domain.jobs.spec import JobSpec
     from gpu_platform.domain.jobs.work_kind import WorkKind
     from gpu_platform.domain.placing.what_if import WhatIfRequest
@@ -269,55 +266,6 @@ def logs(job_id: str, rank: int, attempt: int | None, follow: bool) -> Call:
     return Call("GET", f"/v1/jobs/{quoted(job_id)}/logs", given(rank=rank, attempt=attempt, follow=follow or None))
 
 
-def exec_start(job_id: str, request: ExecRequest) -> Call:
-    """Start a command beside a rank: ``POST /v1/jobs/{job_id}/exec``."""
-    # If the answer is lost, nobody knows whether it started. Then it ends because nobody reads its output.
-    return Call("POST", f"/v1/jobs/{quoted(job_id)}/exec", body=request.model_dump_json().encode(), repeatable=False)
-
-
-def exec_sessions(job_id: str, rank: int) -> Call:
-    """List the own sessions beside a rank: ``GET /v1/jobs/{job_id}/exec``."""
-    return Call("GET", f"/v1/jobs/{quoted(job_id)}/exec", given(rank=rank))
-
-
-def exec_attach(session: ExecSession, rows: int, columns: int) -> Call:
-    """Go on with a session from this client: ``POST /v1/jobs/{job_id}/exec/{session_id}/attach``."""
-    return Call("POST", f"{_exec_path(session)}/attach", given(rows=rows, columns=columns))
-
-
-def exec_connect(session: ExecSession) -> Call:
-    """Open a connection to the port of a session: ``POST /v1/jobs/{job_id}/exec/{session_id}/connections``."""
-    # If the answer is lost, the host closes the connection because nobody reads it.
-    return Call("POST", f"{_exec_path(session)}/connections", repeatable=False)
-
-
-def exec_output(session: ExecSession, offset: int, attachment: int = 0) -> Call:
-    """Follow the output of a command: ``GET /v1/jobs/{job_id}/exec/{session_id}``."""
-    return Call("GET", _exec_path(session), given(offset=offset, attachment=attachment or None))
-
-
-def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool, attachment: int = 0) -> Call:
-    """Send input to a command: ``POST /v1/jobs/{job_id}/exec/{session_id}/input``."""
-    return Call(
-        "POST",
-        f"{_exec_path(session)}/input",
-        given(offset=offset, eof=eof, attachment=attachment or None),
-        body=data,
-        headers={"Content-Type": "application/octet-stream"},
-        patience_s=5.0,
-    )
-
-
-def exec_resize(session: ExecSession, rows: int, columns: int) -> Call:
-    """Set the size of a command's terminal: ``POST /v1/jobs/{job_id}/exec/{session_id}/size``."""
-    return Call("POST", f"{_exec_path(session)}/size", given(rows=rows, columns=columns))
-
-
-def exec_end(session: ExecSession) -> Call:
-    """Kill a command: ``DELETE /v1/jobs/{job_id}/exec/{session_id}``."""
-    return Call("DELETE", _exec_path(session))
-
-
 def job_usage(job_id: str) -> Call:
     """Get the usage of a job: ``GET /v1/jobs/{job_id}/usage``."""
     return Call("GET", f"/v1/jobs/{quoted(job_id)}/usage")
@@ -428,60 +376,9 @@ def order_remediation(gpu_id: str, verb: str, reason: str) -> Call:
     return Call("POST", f"/v1/gpus/{quoted(gpu_id)}/remediation/{verb}", body=why(reason), repeatable=False)
 
 
-def how_to_sign_in() -> Call:
-    """Ask where people sign in: ``GET /v1/login``."""
-    return Call("GET", "/v1/login")
-
-
-def who_am_i() -> Call:
-    """Ask who one is: ``GET /v1/whoami``."""
-    return Call("GET", "/v1/whoami")
-
-
-def create_token(request: TokenRequest) -> Call:
-    """Make an API token: ``POST /v1/tokens``."""
-    return Call("POST", "/v1/tokens", body=request.model_dump_json(exclude_unset=True).encode(), repeatable=False)
-
-
-def tokens(cursor: str | None) -> Call:
-    """List API tokens, one page: ``GET /v1/tokens``."""
-    return Call("GET", "/v1/tokens", given(cursor=cursor))
-
-
-def revoke_token(token_id: str) -> Call:
-    """End an API token: ``DELETE /v1/tokens/{token_id}``."""
-    return Call("DELETE", f"/v1/tokens/{quoted(token_id)}")
-
-
-def list_secrets(namespace: str | None, cursor: str | None) -> Call:
-    """List secrets, without their values: ``GET /v1/secrets``."""
-    return Call("GET", "/v1/secrets", given(namespace=namespace, cursor=cursor))
-
-
-def set_secret(namespace: str, name: str, value: SecretValue) -> Call:
-    """Keep a secret: ``PUT /v1/secrets/{namespace}/{secret}``."""
-    body = {"value": value.value.get_secret_value(), "encoding": value.encoding}
-    return Call("PUT", f"/v1/secrets/{quoted(namespace)}/{quoted(name)}", body=json.dumps(body).encode())
-
-
-def delete_secret(namespace: str, name: str) -> Call:
-    """Remove a secret: ``DELETE /v1/secrets/{namespace}/{secret}``."""
-    return Call("DELETE", f"/v1/secrets/{quoted(namespace)}/{quoted(name)}", repeatable=False)
-
-
 def service_case(gpu_id: str) -> Call:
     """Get the record of a GPU for its vendor: ``GET /v1/gpus/{gpu_id}/service-case``."""
     return Call("GET", f"/v1/gpus/{quoted(gpu_id)}/service-case")
-
-
-def audit(since: datetime | None, cursor: str | None) -> Call:
-    """Read the audit log, one page: ``GET /v1/audit``."""
-    # Only the first page is found by its time.
-    return Call("GET", "/v1/audit", given(since=since.isoformat() if since else None, after=cursor), patience_s=30.0)
-
-
-def _exec_path(session: ExecSession) -> str:
-    return f"/v1/jobs/{quoted(session.job_id)}/exec/{quoted(session.id)}"
 
 
 def why(reason: str) -> bytes | None:

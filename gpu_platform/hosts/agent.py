@@ -29,7 +29,7 @@ from gpu_platform.domain.jobs.attempt import (
     WatchRequest,
 )
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.domain.jobs.spec import Fencing
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
@@ -167,7 +167,7 @@ class HostAgent:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
         if self.local.has_environment(key):  # to remove its files may take minutes
-            return await in_own_thread(lambda: self._finish(key, ranks, killed))
+            return await in_own_thread(lambda: self._finish(key, ranks, killed), name="stop")
         return await asyncio.to_thread(self._finish, key, ranks, killed)
 
     def _close(self, request: StopRequest) -> Stopped | _Left:

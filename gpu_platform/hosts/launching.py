@@ -16,8 +16,8 @@ from gpu_platform.domain.hosts.cuda import newest_cuda
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.artifacts import ArtifactDirectories
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
 from gpu_platform.hosts.checkpoints.directories import make_shown_directory

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.scheduling.round_state import RESOURCES
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.round_state import RESOURCES, resources_taken
 
 NO_TURN = np.iinfo(np.int64).max
 
@@ -69,6 +70,35 @@ class KeptHosts:
         """Return how much is kept or reserved. It only grows."""
         kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
         return (int(np.count_nonzero(self.has_reservation)), *map(int, kept))
+
+
+class RoundKeptHosts:
+    """The hosts that jobs keep in one round, outside of advance reservations and in each of them. Jobs that ask for
+    one are in nobody's way but that of jobs that ask for the same.
+    """
+
+    def __init__(self, hosts: int, promised: Container[str]) -> None:
+        """``promised``: the jobs that had promises before the round."""
+        self._hosts, self._promised = hosts, promised
+        self.outside = KeptHosts(hosts)
+        self._inside: dict[str, KeptHosts] = {}
+
+    def of(self, row: PlacementRequest) -> KeptHosts:
+        """Return the hosts that jobs keep which compete with ``row``."""
+        asked = row.resources.reservation
+        if asked is None:
+            return self.outside
+        if asked not in self._inside:
+            self._inside[asked] = KeptHosts(self._hosts)
+        return self._inside[asked]
+
+    def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
+        """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
+        return self.keeping_turns(row, row.longest_s is None and row.job_id not in self._promised)
+
+    def keeping_turns(self, row: PlacementRequest, unlimited: bool = False) -> NDArray[np.int64]:
+        """Do the same. Hosts that are kept only from jobs without a time limit count if ``unlimited``."""
+        return self.of(row).turns(resources_taken(row), unlimited, row.job_id in self._promised)
 
 
 def _first(turns: NDArray[np.int64], resources: Sequence[int]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.backfilling.backfill import Backfill
+from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
@@ -24,7 +24,8 @@ from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.request_screen import RequestScreen
-from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.plugins.expected_tasks import ExpectedTasks
+from gpu_platform.scheduling.policy import Policy, build_framework, build_order
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder
@@ -58,6 +59,46 @@ class SchedulerState:
     expected_dates: ExpectedDates
     gang_trials: GangTrials
     window_bookings: WindowBookings
+
+
+def build_state(policy: Policy, epoch: int, tasks: ExpectedTasks) -> SchedulerState:
+    """Build the state of an empty cluster and an empty queue. ``tasks``: the mix that scores look at.
+
+    Raises ValueError if there is no such backfill.
+    """
+    if policy.backfill not in BACKFILLS:
+        raise ValueError(f"there is no backfill {policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
+    snapshot = Snapshot(policy.fabric)
+    snapshot.windows.margin_s = policy.window_margin_s
+    framework, order = build_framework(policy, tasks), build_order(policy)
+    running_jobs, quotas = RunningJobs(), QuotaUsage(policy.quotas)
+    queue = JobQueue(order, order.uses_shares or quotas.by_user, not quotas.idle)
+    candidates = CandidateIndex(framework, snapshot)
+    backfill = Backfill(framework, snapshot, running_jobs, (policy.system_cpus, policy.system_ram_mib))
+    gangs = GangPlacer(framework, snapshot, candidates, epoch)
+    forecast = ReleaseForecast(framework, snapshot, running_jobs)
+    return SchedulerState(
+        policy=policy,
+        epoch=epoch,
+        snapshot=snapshot,
+        framework=framework,
+        running_jobs=running_jobs,
+        quotas=quotas,
+        shares=FairShare(policy.quotas, policy.half_life_s),
+        order=order,
+        queue=queue,
+        candidates=candidates,
+        screen=RequestScreen(framework, snapshot),
+        backfill=backfill,
+        gangs=gangs,
+        gang_backfill=GangBackfill(gangs, snapshot, running_jobs, candidates, backfill),
+        remembered=RememberedPromises(),
+        empty_fits=EmptyFits(snapshot, candidates, gangs),
+        forecast=forecast,
+        expected_dates=ExpectedDates(forecast, snapshot, queue),
+        gang_trials=GangTrials(snapshot),
+        window_bookings=WindowBookings(snapshot),
+    )
 
 
 @dataclass(frozen=True)

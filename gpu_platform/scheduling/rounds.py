@@ -24,21 +24,20 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, all_but
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
 from gpu_platform.scheduling.cluster.windows import ALL_CLOSED, holds_at_most_s
-from gpu_platform.scheduling.kept_hosts import NO_TURN, KeptHosts
-from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
-from gpu_platform.scheduling.placing.placement_builder import build_placement
+from gpu_platform.scheduling.kept_hosts import NO_TURN, RoundKeptHosts
 from gpu_platform.scheduling.placing.request_screen import RoundView
 from gpu_platform.scheduling.placing.reserved_gpus import ReservedGpus
-from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.queueing.in_share_order import ServiceSortKey, in_share_order
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.quota_denials import QuotaDenials
+from gpu_platform.scheduling.respected_reservations import RespectedReservations
 from gpu_platform.scheduling.round_dates import RoundDates
+from gpu_platform.scheduling.round_places import RoundPlaces
 from gpu_platform.scheduling.round_state import (
     SchedulerState,
     WaitingEntry,
@@ -87,9 +86,6 @@ class SchedulingRound:
 
     def __post_init__(self) -> None:
         state, hosts = self.state, len(self.state.snapshot)
-        self.kept = KeptHosts(hosts)
-        self._kept_in: dict[str, KeptHosts] = {}
-        """Advance reservation -> the same for the jobs that ask for it: these and all others are in nobody's way."""
         self.turns: list[ServiceSortKey] = []
         """The sort keys of the jobs that had a turn, in order."""
         self.had_turns: set[str] = set()
@@ -98,18 +94,18 @@ class SchedulingRound:
         self._earlier = EarlierPromises(
             state.remembered, state.queue, self._overruns, state.backfill, self.now, self.claims
         )
+        self._kept = RoundKeptHosts(hosts, self._earlier.standing)
         self._dates = RoundDates(state, self.now, self._earlier)
         self._is_conservative = self._dates.is_conservative
         self._gang_trials = state.gang_trials
         self._no_windows = not state.snapshot.windows.rows
         """Then only jobs that ask for a reservation must be asked about: the others pay nothing."""
-        self._all_but_claim: PlannedReservation | None = None
-        self._answered: tuple[tuple[str, int], Candidates] | None = None
-        """The job and the version of the snapshot that :meth:`_candidates` was asked for last, and the answer."""
         self._denials = QuotaDenials(state, self.claims)
         self._kept_nothing_more: Counter[NeedKey] = Counter()
         """For each need, how many jobs with exclusions in a row kept no further host."""
         self._screening = Screening(state.screen, state.queue)
+        self._respected = RespectedReservations(state, self.now, self.claims, self.reservations, self._earlier)
+        self._places = RoundPlaces(state, self._screening, self._respected, self._kept)
         self._shares = ShareKeys(state, self.now)
         self._most_turns = max(FEWEST_TURNS, HOSTS_LOOKED_AT // max(hosts, 1))
         self.is_cut = False
@@ -123,9 +119,8 @@ class SchedulingRound:
             # Claims come first. Otherwise a job that waits because of the claim might keep its hosts.
             owner = queue.get(claim.job_id)
             if owner is not None and self.denial(owner) is None:
-                self._all_but_claim = all_but(claim, self.state.snapshot)  # the rest may be promised to others
-                self._start(owner)
-        self._all_but_claim = None
+                with self._respected.nothing_but(claim):
+                    self._start(owner)
         self._gang_trials.begin()
         state.empty_fits.begin()
         every = partial(EveryJobCursor, depth=policy.backfill_depth, always=self._earlier.standing)
@@ -176,10 +171,10 @@ class SchedulingRound:
             ReservedGpus(one.start, one.is_promised, one.is_expected, one.hosts, one.gpus)
             for one in (*self.claims, *(reservation for _, reservation in self.reservations))
         ]
-        keeping = (self.kept.blocked_by, self.kept.blocked_for_unlimited_by)
-        kept, from_unlimited = (turns != NO_TURN for turns in keeping)
+        kept = self._kept.outside
+        keeping, from_unlimited = (turns != NO_TURN for turns in (kept.blocked_by, kept.blocked_for_unlimited_by))
         no_more_dates = self._dates.are_out(len(self.reservations), first=False) or self._dates.are_used_up
-        return RoundView(self.now, kept, from_unlimited, self.kept.has_reservation, reservations, no_more_dates)
+        return RoundView(self.now, keeping, from_unlimited, kept.has_reservation, reservations, no_more_dates)
 
     def _progress(self) -> tuple[int, ...]:
         return len(self.placements), self._dates.tentative, *self._amount_kept()
@@ -194,21 +189,7 @@ class SchedulingRound:
 
     def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
-        return self._keeping_turns(row, row.longest_s is None and row.job_id not in self._earlier.standing)
-
-    def _keeping_turns(self, row: PlacementRequest, unlimited: bool = False) -> NDArray[np.int64]:
-        """Do the same. Hosts that are kept only from jobs without a time limit count if ``unlimited``."""
-        kept = self.kept if row.resources.reservation is None else self._kept_for(row)
-        return kept.turns(resources_taken(row), unlimited, row.job_id in self._earlier.standing)
-
-    def _kept_for(self, row: PlacementRequest) -> KeptHosts:
-        """Return the hosts that jobs keep which compete with ``row``."""
-        asked = row.resources.reservation
-        if asked is None:
-            return self.kept
-        if asked not in self._kept_in:
-            self._kept_in[asked] = KeptHosts(len(self.state.snapshot))
-        return self._kept_in[asked]
+        return self._kept.blocking_turns(row)
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
@@ -255,11 +236,11 @@ class SchedulingRound:
         if not row.is_plain:
             return (None, False, None) if row.has_exclusions else limits
         excludes = row.has_exclusions
-        candidates = state.candidates.of(row.without_exclusions()) if excludes else self._candidates(row)
-        kept = self._keeping_turns(row)
+        candidates = state.candidates.of(row.without_exclusions()) if excludes else self._places.candidates(row)
+        kept = self._kept.keeping_turns(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.resources.hosts
         if excludes:
-            taken = (kept != NO_TURN) | self.kept.has_reservation[resources_taken(row)].any(axis=0)
+            taken = (kept != NO_TURN) | self._kept.outside.has_reservation[resources_taken(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER
             return None, bool(hopeless and (alike or not (usable & ~taken).any())), None
@@ -309,7 +290,7 @@ class SchedulingRound:
     def _start(self, row: PlacementRequest) -> bool:
         """Place the job, if there is a place. Return whether there was one."""
         state = self.state
-        placement = self._hold_place(row) if row.is_plain else self._hold_gang_place(row)
+        placement = self._places.hold(row)
         if placement is None:
             return False
         state.queue.remove(row.job_id)
@@ -320,65 +301,9 @@ class SchedulingRound:
         self.placements.append((row, placement))
         return True
 
-    def _hold_place(self, row: PlacementRequest) -> Placement | None:
-        """Hold a place for equal slices."""
-        state, snapshot = self.state, self.state.snapshot
-        candidates = self._candidates(row)
-        offered = self._unreserved(row, candidates)
-        open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NO_TURN))
-        chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
-        if chosen is None:
-            if snapshot.windows.answer(row) is None:  # what it notes also counts for jobs that windows do not keep out
-                self._screening.looked(row, candidates)
-            return None
-        scores = score_table(row.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
-        placement = build_placement(
-            row.resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores
-        )
-        for host_slice in placement.slices:
-            snapshot.hold(host_slice, row.namespace)
-        return placement
-
-    def _candidates(self, row: PlacementRequest) -> Candidates:
-        """Return the answers of the hosts that may fit the job. What other hosts say is not known."""
-        asked = row.job_id, self.state.snapshot.version
-        if self._answered is None or self._answered[0] != asked:
-            hosts, candidates = self._screening.possible_hosts(row), self.state.candidates
-            self._answered = asked, candidates.of(row) if hosts is None else candidates.among(row, hosts)
-        return self._answered[1]
-
-    def _hold_gang_place(self, row: PlacementRequest) -> Placement | None:
-        """Hold a place for all rank groups of a gang."""
-
-        def lookup(request: PlacementRequest) -> Candidates:
-            return self._unreserved(request, self.state.candidates.fitting(request))
-
-        lookups = Remembering(self.state.snapshot, lookup)
-        return self.state.gangs.place(row, lookups, self.blocking_turns(row) != NO_TURN)
-
     def _waits(self, entry: WaitingEntry) -> None:
         if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:
             self.promised_start[entry.row.class_key] = entry.starts_by
-
-    def _unreserved(self, row: PlacementRequest, candidates: Candidates) -> Candidates:
-        """Return ``candidates`` without what is reserved for other jobs before ``row`` would end."""
-        if self._all_but_claim is not None:
-            return self.state.backfill.without_reserved([self._all_but_claim], row, candidates)
-        binding = [other for other in self._ahead(row) if other.binds(row, self.now)]
-        as_promised = self._earlier.as_promised(row)
-        binding += [promise for promise in self._earlier.to_others(row) if promise.binds(as_promised, self.now)]
-        return self.state.backfill.without_reserved(binding, row, candidates) if binding else candidates
-
-    def _others(self, row: PlacementRequest) -> list[PlannedReservation]:
-        """Return the reservations that ``row`` must respect: those of jobs ahead, and promises made while it waited
-        already.
-        """
-        others = [*self._ahead(row), *self._earlier.to_others(row)]
-        return others if self._no_windows else [*others, *self.state.window_bookings.of(row)]
-
-    def _ahead(self, row: PlacementRequest) -> list[PlannedReservation]:
-        claims = [claim for claim in self.claims if claim.job_id != row.job_id]
-        return [*claims, *(reservation for _, reservation in self.reservations)]
 
     def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
@@ -387,7 +312,7 @@ class SchedulingRound:
         if usable is None or not (is_free or self.state.snapshot.windows.will_admit(row)):
             return None
         self.job_of_turn[turn] = row.job_id
-        kept = self.kept if is_free else self._kept_for(row)
+        kept = self._kept.of(row)
         if self.state.policy.backfill == "none":
             if hosts_beside_windows(self.state, row, usable) is not None:
                 kept.keep_all(turn)
@@ -396,17 +321,17 @@ class SchedulingRound:
         first = not kept.are_reserved(resources, usable)
 
         def is_kept() -> bool:
-            return bool((usable & (self._keeping_turns(row) != NO_TURN)).any())
+            return bool((usable & (self._kept.keeping_turns(row) != NO_TURN)).any())
 
         reservation = None if self._dates.is_due(row) else self._kept_promise(row, None)
         if reservation is None:
             found = self._dates.plan(
-                row, len(self.reservations), first=first, is_kept=is_kept, respected=lambda: self._others(row)
+                row, len(self.reservations), first=first, is_kept=is_kept, respected=lambda: self._respected.of(row)
             )
             reservation = self._kept_promise(row, found)
         if reservation is None and first and (is_free or self.state.snapshot.windows.answer(row) is None):
             reservation = self._dates.plan_expected(
-                row, is_kept=is_kept, respected=lambda: [*self._ahead(row), *self._earlier.to_others(row)]
+                row, is_kept=is_kept, respected=lambda: self._respected.of_jobs(row)
             )
         if reservation is not None:
             reservation = reservation if reservation.is_expected else self._overruns.mark(reservation)
@@ -431,12 +356,12 @@ class SchedulingRound:
 
     def _kept_promise(self, row: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:
         """Return ``planned``, or what was promised before, if that is earlier and can be kept."""
-        promise = self._earlier.better(row, planned, self._others(row))
+        promise = self._earlier.better(row, planned, self._respected.of(row))
         self._earlier.unrenewed.pop(row.job_id, None)
-        if promise is None or self._kept_for(row).newcomers_keep(promise.hosts):
+        if promise is None or self._kept.of(row).newcomers_keep(promise.hosts):
             return planned
         return promise
 
     def _amount_kept(self) -> tuple[int, ...]:
         """Return how much is kept or reserved. It only grows."""
-        return (len(self.reservations), *self.kept.amount())
+        return (len(self.reservations), *self._kept.outside.amount())

@@ -20,23 +20,11 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.prediction.start_intervals import StartIntervals
-from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
-from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
-from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
-from gpu_platform.scheduling.backfilling.promises import RememberedPromises
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
-from gpu_platform.scheduling.backfilling.window_bookings import WindowBookings
-from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals, holder_of
-from gpu_platform.scheduling.cluster.running_jobs import RunningJobs, latest_end
-from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
-from gpu_platform.scheduling.gang_trials import GangTrials
-from gpu_platform.scheduling.placing.candidates import CandidateIndex
-from gpu_platform.scheduling.placing.empty_fits import EmptyFits
-from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.placing.request_screen import RequestScreen
-from gpu_platform.scheduling.policy import Policy, build_framework, build_order, expected_tasks
+from gpu_platform.scheduling.holders import Holders
+from gpu_platform.scheduling.policy import Policy, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
@@ -44,10 +32,7 @@ from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
-from gpu_platform.scheduling.queueing.fair_share import FairShare
-from gpu_platform.scheduling.queueing.job_queue import JobQueue
-from gpu_platform.scheduling.queueing.quota import QuotaUsage
-from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.round_state import build_state
 from gpu_platform.scheduling.rounds import SchedulingRound
 from gpu_platform.topology.fabric import FabricConfig
 from gpu_platform.topology.subsets import best_subset
@@ -75,63 +60,26 @@ class Scheduler:
     ) -> None:
         self.policy = policy or Policy()
         self.epoch = epoch
-        self.snapshot = Snapshot(self.policy.fabric)
-        self.snapshot.windows.margin_s = self.policy.window_margin_s
         self._expected_tasks = expected_tasks(self.policy)
-        self.framework = build_framework(self.policy, self._expected_tasks)
-        self.running_jobs = RunningJobs()
-        self.quotas = QuotaUsage(self.policy.quotas)
-        self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
-        order = build_order(self.policy)
-        self._fair = order.uses_shares
-        by_user, by_namespace = self._fair or self.quotas.by_user, not self.quotas.idle
-        self.queue = JobQueue(order, by_user, by_namespace)
-        self.candidates = CandidateIndex(self.framework, self.snapshot)
-        self._proposals = Proposals()
+        self._state = state = build_state(self.policy, epoch, self._expected_tasks)
+        self.snapshot, self.framework, self.candidates = state.snapshot, state.framework, state.candidates
+        self.running_jobs, self.queue, self.gangs = state.running_jobs, state.queue, state.gangs
+        self.quotas, self.shares = state.quotas, state.shares
+        self._holders = Holders(state)
         self._settled = (-1, -1, 0.0, -math.inf)
         self._at_end = (-1, -1)
         """Versions of snapshot and queue at the end of the last decision."""
         self._now = 0.0
-        reserve = (self.policy.system_cpus, self.policy.system_ram_mib)
-        self._backfill = Backfill(self.framework, self.snapshot, self.running_jobs, reserve)
-        self.gangs = GangPlacer(self.framework, self.snapshot, self.candidates, self.epoch)
-        if self.policy.backfill not in BACKFILLS:
-            raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
-        forecast = ReleaseForecast(self.framework, self.snapshot, self.running_jobs)
-        self._state = SchedulerState(
-            policy=self.policy,
-            epoch=self.epoch,
-            snapshot=self.snapshot,
-            framework=self.framework,
-            running_jobs=self.running_jobs,
-            quotas=self.quotas,
-            shares=self.shares,
-            order=order,
-            queue=self.queue,
-            candidates=self.candidates,
-            screen=RequestScreen(self.framework, self.snapshot),
-            backfill=self._backfill,
-            gangs=self.gangs,
-            gang_backfill=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
-            remembered=RememberedPromises(),
-            empty_fits=EmptyFits(self.snapshot, self.candidates, self.gangs),
-            forecast=forecast,
-            expected_dates=ExpectedDates(forecast, self.snapshot, self.queue),
-            gang_trials=GangTrials(self.snapshot),
-            window_bookings=WindowBookings(self.snapshot),
-        )
-        self._planner = PreemptionPlanner(self._state, self._proposals, aside)
-        self._ledger = PromiseLedger(self._state, self._proposals)
-        self._clearing = WindowClearing(self.snapshot, self.running_jobs, self._proposals)
-        self._ended: list[RunningRow] = []
-        """Jobs that ended since the last decision."""
+        self._planner = PreemptionPlanner(state, self._holders.proposals, aside)
+        self._ledger = PromiseLedger(state, self._holders.proposals)
+        self._clearing = WindowClearing(self.snapshot, self.running_jobs, self._holders.proposals)
         self._explains = explains
         self.intervals = StartIntervals()
-        self._book = WaitingReasons(self._state, self._planner.next_preemption, self.intervals)
+        self._book = WaitingReasons(state, self._planner.next_preemption, self.intervals)
         self._put_off = 0
         """How many rounds in a row started nobody, but put promises off."""
         self._round_is_unfinished = False
-        self.round = SchedulingRound(self._state, 0.0, self._propose)
+        self.round = SchedulingRound(state, 0.0, self._propose)
         """The last round. It is valid until something changes."""
 
     def prepare(self, now: float) -> None:
@@ -143,7 +91,7 @@ class Scheduler:
             for size in range(1, machine.size + 1):
                 best_subset(machine, machine.all_gpus, size, allow_cross_numa=True)
         self._state.forecast.ends()
-        self._backfill.ends()
+        self._state.backfill.ends()
         self._expected_tasks.count(now)
         self._renew_expected_tasks(now)
         self._planner.prepare()
@@ -196,7 +144,7 @@ class Scheduler:
         self.snapshot.upsert_gpus(rows)
         for row in rows:
             for holder in self.running_jobs.holders(row.uuid) if row.free else ():
-                self._end_unless_proposed(holder)
+                self._holders.end_unless_proposed(holder.job_id, holder.attempt, self._now)
             if row.state in OUT_OF_SERVICE:
                 self._ledger.note(WithdrawalCode.HOST_OUT, f"GPU {row.index} of host {row.host} is {row.state}")
                 heals = row.state is not GpuState.OFFLINE  # DEGRADED: repair will begin soon
@@ -216,13 +164,12 @@ class Scheduler:
 
     def started(self, row: RunningRow) -> None:
         """Note that a job holds GPUs that another leader placed. Jobs that were confirmed here are known already."""
-        before = self._release(row.job_id, row.attempt)
+        before = self._holders.end(row.job_id, row.attempt, self._now)
         if before is not None and latest_end(row) > latest_end(before):
             self._ledger.note(WithdrawalCode.RUNS_LONGER, runs_longer(row.job_id))
         if before is None and row.resources is not None:
             self._expected_tasks.note([one for _, one in row.groups] or [row.resources], row.started_at)
-        self._charge(row, 1, row.started_at)
-        self.running_jobs.begin(row)
+        self._holders.begin(row, row.started_at)
         self.snapshot.touch(row.gpu_uuids)
         if row.preempting:
             self._planner.mark_preempting((row.job_id, row.attempt))
@@ -233,12 +180,11 @@ class Scheduler:
 
     def ended(self, job_id: str, attempt: int) -> None:
         """Note that the job holds nothing any more. Needed if no GPU becomes free, because it is broken or shared."""
-        if (job_id, attempt) not in self._proposals:
-            self._release(job_id, attempt)
+        self._holders.end_unless_proposed(job_id, attempt, self._now)
 
     def record_past_use(self, row: PastUseRow, now: float) -> None:
         """Note what a user held before, for fair shares."""
-        if self._fair:
+        if self._state.order.uses_shares:
             self.shares.remember(row, now)
 
     def add(self, row: PlacementRequest) -> None:
@@ -247,12 +193,12 @@ class Scheduler:
         While a proposal for the same job, attempt and task token is not answered, the job does not wait. A new token
         is a new request: the old proposal is rejected.
         """
-        proposal = self._proposals.get((row.job_id, row.attempt))
+        proposal = self._holders.proposals.get((row.job_id, row.attempt))
         if proposal is not None:
             if proposal.row.task_token == row.task_token:
                 return
             self.reject(row.job_id, row.attempt)
-        self._proposals.forget(row.job_id)
+        self._holders.proposals.forget(row.job_id)
         if row.job_id not in self.queue:
             self._expected_tasks.note(row.requests, row.enqueued_at)
         self.queue.add(row.with_assumed_limit() if self.policy.counts_on_run_times else row)
@@ -261,27 +207,22 @@ class Scheduler:
         """Note that the job does not wait any more. Proposed GPUs stay held: see ``confirm`` and ``reject``."""
         self.queue.remove(job_id)
         self.intervals.left(job_id)
-        self._proposals.forget(job_id)
+        self._holders.proposals.forget(job_id)
         self._planner.placed(job_id)
 
     def confirm(self, job_id: str, attempt: int) -> None:
         """Note that the store has the reservation. Call ``upsert_gpus`` with its GPUs before. Unknown proposals are
         ignored."""
-        proposal = self._proposals.pop((job_id, attempt))
-        if proposal is None:
-            return
-        self._ledger.confirmed(job_id)
-        self._release_holds_of(proposal)
-        if any(self.snapshot.is_free(uuid) for uuid in proposal.placement.gpu_uuids):
-            self._release(job_id, attempt)  # the job has ended already
+        if self._holders.confirm(job_id, attempt, self._now):
+            self._ledger.confirmed(job_id)
 
     def reject(self, job_id: str, attempt: int) -> None:
         """Note that the store refused the proposal. The job waits again only after it is added again."""
-        self._release_proposal(job_id, attempt)
+        self._holders.reject(job_id, attempt, self._now)
 
     def proposed(self) -> list[tuple[str, int]]:
         """Return (job id, attempt) of the proposals that are not answered yet."""
-        return self._proposals.keys()
+        return self._holders.proposals.keys()
 
     @property
     def reasons(self) -> dict[str, Reason]:
@@ -338,11 +279,12 @@ class Scheduler:
         for job in self.running_jobs.pass_time(now):
             self.snapshot.touch(job.gpu_uuids)  # what was planned for the end of its time limit is not true any more
             self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
-        for job in self._ended:
+        for job in self._holders.take_ended():
             if latest_end(job) + TOLERANCE_S < now:
                 self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
-        self._ended.clear()
-        expired = self._expire(now)
+        expired = self._holders.expire(now)
+        for row in expired:
+            self.queue.add(row)
         policy = self.policy
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.displaced.hold_back_priority(now)
@@ -436,48 +378,6 @@ class Scheduler:
         return {} if settled and not self._book.pending() else self._book.renew(self.round, self._now, idle)
 
     def _propose(self, row: PlacementRequest, placement: Placement) -> None:
-        self._proposals.add(Proposal(row, placement, self._now + self.policy.proposal_timeout_s))
-        holder = holder_of(row, placement, self._now)
-        self.running_jobs.begin(holder)
-        self._charge(holder, 1, self._now)
+        self._holders.propose(row, placement, self._now)
         self.intervals.started(row.job_id, self._now)
         self._planner.placed(row.job_id)
-
-    def _expire(self, now: float) -> list[PlacementRequest]:
-        rows = []
-        for key in self._proposals.expired(now):
-            proposal = self._proposals.get(key)
-            self._release_proposal(*key)
-            if proposal is not None and proposal.wanted:
-                self.queue.add(proposal.row)
-                rows.append(proposal.row)
-        return rows
-
-    def _release_proposal(self, job_id: str, attempt: int) -> None:
-        proposal = self._proposals.pop((job_id, attempt))
-        if proposal is not None:
-            self._release_holds_of(proposal)
-            self._release(job_id, attempt)
-
-    def _release_holds_of(self, proposal: Proposal) -> None:
-        for host_slice in proposal.placement.slices:
-            self.snapshot.release_hold(host_slice, proposal.row.namespace)
-
-    def _end_unless_proposed(self, row: RunningRow) -> None:
-        """End the job, unless it has a proposal: until the store confirms, its GPUs are still free there."""
-        if (row.job_id, row.attempt) not in self._proposals:
-            self._release(row.job_id, row.attempt)
-
-    def _release(self, job_id: str, attempt: int) -> RunningRow | None:
-        row = self.running_jobs.end((job_id, attempt))
-        if row is not None:
-            self._charge(row, -1, self._now)
-            self.snapshot.touch(row.gpu_uuids)
-            self._ended.append(row)
-        return row
-
-    def _charge(self, row: RunningRow, sign: int, now: float) -> None:
-        gpus = sign * len(row.gpu_uuids)
-        self.quotas.charge(row.namespace, row.user, gpus)
-        if self._fair:
-            self.shares.charge(row.namespace, row.user, gpus, now)

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.jobs.spec import RankGroup
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostUse, RunningRow

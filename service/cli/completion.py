@@ -88,10 +88,10 @@ def host_names(incomplete: str) -> list[str]:
 
 def namespace_names(incomplete: str) -> list[str]:
     """The namespaces of one's own roles and those with quotas that begin like this."""
-    from gpu_platform.client import calls
+    from gpu_platform.client import access_calls, calls
 
     def names(client: Client) -> list[str]:
-        own = {name for name in client.json(calls.who_am_i())["roles"] if name != "*"}
+        own = {name for name in client.json(access_calls.who_am_i())["roles"] if name != "*"}
         return sorted(own | {one["name"] for one in client.json_pages(calls.quotas)} or {"default"})
 
     return _names("namespaces", names, incomplete)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_platform.client import calls
+from gpu_platform.client import access_calls
 from gpu_platform.domain.errors import Forbidden, NotSignedIn, PlatformError, Unavailable
 from service.cli import session
 
@@ -34,7 +34,7 @@ def show() -> None:
 
 def _state(client: Client) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     try:
-        found = client.json(calls.who_am_i())
+        found = client.json(access_calls.who_am_i())
     except (NotSignedIn, Forbidden) as error:
         return "answers", f"not signed in: {error.message}", (_SIGN_IN,)
     except Unavailable as error:

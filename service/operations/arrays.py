@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 
 from activities.job_start import ArraySignal
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, Unavailable
 from gpu_platform.domain.jobs.array import Array, ArraySpec
 from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementsInterrupt
 from gpu_platform.domain.jobs.index_set import IndexSet
@@ -21,6 +22,7 @@ from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from service.context import ServiceContext, now
 from service.operations import submission
 from service.operations.ids import new_array_id
+from service.operations.recorded import start_recorded
 from service.temporal import WorkflowGone
 
 Verb = Literal["cancel", "kill"]
@@ -47,19 +49,13 @@ async def submit(
     if array.state is not ArrayState.PENDING:
         return array, created
     with bound(array=array.id):
-        try:
-            await context.workflows.start_array(ArrayInput.of(array))
-        except Unavailable:
-            if not created or await run_in_threadpool(arrays.withdraw_array, context.store, array.id, now=now()):
-                raise
-            # No answer came to the start, but it happened: the array runs already.
-            return await run_in_threadpool(arrays.get_array, context.store, array.id), created
-        if not created:
-            # The request that recorded the array may have withdrawn it while we started its workflow.
-            try:
-                await run_in_threadpool(arrays.get_array, context.store, array.id)
-            except NotFound as error:
-                raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
+        array = await start_recorded(
+            array,
+            created,
+            start=partial(context.workflows.start_array, ArrayInput.of(array)),
+            withdraw=lambda made=array.id: arrays.withdraw_array(context.store, made, now=now()),
+            read=partial(arrays.get_array, context.store, array.id),
+        )
         log.info("array.accepted", name=array.spec.name, elements=array.size, created=created)
     return array, created
 

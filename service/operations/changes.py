@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.observability import get_logger
-from gpu_platform.store.jobs import arrays, changes, element_changes, elements, jobs
+from gpu_platform.store.jobs import arrays, changes, element_changes, jobs, known_arrays
 from gpu_platform.store.jobs.element_changes import ElementsChanged
 from service.access import submissions
 from service.access.gate import Access
@@ -110,7 +110,7 @@ def _job_or_element(context: ServiceContext, job_id: str) -> Job:
         return jobs.get_job(context.store, job_id)
     except NotFound:
         array_id = array_of(job_id)
-        array = None if array_id is None else elements.array_if_there(context.store, array_id)
+        array = None if array_id is None else known_arrays.array_if_there(context.store, array_id)
         if array is None:
             raise
         spec = element_changes.spec_to_come(context.store, array, index_of(job_id))

@@ -10,8 +10,9 @@ import hashlib
 import json
 from typing import Any
 
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
-from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.service_settings import KindDefaults
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store

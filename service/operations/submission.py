@@ -7,13 +7,14 @@ the caller has no answer and asks again with the same key: the row is found, and
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
+from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.jobs.array_steps import ArrayInput
 from gpu_platform.domain.jobs.job import Interrupt, Job
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -24,6 +25,7 @@ from gpu_platform.store.restoring import orphans
 from service.context import ServiceContext, now
 from service.operations import checkpoints, dry_runs, secrets, uploads
 from service.operations.ids import new_job_id
+from service.operations.recorded import start_recorded
 from service.temporal import WorkflowGone
 
 Verb = Literal["cancel", "kill", "preempt"]
@@ -49,19 +51,13 @@ async def submit(
     if job.state is not JobState.PENDING:
         return job, created
     with bound(job=job.id):
-        try:
-            await context.workflows.start(job.id, job.spec)
-        except Unavailable:
-            if not created or await run_in_threadpool(jobs.withdraw_submission, context.store, job.id, now=now()):
-                raise
-            # No answer came to the start, but it happened: the job has been admitted meanwhile.
-            return await run_in_threadpool(jobs.get_job, context.store, job.id), created
-        if not created:
-            # The request that recorded the job may have withdrawn it while we started its workflow.
-            try:
-                await run_in_threadpool(jobs.get_job, context.store, job.id)
-            except NotFound as error:
-                raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
+        job = await start_recorded(
+            job,
+            created,
+            start=partial(context.workflows.start, job.id, job.spec),
+            withdraw=lambda made=job.id: jobs.withdraw_submission(context.store, made, now=now()),
+            read=partial(jobs.get_job, context.store, job.id),
+        )
         about = {"name": job.spec.name, "gpus": job.spec.gpu_count, "kind": job.spec.kind, "retry_of": retry_of}
         log.info("job.accepted", **about, created=created)
     return job, created

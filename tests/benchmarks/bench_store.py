@@ -22,7 +22,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs, queue
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import attempts, releasing, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult

@@ -22,7 +22,8 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import arrays, jobs, queue, usage
 from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
-from tests.chaos.checks import Kind, Violation, double_holds
+from tests.chaos.checks import double_holds
+from tests.chaos.facts import Kind, Violation
 from tests.proc import environs_of_processes
 from workers.local.cluster import LocalCluster
 

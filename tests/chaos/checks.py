@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Job
-from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
-from tests.chaos.faults import NEVER_A_REASON, ONE_PATH, Fault
-from tests.chaos.feed import Promise, Seen
+from tests.chaos.facts import RECOVERY_S, Facts, Hold, Kind, Violation
+from tests.chaos.faults import NEVER_A_REASON, ONE_PATH
 from tests.chaos.plan import JobPlan
-from tests.chaos.truth import Run, Spans, Truth
+from tests.chaos.together import both_seconds, seconds_together
+from tests.chaos.truth import Run, Spans
 
 SWEEP_S = 15.0
 """The platform's own sweeps find within this what was left behind."""
-RECOVERY_S = 30.0
-"""So long after a fault its effects may show."""
 ITS_LEASE_ENDED = "was cut off: its lease ended"
 PATHS_S = 10.0
 """Two leases of the tests: faults so near each other may take both ways to the control plane."""
@@ -33,76 +29,6 @@ LATENESS_S = 0.3
 """The observer may write so much later than it happened; where the kernel's locks prove it, nothing is allowed."""
 USAGE_SLACK_S = 2.0
 PROMISE_SLACK_S = 5.0
-
-
-class Kind(StrEnum):
-    TWO_ATTEMPTS = "two attempts at once"
-    GPU_TWICE = "a GPU in two hands"
-    RANK_REPEATED = "a rank begun twice"
-    RANK_UNBACKED = "a rank without an allocation"
-    ALLOCATION_IDLE = "an allocation without a rank"
-    JOB_UNKNOWN = "an acknowledged job that is unknown"
-    END_UNCAUSED = "an end that nobody caused"
-    RESTART_UNJUSTIFIED = "a restart that nothing justified"
-    PROMISE_BROKEN = "a promise broken"
-    USAGE_WRONG = "usage that does not add up"
-    HISTORY = "store and Temporal disagree"
-    LEFTOVER = "something left behind"
-
-
-@dataclass(frozen=True)
-class Violation:
-    kind: Kind
-    text: str
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}" + (f" for {self.seconds:.2f} s" if self.seconds else "")
-
-
-@dataclass(frozen=True)
-class Hold:
-    """An attempt's GPUs by the event log; each change came after the first and before the second time."""
-
-    job: str
-    attempt: int
-    gpus: frozenset[str]
-    hosts: frozenset[str]
-    reserved: tuple[float, float]
-    released: tuple[float, float] = (math.inf, math.inf)
-
-
-@dataclass
-class Facts:
-    now: float
-    truth: Truth = field(default_factory=Truth)
-    events: list[Seen] = field(default_factory=list)
-    promises: list[Promise] = field(default_factory=list)
-    forgotten: list[Seen] = field(default_factory=list)
-    """Events that a restored database does not have any more."""
-    faults: list[Fault] = field(default_factory=list)
-    jobs: dict[str, Job] = field(default_factory=dict)
-    plans: dict[str, JobPlan] = field(default_factory=dict)
-    """Every acknowledged submission."""
-    stopped: set[str] = field(default_factory=set)
-    """Jobs that were ordered, or may have been ordered, to end."""
-    usage: dict[tuple[str, int], AttemptUsage] = field(default_factory=dict)
-
-    @property
-    def holds(self) -> list[Hold]:
-        """Those that only forgotten events tell of, too."""
-        known = holds_of(self.events)
-        keys = {(hold.job, hold.attempt) for hold in known}
-        return known + [hold for hold in holds_of(self.forgotten) if (hold.job, hold.attempt) not in keys]
-
-    def is_forgotten(self, begin: float, end: float) -> bool:
-        """Was something written in this time that a restored database does not have?"""
-        return any(fault.since < end and begin < fault.end + RECOVERY_S for fault in self.faults)
-
-    def standing(self, hosts: Iterable[str]) -> Spans:
-        """When ranks on these hosts were stopped: they did nothing then."""
-        touched = set(hosts)
-        return Spans.of([(f.begin, f.end) for f in self.faults if f.stopped and f.hosts & touched])
 
 
 def find_violations(facts: Facts) -> list[Violation]:
@@ -134,7 +60,7 @@ def gpus_twice(facts: Facts) -> list[Violation]:
                 continue
             later = max(first, second, key=lambda run: run.begin)
             proved = (later.job, later.attempt, gpu) in facts.truth.taken
-            seconds = _together(facts, first, second)
+            seconds = both_seconds(facts, first, second)
             if seconds > (0.0 if proved else LATENESS_S):
                 found.append(Violation(Kind.GPU_TWICE, f"{gpu}: {first.name} and {second.name}", seconds))
     return found
@@ -372,48 +298,6 @@ def ended_as_planned(job: Job, plan: JobPlan, *, stopped: bool) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two ranks of two attempts of one job that were there together from ``begin`` to ``end``."""
-
-    key: tuple[str, int, int]
-    begin: float
-    end: float
-    seconds: float
-    """Of these, those in which neither stood still."""
-
-
-def seconds_together(facts: Facts) -> list[Pair]:
-    """But for jobs that asked for it."""
-    found: list[Pair] = []
-    for job, runs in _by_job(facts.truth.runs).items():
-        for first, second in combinations(sorted(runs, key=lambda run: run.attempt), 2):
-            if first.attempt == second.attempt or first.relaxed or second.relaxed:
-                continue
-            begin = max(first.begin, second.begin)
-            end = min(first.end or facts.now, second.end or facts.now)
-            if begin < end:
-                key = (job, first.attempt, second.attempt)
-                found.append(Pair(key, begin, end, _together(facts, first, second)))
-    return found
-
-
-def holds_of(log: Iterable[Seen]) -> list[Hold]:
-    found: dict[tuple[str, int], Hold] = {}
-    for seen in log:
-        event = seen.event
-        if event.job_id is None or event.attempt is None:
-            continue
-        key, times = (event.job_id, event.attempt), (seen.after, seen.before)
-        if event.kind == "gang.reserved":
-            gpus, hosts = frozenset(event.data["gpus"]), frozenset(event.data["hosts"])
-            found[key] = Hold(*key, gpus, hosts, times)
-        elif event.kind == "gang.released" and key in found:
-            held = found[key]
-            found[key] = Hold(*key, held.gpus, held.hosts, held.reserved, times)
-    return list(found.values())
-
-
 def double_holds(log: Iterable[Event]) -> list[str]:
     """GPUs that the event log gives to an attempt while another one has them, or that are never given back."""
     holder: dict[str, str] = {}
@@ -428,21 +312,6 @@ def double_holds(log: Iterable[Event]) -> list[str]:
             elif holder.pop(uuid, None) != attempt:
                 found.append(f"{uuid}: {attempt} released it without holding it")
     return found + [f"{uuid}: {attempt} never released it" for uuid, attempt in holder.items()]
-
-
-def _together(facts: Facts, first: Run, second: Run) -> float:
-    """Seconds in which both lived and neither stood still."""
-    begin = max(first.begin, second.begin)
-    end = min(first.end or facts.now, second.end or facts.now)
-    left = facts.standing([first.host, second.host]).without(begin, end) if begin < end else []
-    return sum(stop - start for start, stop in left)
-
-
-def _by_job(runs: Iterable[Run]) -> Mapping[str, list[Run]]:
-    found: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        found[run.job].append(run)
-    return found
 
 
 def _clock_slack(facts: Facts, hold: Hold) -> float:

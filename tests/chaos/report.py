@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from tests.chaos.checks import RECOVERY_S, Facts, Kind, Violation, seconds_together
+from tests.chaos.facts import RECOVERY_S, Facts, Kind, Violation
 from tests.chaos.faults import Fault
+from tests.chaos.together import seconds_together
 
 
 @dataclass

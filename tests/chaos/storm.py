@@ -19,9 +19,10 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import models
 from tests.chaos.arena import Arena
 from tests.chaos.audit import Audit
-from tests.chaos.checks import Facts, Kind, Violation, find_violations, holds_of
+from tests.chaos.checks import find_violations
 from tests.chaos.clocks import hand_out
 from tests.chaos.disks import small_disk
+from tests.chaos.facts import Facts, Kind, Violation, holds_of
 from tests.chaos.feed import Feed
 from tests.chaos.killable_postgres import Server
 from tests.chaos.monkey import play

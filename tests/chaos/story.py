@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests.chaos.checks import Facts, Violation
+from tests.chaos.facts import Facts, Violation
 
 
 def story(facts: Facts, violations: Sequence[Violation]) -> list[str]:

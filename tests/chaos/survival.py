@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.checks import Facts, Violation
+from tests.chaos.facts import Facts, Violation
 from tests.chaos.killable_postgres import Server, new_server
 from tests.chaos.plan import DISKS, DISRUPTIONS, LONG, Step, make_plan, only
 from tests.chaos.report import append, report_of

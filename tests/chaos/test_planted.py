@@ -17,8 +17,9 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
-from tests.chaos import checks
-from tests.chaos.checks import Facts, Kind, find_violations
+from tests.chaos import facts
+from tests.chaos.checks import find_violations
+from tests.chaos.facts import Facts, Kind
 from tests.chaos.faults import Fault
 from tests.chaos.feed import Promise, Seen
 from tests.chaos.plan import JobPlan
@@ -286,5 +287,5 @@ def test_an_overlap_shorter_than_the_observer_is_late_counts_where_the_locks_pro
 
 
 def test_what_the_log_has_not_released_is_held_for_ever() -> None:
-    (hold,) = checks.holds_of([gang("reserved", "j", 1, 9.0, "x")])
+    (hold,) = facts.holds_of([gang("reserved", "j", 1, 9.0, "x")])
     assert hold.released == (math.inf, math.inf)

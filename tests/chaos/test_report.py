@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.checks import Kind, Violation
+from tests.chaos.facts import Kind, Violation
 from tests.chaos.report import append, read, report_of
 from tests.chaos.test_planted import change_run, right
 

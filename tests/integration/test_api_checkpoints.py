@@ -15,8 +15,9 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import JobDefaults, ServiceSettings
 from gpu_platform.store import Store
 from tests.hosts_rig import HostRig

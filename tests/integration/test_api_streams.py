@@ -28,7 +28,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, releasing, reserving
 from service import node_agents

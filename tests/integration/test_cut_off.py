@@ -18,9 +18,10 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
 from tests.membership import every_host_knows_all

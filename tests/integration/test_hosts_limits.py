@@ -1,4 +1,4 @@
-"""Limits that the host enforces on real processes: hang, idle, wall clock, power; and what they used."""
+"""Limits that the host enforces on real processes: hang, idle and wall clock; and what they used."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan, RankLimits, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause
 from gpu_platform.domain.texts import moment
 from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, kill, parent_of
@@ -256,37 +253,6 @@ async def test_a_short_job_and_one_whose_supervisor_died_have_a_usage_too(looked
     kill(parent_of(rank.pid))
     [usage] = (await host.stop(orphan.key)).usage
     assert usage.gpu_seconds > 0
-
-
-def test_a_power_limit_holds_for_the_job_within_bounds_and_is_given_back(tmp_path: Path) -> None:
-    host = HostRig(tmp_path)
-    assert isinstance(host.nvml, SimulatedNvml)
-    uuid = host.inventory.gpus[0].uuid
-    handle = host.nvml.nvmlDeviceGetHandleByUUID(uuid)
-    default = host.nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
-
-    def limit_w() -> int:
-        return host.nvml.nvmlDeviceGetPowerManagementLimit(handle) // 1000
-
-    stage = PowerCap(host.nvml, [uuid], host_limit_w=500)
-    stage.recover([])
-    assert limit_w() == 500
-    for asked, got in ((300, 300), (50, 200), (600, 500)):
-        plan = host.plan("true", limits=RankLimits(power_limit_w=asked))
-        stage.prepare(plan)
-        assert limit_w() == got
-        stage.finish(plan)
-        stage.finish(plan)
-        assert limit_w() == 500
-    unlimited = PowerCap(host.nvml, [uuid])
-    unlimited.prepare(plan)
-    unlimited.finish(plan)
-    assert limit_w() * 1000 == default
-    host.strike(0, lost=True)
-    with pytest.raises(PreflightFailed, match="cannot limit the power"):
-        stage.prepare(plan)
-    stage.finish(plan)
-    host.agent.close()
 
 
 def _sample(looked: Looked) -> bool:

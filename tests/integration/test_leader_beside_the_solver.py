@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from activities.clock import utc_now
-from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.decision_loop import DecisionLoop
+from activities.leader.policy_in_force import PolicyInForce
 from activities.leader.preemptions import PreemptionOrder
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader

@@ -12,7 +12,8 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 
 from activities.clock import utc_now
-from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.decision_loop import DecisionLoop
+from activities.leader.policy_in_force import PolicyInForce
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import promises
 from gpu_platform.store.leadership import leader

@@ -82,7 +82,8 @@ def test_a_date_beside_remembered_bookings_is_the_date_that_is_found_anew(seed: 
     for number in range(4):
         machines.host(f"h{number}", "dgx-h100", leaf=f"l{number % 2}")
     scheduler = machines.scheduler(Policy(backfill="conservative"))
-    remembering, dates = scheduler._backfill.plan_start, 0
+    backfill = scheduler._state.backfill
+    remembering, dates = backfill.plan_start, 0
 
     def checked(*arguments: Any, **named: Any) -> PlannedReservation | None:
         nonlocal dates
@@ -92,7 +93,7 @@ def test_a_date_beside_remembered_bookings_is_the_date_that_is_found_anew(seed: 
         dates += found is not None
         return found
 
-    scheduler._backfill.plan_start = checked
+    backfill.plan_start = checked
     play = VirtualTime(machines, scheduler, lambda row: rng.random() * (row.time_limit_s or 900.0))
     for number in range(30):
         wanted = job(rng.choice([1, 2, 4, 8]), hosts=rng.choice([1, 1, 2, 3]), name=f"w{number:02d}")

@@ -22,7 +22,8 @@ from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import Withdrawals
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.promise_worlds import Trace, Violation, play
+from tests.promise_traces import Trace
+from tests.promise_worlds import Violation, play
 from tests.virtual_time import VirtualTime
 
 WORLDS = int(os.environ.get("WORLDS", "8"))

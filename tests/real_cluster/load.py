@@ -15,7 +15,8 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.states import JobState
 from tests.chaos.arena import Arena
 from tests.chaos.audit import Audit
-from tests.chaos.checks import Facts, Violation, find_violations
+from tests.chaos.checks import find_violations
+from tests.chaos.facts import Facts, Violation
 from tests.chaos.feed import Feed
 from tests.chaos.monkey import spec_of
 from tests.chaos.plan import JobPlan

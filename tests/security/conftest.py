@@ -10,9 +10,11 @@ import pytest
 
 from gpu_platform.hosts.network.choice import choose_network
 from gpu_platform.settings import NetworkSettings
+from gpu_platform.store import Store
 from tests.lan import Lan
 from tests.security.attacks import STAND_INS
 from tests.security.hosts_on_lan import Host
+from tests.security.tenants import Tenants, two_tenants
 
 
 @pytest.fixture
@@ -63,3 +65,9 @@ async def hosts(lan: Lan, tmp_path: Path) -> AsyncIterator[Any]:
     yield make
     for host in made:
         await host.aclose()
+
+
+@pytest.fixture
+async def tenants(sqlite_store: Store) -> AsyncIterator[Tenants]:
+    async with two_tenants(sqlite_store) as tenants:
+        yield tenants

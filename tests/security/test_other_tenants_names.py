@@ -31,7 +31,7 @@ from gpu_platform.settings import RateLimitSettings, ServiceSettings
 from gpu_platform.store import Store, windows
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import arrays, jobs, pipelines, queue, schedules
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements

@@ -5,33 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import stat
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from httpx_sse import aconnect_sse
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
-from gpu_platform.client import AsyncClient, credentials
+from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, NotSignedIn
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.settings import NodeSettings, RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import RateLimitSettings, ServiceSettings, Settings
 from gpu_platform.store import Store, events
 from gpu_platform.store.access import sessions, tokens
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.reservations import attempts, reserving
 from service.access.routes import ROUTES
-from tests.store_cluster import NOW, Cluster, key, placement
+from tests.security.tenants import ADA, ADAS, BOB, NOWHERE, SECRET, Tenants
+from tests.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import (
-    ADMIN,
     application,
     bearer,
     in_process,
@@ -41,56 +35,12 @@ from tests.unit.service.api_server import (
     temporal_dev_server,
 )
 from tests.waiting import eventually
-from workers import first_admin
-from workers.local.token import local_token
-
-NOWHERE = "127.0.0.1:1"
-ADA, BOB = "gpt_" + "ada" * 14, "gpt_" + "bob" * 14
-"""Ada is a user of team-a, bob is a user of team-b."""
-SECRET = "s3cr3t-of-ada"
-ADAS = "j-0000000000000aa"
 
 
 @pytest.fixture(scope="module")
 def temporal() -> Iterator[str]:
     with temporal_dev_server() as address:
         yield address
-
-
-@dataclass
-class Tenants:
-    http: httpx.AsyncClient
-    store: Store
-
-    async def ask(self, token: str, method: str, path: str, **options: Any) -> httpx.Response:
-        headers = {**options.pop("headers", {}), **bearer(token)}
-        return await self.http.request(method, path, headers=headers, **options)
-
-    async def submit(self, token: str, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
-        return await self.ask(token, "POST", "/v1/jobs", json={"command": ["true"], **fields}, headers=headers or {})
-
-
-@pytest.fixture
-async def tenants(sqlite_store: Store) -> AsyncIterator[Tenants]:
-    """Ada's job runs on the GPU of host a, and bob's waits for it."""
-    Cluster(sqlite_store).host("a", gpus=1)
-    spec = JobSpec(
-        name="rosebud",
-        command=["train"],
-        namespace="team-a",
-        user="ada",
-        env={"TOKEN": SECRET},
-        gpus={"gpus_per_host": 1},
-    )
-    jobs.submit_job(sqlite_store, ADAS, spec, actor="ada", now=NOW, idempotency_key=None)
-    jobs.admit_job(sqlite_store, ADAS, NOW)
-    reserving.reserve_gang(sqlite_store, key(ADAS), placement({"a": [0]}), now=NOW)
-    attempts.mark_running(sqlite_store, key(ADAS), NOW)
-    app = application(sqlite_store, NOWHERE)
-    sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
-    sign_in(sqlite_store, BOB, "bob", {"team-b": Role.USER})
-    async with in_process(app) as http:
-        yield Tenants(http, sqlite_store)
 
 
 @pytest.mark.parametrize("route", sorted(ROUTES))
@@ -311,181 +261,6 @@ async def test_an_operator_of_the_cluster_may_act_for_others_and_that_is_recorde
     found = {event.kind: event for event in events.read_events(tenants.store, 0)}
     assert found["access.acted_for"].actor == "olga"
     assert found["access.acted_for"].data["as"] == "ada"
-
-
-class TestTokens:
-    """Who makes which tokens, and how they are kept."""
-
-    async def made(self, tenants: Tenants, token: str, **request: Any) -> httpx.Response:
-        return await tenants.ask(token, "POST", "/v1/tokens", json=request)
-
-    async def test_the_database_has_only_a_hash(self, tenants: Tenants, tmp_path: Path) -> None:
-        sign_in(tenants.store, "gpt_" + "root" * 10, "root", {CLUSTER: Role.ADMIN})
-        made = (await self.made(tenants, "gpt_" + "root" * 10, user="carl", roles={"team-a": "user"})).json()
-        assert made["token"].startswith("gpt_")
-        assert len(made["token"]) == 47
-        assert (await tenants.ask(made["token"], "GET", "/v1/whoami")).json()["name"] == "carl"
-        for path in tmp_path.rglob("*"):
-            if path.is_file():
-                assert made["token"].encode() not in path.read_bytes(), path
-
-    @pytest.mark.parametrize(
-        "request_",
-        [
-            {"user": "root", "roles": {"team-a": "user"}},
-            {"roles": {"team-a": "admin"}},
-            {"roles": {"*": "viewer"}},
-            {"roles": {"team-b": "viewer"}},
-            {"user": "bob"},
-            {},
-            {"roles": {"team-a": "user"}, "max_priority": 1000},
-        ],
-    )
-    async def test_nobody_makes_a_token_that_may_more_than_they_do(
-        self, tenants: Tenants, request_: dict[str, Any]
-    ) -> None:
-        before = len(tokens.list_tokens(tenants.store))
-        assert (await self.made(tenants, ADA, **request_)).status_code == 403
-        assert len(tokens.list_tokens(tenants.store)) == before
-
-    async def test_an_admin_of_a_namespace_rules_only_there(self, tenants: Tenants) -> None:
-        admin = "gpt_" + "tadm" * 10
-        sign_in(tenants.store, admin, "tess", {"team-a": Role.ADMIN})
-        assert (await self.made(tenants, admin, user="carl", roles={"team-a": "admin"})).status_code == 201
-        assert (await self.made(tenants, admin, user="carl", roles={"team-b": "user"})).status_code == 403
-        assert (await self.made(tenants, admin, user="carl", roles={"*": "viewer"})).status_code == 403
-        listed = (await tenants.ask(admin, "GET", "/v1/tokens")).json()["items"]
-        assert {token["user"] for token in listed} == {"ada", "carl", "tess"}
-        bobs = tokens.find_token(tenants.store, BOB)
-        adas = tokens.find_token(tenants.store, ADA)
-        assert bobs is not None
-        assert adas is not None
-        assert (await tenants.ask(admin, "DELETE", f"/v1/tokens/{bobs.id}")).status_code == 404
-        assert (await tenants.ask(admin, "DELETE", f"/v1/tokens/{adas.id}")).status_code == 200
-        assert (await tenants.ask(ADA, "GET", "/v1/whoami")).status_code == 401
-
-    async def test_nobody_who_rules_a_namespace_takes_the_name_of_somebody_known_elsewhere(
-        self, tenants: Tenants
-    ) -> None:
-        """Hosts give names local accounts (node.users): a job in bob's name would read bob's files."""
-        admin = "gpt_" + "tadm" * 10
-        sign_in(tenants.store, admin, "tess", {"team-a": Role.ADMIN})
-        spec = JobSpec(command=["x"], namespace="team-c", user="dora")
-        jobs.submit_job(tenants.store, "j-0000000000000dd", spec, actor="dora", now=NOW, idempotency_key=None)
-        for user in ("bob", "dora", "admin"):
-            refused = await self.made(tenants, admin, user=user, roles={"team-a": "user"})
-            assert refused.status_code == 403, user
-            assert "outside of your namespaces" in refused.json()["detail"]
-            refused = await tenants.submit(admin, namespace="team-a", user=user)
-            assert refused.status_code == 403, user
-        assert (await self.made(tenants, admin, user="ada", roles={"team-a": "user"})).status_code == 201
-
-    async def test_nobody_who_rules_a_namespace_takes_the_name_of_a_local_account(self, sqlite_store: Store) -> None:
-        admin = "gpt_" + "tadm" * 10
-        fields: list[dict[str, Any]] = [
-            {"node": NodeSettings(name="a", users={"carl": "carl"})},
-            {"access": AccessSettings(oidc=OidcSettings(issuer="https://login.example.org"))},
-        ]
-        for field in fields:
-            async with in_process(application(sqlite_store, NOWHERE, **field)) as http:
-                sign_in(sqlite_store, admin, "tess", {"team-a": Role.ADMIN})
-                tenants = Tenants(http, sqlite_store)
-                assert (await self.made(tenants, admin, user="carl", roles={"team-a": "user"})).status_code == 403
-                assert (await tenants.submit(admin, namespace="team-a", user="carl")).status_code == 403
-                assert (await self.made(tenants, ADMIN, user="carl", roles={"team-a": "user"})).status_code == 201
-
-    async def test_scopes_limit_a_token_and_what_it_makes(self, tenants: Tenants) -> None:
-        scraper, narrow = "gpt_" + "prom" * 10, "gpt_" + "narr" * 10
-        sign_in(tenants.store, scraper, "prometheus", {CLUSTER: Role.VIEWER}, scopes=["metrics:read"])
-        assert (await tenants.ask(scraper, "GET", "/metrics")).status_code == 200
-        assert (await tenants.ask(scraper, "GET", "/v1/jobs")).status_code == 403
-        sign_in(tenants.store, narrow, "root", {CLUSTER: Role.ADMIN}, scopes=["tokens:manage", "jobs:read"])
-        assert (await self.made(tenants, narrow)).status_code == 403
-        assert (await self.made(tenants, narrow, scopes=["jobs:submit"])).status_code == 403
-        assert (await self.made(tenants, narrow, scopes=["jobs:read"])).status_code == 201
-
-    async def test_the_last_use_is_known(self, tenants: Tenants) -> None:
-        await tenants.ask(ADA, "GET", "/v1/whoami")
-        found = tokens.find_token(tenants.store, ADA)
-        assert found is not None
-        assert found.last_used_at is not None
-
-
-class TestTheTokenOfUp:
-    """``up`` makes a token as Jupyter does, and clients find it."""
-
-    def test_it_is_in_a_file_of_its_user_alone_and_is_kept(self, sqlite_store: Store, tmp_path: Path) -> None:
-        token = local_token(sqlite_store, tmp_path)
-        file = tmp_path / "token"
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert file.read_text() == token
-        assert local_token(sqlite_store, tmp_path) == token
-        found = tokens.find_token(sqlite_store, token)
-        assert found is not None
-        tokens.revoke_token(sqlite_store, found.id, actor="x", now=datetime.now(UTC))
-        assert local_token(sqlite_store, tmp_path) != token
-
-    def test_a_link_that_somebody_left_there_is_not_followed(self, sqlite_store: Store, tmp_path: Path) -> None:
-        victim = tmp_path / "victim"
-        victim.write_text("precious")
-        (tmp_path / "token").symlink_to(victim)
-        local_token(sqlite_store, tmp_path)
-        assert victim.read_text() == "precious"
-
-    def test_a_token_that_lies_about_goes_only_to_this_machine(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / ".gpu-platform").mkdir()
-        (tmp_path / ".gpu-platform" / "token").write_text("gpt_local")
-        monkeypatch.chdir(tmp_path)
-        assert credentials.find_token("http://127.0.0.1:8700") == "gpt_local"
-        assert credentials.find_token("http://elsewhere.example:8700") is None
-        monkeypatch.setenv("GPU_PLATFORM_TOKEN", "gpt_given")
-        assert credentials.find_token("http://elsewhere.example:8700") == "gpt_given"
-
-    async def test_a_client_that_lives_longer_than_its_token_finds_the_new_one(
-        self, sqlite_store: Store, tmp_path: Path
-    ) -> None:
-        async with served(application(sqlite_store, NOWHERE)) as url:
-            token = local_token(sqlite_store, tmp_path)
-            credentials.write_note(url, {"token_file": str(tmp_path / "token")})
-            async with AsyncClient(url) as client:
-                await client.who_am_i()
-                found = tokens.find_token(sqlite_store, token)
-                assert found is not None
-                tokens.revoke_token(sqlite_store, found.id, actor="x", now=datetime.now(UTC))
-                with pytest.raises(NotSignedIn, match="gpu-platform up"):
-                    await client.who_am_i()
-                local_token(sqlite_store, tmp_path)
-                assert (await client.who_am_i()).roles == {"*": "admin"}
-
-    async def test_refusals_arrive_in_the_client_as_what_they_are(self, tenants: Tenants) -> None:
-        app: Any = tenants.http._transport.app  # type: ignore[attr-defined]
-        transport = httpx.ASGITransport(app)
-        async with AsyncClient("http://localhost", token=BOB, mounts={"http://": transport}) as client:
-            with pytest.raises(NotFound):
-                await client.kill(ADAS)
-            with pytest.raises(Forbidden, match="role operator"):
-                await client.drain("a")
-            with pytest.raises(Forbidden):
-                await client.submit(JobSpec(command=["true"], namespace="team-a"))
-        async with AsyncClient(
-            "http://localhost", user="no such name!", token=ADA, mounts={"http://": transport}
-        ) as client:
-            with pytest.raises(InvalidRequest):
-                await client.who_am_i()
-
-
-def test_the_first_administrator_is_made_on_the_machine_of_the_database(
-    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GPU_PLATFORM_DATABASE_URL", str(sqlite_store.url))
-    assert first_admin.main(["ada"]) == 0
-    token = capsys.readouterr().out.strip()
-    found = tokens.find_token(sqlite_store, token)
-    assert found is not None
-    assert found.principal().has(Role.ADMIN, CLUSTER)
-    assert first_admin.main(["no name!"]) == 1
 
 
 async def test_two_credentials_are_none(tenants: Tenants) -> None:

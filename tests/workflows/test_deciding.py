@@ -27,7 +27,7 @@ from gpu_platform.store import Store, state
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, reports
 from gpu_platform.store.jobs import jobs, promises, queue
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult

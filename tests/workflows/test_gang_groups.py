@@ -9,8 +9,9 @@ import pytest
 from temporalio.client import Client
 
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
-from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU

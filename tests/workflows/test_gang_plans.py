@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.share import Share
 from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
-from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from workflows.attempts.handover import handover_placement
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_platform.client import calls, models
+from gpu_platform.client import access_calls as calls
+from gpu_platform.client import models
 from gpu_platform.client.aio.asking import AsyncAsking
 
 if TYPE_CHECKING:

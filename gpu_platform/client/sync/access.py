@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_platform.client import calls, models
+from gpu_platform.client import access_calls as calls
+from gpu_platform.client import models
 from gpu_platform.client.sync.asking import Asking
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.domain.jobs.secrets import SecretUse
-from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.domain.jobs.usage import RankUsage
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -12,8 +11,10 @@ from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.launcher import Launcher, with_rank_per
 from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
+from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -25,57 +26,6 @@ MAX_GANG_BYTES = 1536 * 1024
 """The limit for command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at
 most)."""
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
-
-
-class RankGroup(BaseModel):
-    """Ranks of a gang that need something else than the others, e.g. one evaluator beside eight trainers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[
-        str,
-        Field(
-            description="Allowed characters as in a job's name; the ranks see it as GPU_PLATFORM_GROUP",
-            examples=["trainer"],
-        ),
-    ]
-    gpus: ResourceRequest = ResourceRequest()
-    command: Annotated[list[str] | None, Field(min_length=1, max_length=4096, description="Default: the job's")] = None
-    env: Annotated[dict[str, str], Field(max_length=4096, description="Added to the job's")] = {}
-    rank_per: RankPer = RankPer.HOST
-
-    @model_validator(mode="after")
-    def _gets_whole_gpus(self) -> Self:
-        if self.gpus.share is not None:
-            raise ValueError(f"group {self.name!r} asks for shares: groups get whole GPUs")
-        return self
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        return check_name(value)
-
-    @field_validator("command")
-    @classmethod
-    def _can_be_executed(cls, value: list[str] | None) -> list[str] | None:
-        return None if value is None else check_command(value)
-
-    @field_validator("env")
-    @classmethod
-    def _can_be_an_environment(cls, value: dict[str, str]) -> dict[str, str]:
-        return check_env(value)
-
-
-class Fencing(StrEnum):
-    """What happens to ranks on a host that is cut off from the control plane."""
-
-    LEASE = "lease"
-    """The host ends them when its lease has ended; the job goes on elsewhere once they must be dead."""
-    STRICT = "strict"
-    """The host ends them, too. The job waits until the host reports that they are gone, until the host was booted
-    again, or until an operator declares it LOST."""
-    RELAXED = "relaxed"
-    """They go on. The job starts elsewhere as well: for a while, two attempts of it may run at once."""
 
 
 class JobSpec(BaseModel):

@@ -7,11 +7,12 @@ from types import MappingProxyType
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Program, RankLimits, RankSpec
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import PlacedRank, number_ranks, running_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 
 
 def plan_hosts(

@@ -16,9 +16,9 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
-from gpu_platform.domain.jobs.spec import RankGroup
 
 RankGroupRequests = tuple[tuple[str, ResourceRequest], ...]
 """(name, resources) of each rank group of a gang, in the order of the submission."""

@@ -25,7 +25,7 @@ from gpu_platform.domain.jobs.attempt import (
     WatchRequest,
 )
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.domain.jobs.spec import Fencing
+from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.fleet.attempts import SimulatedAttempt, SimulatedAttempts
 from gpu_platform.hosts.fleet.commands import SimulatedCommand, is_simulated

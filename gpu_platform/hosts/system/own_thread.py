@@ -16,8 +16,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def in_own_thread(step: Callable[[], T]) -> T:
-    """The result of ``step``, which runs in a thread of its own. The end of the process does not wait for it."""
+async def in_own_thread(step: Callable[[], T], *, name: str) -> T:
+    """The result of ``step``, which runs in a thread of its own. The end of the process does not wait for it.
+
+    ``name``: of the thread, as tools show it. It says what the step is.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -39,5 +42,5 @@ async def in_own_thread(step: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop is closed: the process ends
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, name="environment", daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return await future

@@ -15,7 +15,6 @@ time limit, stand in one *line*.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,10 @@ from gpu_platform.scheduling.backfilling.what_if import WhatIf, phases_of
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.cluster.windows import reservation_of
+from gpu_platform.scheduling.explaining.coming_ends import ComingEnds
 from gpu_platform.scheduling.explaining.room import Room
 from gpu_platform.scheduling.explaining.usable_gpus import UsableGpus
+from gpu_platform.scheduling.explaining.waiting_line import Line
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
@@ -44,19 +45,6 @@ USABLE_BYTES = 4 << 20
 """For as many kinds of requests as fit into this the run knows which GPUs they may use: 8 bytes per host. Requests of
 further kinds do not take part.
 """
-
-
-@dataclass(slots=True)
-class Line:
-    """Waiting jobs that ask for the same, with the same time limit or assumed limit, in order."""
-
-    jobs: Sequence[QueueSortKey]
-    kind: int
-    """The number of the set of GPUs that they may use."""
-    row: PlacementRequest
-    """The job at its head."""
-    place: int = 0
-    """Where that is in ``jobs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +100,7 @@ class ForwardRun:
         for (host, position), at in (stops or {}).items():
             ends[host, position] = min(ends[host, position], at)
         self._free = as_sets(ends == -math.inf)
-        hosts, positions = np.nonzero(np.isfinite(ends))
-        order = np.argsort(ends[hosts, positions], kind="stable")
-        self._ends = ends[hosts, positions][order]
-        self._ending = hosts[order], positions[order]
-        self._next_end = 0
-        self._started: list[tuple[float, int, Mapping[int, int]]] = []
-        """A heap of the ends of jobs that started in the run: (end, number, host index -> GPUs)."""
+        self._ends = ComingEnds(ends)
         self._dates: list[_Date] = []
         self._steps = self._run()
 
@@ -218,7 +200,7 @@ class ForwardRun:
         self.starts[job_id] = self.now
         run_s = row.expected_run_s
         if run_s is not None:
-            heapq.heappush(self._started, (self.now + run_s, len(self.starts), found))
+            self._ends.add(self.now + run_s, found)
         self._limits.take(found, self.now + (row.time_limit_s or math.inf))
         self._expected.take(found, self.now + (run_s or math.inf))
         for host, gpus in found.items():
@@ -256,13 +238,10 @@ class ForwardRun:
     def _advance(self, number: int) -> None:
         """Let the next job of the line that still waits step to its head."""
         line = self._lines[number]
-        for place in range(line.place + 1, len(line.jobs)):
-            row = self._queue.get(line.jobs[place][2])
-            if row is not None:
-                line.place, line.row = place, row
-                self._order[number] = line.jobs[place][:2]
-                return
-        self._waits[number] = False
+        if line.advance(self._queue):
+            self._order[number] = line.jobs[line.place][:2]
+        else:
+            self._waits[number] = False
 
     def _keep(self, number: int) -> None:
         """Give a date to the job at the head of a line, or keep all hosts that it could use."""
@@ -327,22 +306,13 @@ class ForwardRun:
 
     def _pass_time(self) -> bool:
         """Go to the next moment at which jobs end. False: nobody ends any more."""
-        starts, ends = self._started, self._ends
-        at = min(starts[0][0] if starts else math.inf, ends[self._next_end] if self._next_end < len(ends) else math.inf)
+        at = self._ends.next_at
         if self._phases is not None:
             at = min(at, self._phases.next_after(self.now))
         if at == math.inf:
             return False
-        self.now = max(self.now, float(at))
-        freed: dict[int, int] = {}
-        while starts and starts[0][0] <= at:
-            for host, gpus in heapq.heappop(starts)[2].items():
-                freed[host] = freed.get(host, 0) | gpus
-        last = int(np.searchsorted(ends, at, side="right"))
-        for place in range(self._next_end, last):
-            host = int(self._ending[0][place])
-            freed[host] = freed.get(host, 0) | 1 << int(self._ending[1][place])
-        self._next_end = last
+        self.now = max(self.now, at)
+        freed = self._ends.take(at)
         self._limits.take(freed, -math.inf)
         self._expected.take(freed, -math.inf)
         for host, gpus in freed.items():

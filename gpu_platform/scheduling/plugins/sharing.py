@@ -6,6 +6,8 @@ within one namespace. Time slices are used where there is no MPS, or where they 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,13 +56,13 @@ class SameTenantFilter:
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        shared, all_gpus = snapshot.shared, snapshot.all_gpus[hosts]
-        partly = shared.partly[hosts]
-        if not partly.any():
-            return all_gpus
-        alike = shared.mode[hosts] == _modes(_share(query), snapshot, hosts)[:, None]
-        alike &= shared.tenant[hosts] == shared.tenant_number(query.tenant)
-        return all_gpus & (~partly | as_sets(alike))
+        shared = snapshot.shared
+
+        def alike() -> NDArray[np.bool_]:
+            same_mode = shared.mode[hosts] == _modes(_share(query), snapshot, hosts)[:, None]
+            return same_mode & (shared.tenant[hosts] == shared.tenant_number(query.tenant))
+
+        return _whole_or(alike, snapshot, hosts)
 
 
 class ShareCapacityFilter:
@@ -76,11 +78,7 @@ class ShareCapacityFilter:
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        shared, all_gpus = snapshot.shared, snapshot.all_gpus[hosts]
-        partly = shared.partly[hosts]
-        if not partly.any():
-            return all_gpus
-        return all_gpus & (~partly | as_sets(_has_room(_share(query), snapshot, hosts)))
+        return _whole_or(lambda: _has_room(_share(query), snapshot, hosts), snapshot, hosts)
 
 
 class HostCapacityFilter:
@@ -112,6 +110,12 @@ class HostCapacityFilter:
 
     def _asked(self, query: HostQuery) -> int:
         return query.request.ram_mib_per_host if self._of_memory else query.request.cpus_per_host
+
+
+def _whole_or(fits: Callable[[], NDArray[np.bool_]], snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+    """Return for each of ``hosts`` the GPUs that nobody shares, and the shared ones for which ``fits`` says True."""
+    all_gpus, partly = snapshot.all_gpus[hosts], snapshot.shared.partly[hosts]
+    return all_gpus & (~partly | as_sets(fits())) if partly.any() else all_gpus
 
 
 def _share(query: HostQuery) -> Share:

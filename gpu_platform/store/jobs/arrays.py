@@ -26,7 +26,7 @@ from gpu_platform.store.jobs.admission import check_quotas
 from gpu_platform.store.jobs.element_values import changes_of
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.owners import missing, no_such_array
-from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first
+from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, only
 from gpu_platform.store.models import idempotency, job, job_array
 from gpu_platform.tracing import event_data
 
@@ -136,17 +136,10 @@ def list_arrays(
     visible: Collection[str] | None = None,
 ) -> tuple[list[Array], str | None]:
     """One page of arrays, newest first, and the cursor of the next page: as ``list_jobs``. ``kind``: as was named."""
-    query = select(*_COLUMNS)
-    if states is not None:
-        query = query.where(job_array.c.state.in_([ArrayState(state).value for state in states]))
-    columns = job_array.c
-    for column, value in ((columns.namespace, namespace), (columns.user, user), (columns.name, name)):
-        if value is not None:
-            query = query.where(column == value)
+    chosen = {"states": states, "namespace": namespace, "user": user, "name": name, "visible": visible}
+    query = only(select(*_COLUMNS), job_array, **chosen)
     if kind is not None:
-        query = query.where(columns.kind == kind)
-    if visible is not None:
-        query = query.where(columns.namespace.in_(sorted(visible)))
+        query = query.where(job_array.c.kind == kind)
     limit = min(limit, MAX_PAGE)
     rows = session.execute(newest_first(query, job_array, cursor).limit(limit + 1)).all()
     following = cursor_of(rows[limit - 1]) if len(rows) > limit else None

@@ -23,7 +23,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
-from gpu_platform.store.jobs.jobs import lock_job
+from gpu_platform.store.jobs.job_states import lock_job
 from gpu_platform.store.jobs.queue import AFTER, ASKS, leave_queue
 from gpu_platform.store.leadership.leader import current_quotas
 from gpu_platform.store.models import JobRecord, dependency, job

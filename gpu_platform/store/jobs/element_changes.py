@@ -30,8 +30,9 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.changes import UPDATED, check_limit, check_no_ring, shown
 from gpu_platform.store.jobs.element_values import changes_of
-from gpu_platform.store.jobs.elements import KnownArray, count_elements, known_array, lock_array
-from gpu_platform.store.jobs.jobs import write_jobs
+from gpu_platform.store.jobs.elements import count_elements, lock_array
+from gpu_platform.store.jobs.job_states import write_jobs
+from gpu_platform.store.jobs.known_arrays import KnownArray, known_array
 from gpu_platform.store.jobs.queue import ASKS, leave_queue_together
 from gpu_platform.store.models import JobArrayRecord, dependency, job, job_array
 

@@ -14,12 +14,11 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.jobs.array import ArraySpec, OnFailure, element_spec
+from gpu_platform.domain.jobs.array import OnFailure
 from gpu_platform.domain.jobs.element_changes import ElementValues
 from gpu_platform.domain.jobs.hold import Hold
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import StoppedBy
-from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementRequest
 from gpu_platform.domain.states import ArrayState, JobState, check_transition
 from gpu_platform.store.database import Store, insert_all_new, read_record, reading, writing
@@ -28,49 +27,14 @@ from gpu_platform.store.jobs import counterparts, queue
 from gpu_platform.store.jobs.counterparts import ReadyElements
 from gpu_platform.store.jobs.dependencies import FORGOTTEN_AFTER
 from gpu_platform.store.jobs.element_values import asked_instead, changes_of
+from gpu_platform.store.jobs.known_arrays import KnownArray, known_array, no_such_array
 from gpu_platform.store.jobs.work_kinds import inferred_kind, kind_data
 from gpu_platform.store.models import JobArrayRecord, job, job_array, queue_entry
 
-_KNOWN = "arrays"
-_KEPT_ARRAYS = 64
 _AT_ONCE = 500
 LOST_AFTER_S = 600.0
 """An array's workflow waits so long for what the database does not know. A database that was put back by mistake may be
 replaced in that time; rows of arrays do not come back by themselves."""
-
-
-@dataclass(frozen=True)
-class KnownArray:
-    """What never changes of an array."""
-
-    array_id: str
-    spec: JobSpec
-    array: ArraySpec
-
-    def spec_of(self, index: int) -> JobSpec:
-        """What the element with this index runs."""
-        return element_spec(self.spec, self.array, self.array_id, index)
-
-
-def known_array(store: Store, array_id: str) -> KnownArray:
-    """The array, read once by each process: its parameters may be large. Raises :class:`NotFound`."""
-    known: dict[str, KnownArray] = store.memo.setdefault(_KNOWN, {})
-    found = known.get(array_id)
-    if found is None:
-        row = _read_array(store, array_id)
-        found = KnownArray(array_id, JobSpec.model_validate_json(row.spec), ArraySpec.model_validate_json(row.array))
-        while len(known) >= _KEPT_ARRAYS:
-            known.pop(next(iter(known)), None)
-        known[array_id] = found
-    return found
-
-
-def array_if_there(store: Store, array_id: str) -> KnownArray | None:
-    """As :func:`known_array`. None: there is none."""
-    try:
-        return known_array(store, array_id)
-    except NotFound:
-        return None
 
 
 @dataclass(frozen=True)
@@ -204,7 +168,7 @@ def lock_array(session: Session, array_id: str) -> JobArrayRecord:
     :class:`NotFound`."""
     row = read_record(session, JobArrayRecord, _LOCK, {"array_": array_id})
     if row is None:
-        raise _no_such_array(array_id)
+        raise no_such_array(array_id)
     return row
 
 
@@ -311,21 +275,9 @@ def _write_state(
     append_event(session, f"array.{state.value.lower()}", actor, now, job_id=row.id, data=data)
 
 
-@reading
-def _read_array(session: Session, array_id: str) -> JobArrayRecord:
-    row = read_record(session, JobArrayRecord, _READ, {"array_": array_id})
-    if row is None:
-        raise _no_such_array(array_id)
-    return row
-
-
 def _older_than(array_id: str) -> NotFound:
     message = f"the database does not know all elements of array {array_id} that were made: it is older than the array"
     return NotFound(message, array_id=array_id)
-
-
-def _no_such_array(array_id: str) -> NotFound:
-    return NotFound(f"there is no array {array_id!r}", array_id=array_id)
 
 
 def _hold_of(row: JobArrayRecord) -> str | None:
@@ -384,7 +336,6 @@ def _element_row(
 # ---- the statements, compiled once ----
 
 _STATES = select(job.c.id, job.c.state).where(job.c.id.in_(bindparam("names", expanding=True)))
-_READ = select(job_array).where(job_array.c.id == bindparam("array_"))
 # Without what was submitted, which may be large.
 _LOCK = (
     select(*[column for column in job_array.c if column.name not in ("spec", "array", "shape")])

@@ -26,7 +26,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
 from gpu_platform.store.jobs.dependencies import HELD, RELEASED
 from gpu_platform.store.jobs.elements import lock_array
-from gpu_platform.store.jobs.jobs import lock_job
+from gpu_platform.store.jobs.job_states import lock_job
 from gpu_platform.store.jobs.queue import leave_queue, leave_queue_of
 from gpu_platform.store.models import JobRecord, job, job_array, queue_entry
 

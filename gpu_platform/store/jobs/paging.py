@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Collection
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row, Select, Table, tuple_
@@ -21,6 +23,26 @@ def newest_first(query: Select[Any], table: Table, cursor: str | None) -> Select
         # Compared as a row, so that an index leads to the page; with OR, all newer rows are read first.
         query = query.where(tuple_(table.c.created_at, table.c.id) < _read_cursor(cursor))
     return query.order_by(table.c.created_at.desc(), table.c.id.desc())
+
+
+def only(
+    query: Select[Any],
+    table: Table,
+    *,
+    states: Collection[StrEnum] | None = None,
+    namespace: str | None = None,
+    user: str | None = None,
+    name: str | None = None,
+    visible: Collection[str] | None = None,
+) -> Select[Any]:
+    """The rows of ``table`` with these values; None: with any. ``visible``: only rows of these namespaces."""
+    columns = table.c
+    if states is not None:
+        query = query.where(columns.state.in_([str(state) for state in states]))
+    for column, value in ((columns.namespace, namespace), (columns.user, user), (columns.name, name)):
+        if value is not None:
+            query = query.where(column == value)
+    return query if visible is None else query.where(columns.namespace.in_(sorted(visible)))
 
 
 def cursor_of(row: Row[Any]) -> str:

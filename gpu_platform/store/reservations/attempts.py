@@ -18,7 +18,8 @@ from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState, check_transition
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job, lock_jobs, note_change, write_jobs
+from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job, lock_jobs, note_change, write_jobs
+from gpu_platform.store.jobs.jobs import job_of
 from gpu_platform.store.jobs.queue import leave_queue_of
 from gpu_platform.store.jobs.usage import record_usage
 from gpu_platform.store.jobs.work_kinds import start_data

@@ -20,14 +20,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, writing
 from gpu_platform.store.jobs.checkpoints import Start, write_start
 from gpu_platform.store.jobs.element_values import limits_of, were_changed
-from gpu_platform.store.jobs.elements import (
-    KnownArray,
-    MadeElements,
-    known_array,
-    make_chosen,
-    make_elements,
-    queue_elements,
-)
+from gpu_platform.store.jobs.elements import MadeElements, make_chosen, make_elements, queue_elements
+from gpu_platform.store.jobs.known_arrays import KnownArray, known_array
 from gpu_platform.store.models import job
 from gpu_platform.store.reservations import batches
 from gpu_platform.store.reservations.attempts import EndedAttempt

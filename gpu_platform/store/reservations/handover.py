@@ -21,7 +21,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store.database import change, insert_new, reading, writing
-from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
+from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
 from gpu_platform.store.jobs.usage import record_usage
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, reservation

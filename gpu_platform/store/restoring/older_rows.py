@@ -30,7 +30,7 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.states import JobState, check_transition
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.jobs import lock_job
+from gpu_platform.store.jobs.job_states import lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import JobRecord, job, reservation
 from gpu_platform.store.reservations.allocations import is_held

@@ -14,7 +14,8 @@ from gpu_platform.domain.jobs.job import Failure, Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
+from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
+from gpu_platform.store.jobs.jobs import job_of
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import allocation, job, reservation
 from gpu_platform.store.reservations.releasing import Return, close_reservation, give_back

@@ -25,7 +25,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
+from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
 from gpu_platform.store.models import JobRecord, job, leader, reservation
 from gpu_platform.store.reservations.attempts import set_running
 from gpu_platform.store.reservations.releasing import close_reservation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpu_platform.client import calls
+from gpu_platform.client import access_calls
 from service.cli import session
 from service.cli.option_groups import grouped_options
 from service.cli.show import list_columns
@@ -66,7 +66,7 @@ def list_secrets(
     """List names of secrets. Values are never shown."""
     listing = shown.listing(list_columns.SECRETS)
     with session.service() as client:
-        listing.show(client.json_pages(lambda cursor: calls.list_secrets(namespace, cursor)))
+        listing.show(client.json_pages(lambda cursor: access_calls.list_secrets(namespace, cursor)))
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_platform.client import calls
+from gpu_platform.client import access_calls
 from service.cli import parsing, session
 from service.cli.option_groups import grouped_options
 from service.cli.show import list_columns
@@ -73,7 +73,7 @@ def list_tokens(
     """List your tokens; administrators see those of others, too."""
     listing = shown.listing(list_columns.TOKENS)
     with session.service() as client:
-        tokens = client.json_pages(calls.tokens)
+        tokens = client.json_pages(access_calls.tokens)
         listing.show(token for token in tokens if ended or list_columns.is_valid_token(token))
 
 

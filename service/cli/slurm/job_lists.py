@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpu_platform.client import calls
+from gpu_platform.client import access_calls, calls
 from gpu_platform.domain.array_ids import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.index_set import IndexSet
@@ -115,7 +115,7 @@ def _rest_of(array: Job, elements: list[Job]) -> list[Job]:
 
 def user_of(client: Client) -> str:
     """Who asks, as jobs name their users."""
-    return str(client.json(calls.who_am_i())["name"])
+    return str(client.json(access_calls.who_am_i())["name"])
 
 
 def order(jobs: Iterable[Job]) -> list[Job]:

@@ -14,7 +14,7 @@ from gpu_platform.domain.hosts.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import run_times
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.jobs.run_times import CompletedRun
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.decision_loop import DecisionLoop
 from activities.leader.feed_metrics import FeedMetrics
 from activities.leader.metrics import HOSTS_LATE, VERDICT_HELD, leading
+from activities.leader.policy_in_force import PolicyInForce
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.work_kind import WorkKind

@@ -13,7 +13,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.prediction.run_time_predictor import FEWEST_RUNS
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import queue, run_times
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult

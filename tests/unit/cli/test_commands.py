@@ -29,7 +29,7 @@ from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpu_states
 from gpu_platform.store.jobs import jobs, queue
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.command_line import run, start

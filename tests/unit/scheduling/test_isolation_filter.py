@@ -8,8 +8,9 @@ import pytest
 
 from gpu_platform.domain.hosts.gpu import ISOLATED
 from gpu_platform.domain.jobs.placement import ReasonCode
+from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.capacity import largest_gang
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from tests.builders import cluster

@@ -91,7 +91,7 @@ def test_a_filter_that_the_screen_does_not_know_switches_it_off(monkeypatch: pyt
     """With the screen on, all hosts are one class, and host 0 speaks for host 1."""
     plain = build_framework(Policy())
     known = replace(plain, filters=(*plain.filters, _EvenHosts()))
-    monkeypatch.setattr("gpu_platform.scheduling.scheduler.build_framework", lambda policy, expected: known)
+    monkeypatch.setattr("gpu_platform.scheduling.round_state.build_framework", lambda policy, expected: known)
     machines = cluster().hosts(2).busy("dgx-h100-0")
     scheduler = machines.scheduler()
     assert scheduler.snapshot.names == ["dgx-h100-0", "dgx-h100-1"]

@@ -25,7 +25,7 @@ from gpu_platform.store import cluster_report as reports
 from gpu_platform.store.cluster_report import cluster_report
 from gpu_platform.store.hosts import gpu_states
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from service.cli.show import report_files

@@ -18,7 +18,7 @@ from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store, retention
-from gpu_platform.store.jobs import arrays, dependencies, elements, jobs
+from gpu_platform.store.jobs import arrays, dependencies, elements, jobs, known_arrays
 from gpu_platform.store.jobs.counterparts import MOST_CANCELLED, ReadyElements
 from gpu_platform.store.models import dependency, job, job_array, queue_entry
 from gpu_platform.store.reservations.elements import ChosenElements, ElementStep, ElementStepDone, advance_elements
@@ -65,7 +65,7 @@ def end_array(store: Store, array_id: str, state: ArrayState) -> None:
 
 def ready(store: Store, *, array_id: str = SECOND, now: datetime = LATER, **fields: Any) -> ReadyElements:
     terms: dict[str, Any] = {"since": 0, "room": 100, "skipped": None, **fields}
-    return elements.ready_elements(store, elements.known_array(store, array_id), **terms, now=now)
+    return elements.ready_elements(store, known_arrays.known_array(store, array_id), **terms, now=now)
 
 
 def make(store: Store, found: ReadyElements, first: int = 0, array_id: str = SECOND) -> ElementStepDone:

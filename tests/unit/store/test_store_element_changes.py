@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
-from gpu_platform.store.jobs import arrays, dependencies, element_values, elements, holds, jobs, queue
+from gpu_platform.store.jobs import arrays, dependencies, element_values, elements, holds, jobs, known_arrays, queue
 from gpu_platform.store.jobs.element_changes import ElementsChanged, change_elements, spec_to_come
 from gpu_platform.store.jobs.holds import Asker
 from gpu_platform.store.leadership import leader
@@ -96,7 +96,7 @@ def test_one_element_and_some_to_come_get_values_of_their_own(cluster: Cluster) 
     step(store, add=2)
     assert change(store, "1", priority=5).ask_again == [element_id(ARRAY, 1)]
     assert change(store, "6-7", priority=9, time_limit_s=30).to_come == 2
-    coming = spec_to_come(store, elements.known_array(store, ARRAY), 7)
+    coming = spec_to_come(store, known_arrays.known_array(store, ARRAY), 7)
     assert coming is not None
     assert (coming.priority, coming.time_limit_s) == (9, 30)
     assert change(store, "1", priority=5).same == 1, "once more is no change"
@@ -197,7 +197,7 @@ def test_who_is_too_late_for_the_deadline_depends_on_its_own_limit(cluster: Clus
     submitted(store, deadline_at=LATER, time_limit_s=600)
     step(store, add=3)
     change(store, "1", time_limit_s=60)
-    known = elements.known_array(store, ARRAY)
+    known = known_arrays.known_array(store, ARRAY)
 
     def late(minutes: float) -> tuple[list[str], bool, float | None]:
         now = LATER - timedelta(minutes=minutes)

@@ -12,7 +12,7 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events, models, retention
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, TTL_S, Cluster, key, spec

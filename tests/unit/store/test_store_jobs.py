@@ -24,7 +24,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans

@@ -10,7 +10,7 @@ from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs, queue
-from gpu_platform.store.jobs.jobs import JobUpdate
+from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult

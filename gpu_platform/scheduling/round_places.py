@@ -1,0 +1,70 @@
+"""The places that one round finds for jobs, and holds in the snapshot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.kept_hosts import NO_TURN, RoundKeptHosts
+from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
+from gpu_platform.scheduling.placing.placement_builder import build_placement
+from gpu_platform.scheduling.placing.score_table import score_table
+from gpu_platform.scheduling.respected_reservations import RespectedReservations
+from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.screening import Screening
+
+
+class RoundPlaces:
+    """``kept``: the hosts that jobs ahead keep from others."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        screening: Screening,
+        respected: RespectedReservations,
+        kept: RoundKeptHosts,
+    ) -> None:
+        self._state, self._screening, self._respected, self._kept = state, screening, respected, kept
+        self._answered: tuple[tuple[str, int], Candidates] | None = None
+        """The job and the version of the snapshot that :meth:`candidates` was asked for last, and the answer."""
+
+    def hold(self, row: PlacementRequest) -> Placement | None:
+        """Hold a place for the job. None: there is none."""
+        return self._hold_slices(row) if row.is_plain else self._hold_gang(row)
+
+    def candidates(self, row: PlacementRequest) -> Candidates:
+        """Return the answers of the hosts that may fit the job. What other hosts say is not known."""
+        asked = row.job_id, self._state.snapshot.version
+        if self._answered is None or self._answered[0] != asked:
+            hosts, candidates = self._screening.possible_hosts(row), self._state.candidates
+            self._answered = asked, candidates.of(row) if hosts is None else candidates.among(row, hosts)
+        return self._answered[1]
+
+    def _hold_slices(self, row: PlacementRequest) -> Placement | None:
+        """Hold a place for equal slices."""
+        state, snapshot = self._state, self._state.snapshot
+        candidates = self.candidates(row)
+        offered = self._respected.free(row, candidates)
+        open_hosts = np.flatnonzero(offered.fits & (self._kept.blocking_turns(row) == NO_TURN))
+        chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
+        if chosen is None:
+            if snapshot.windows.answer(row) is None:  # what it notes also counts for jobs that windows do not keep out
+                self._screening.looked(row, candidates)
+            return None
+        scores = score_table(row.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
+        placement = build_placement(
+            row.resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores
+        )
+        for host_slice in placement.slices:
+            snapshot.hold(host_slice, row.namespace)
+        return placement
+
+    def _hold_gang(self, row: PlacementRequest) -> Placement | None:
+        """Hold a place for all rank groups of a gang."""
+
+        def lookup(request: PlacementRequest) -> Candidates:
+            return self._respected.free(request, self._state.candidates.fitting(request))
+
+        lookups = Remembering(self._state.snapshot, lookup)
+        return self._state.gangs.place(row, lookups, self._kept.blocking_turns(row) != NO_TURN)
