@@ -17,8 +17,11 @@ import psycopg
 import pytest
 
 from gpu_platform.client.wire import PROBLEM_JSON
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from service.temporal import JobWorkflows
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.temporal_server import client_of_new_namespace
 from tests.unit.service.api_server import application, in_process
@@ -114,3 +117,36 @@ async def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(disk: Disk, 
     for job_id in acknowledged:
         assert jobs.get_job(reopened, job_id).id == job_id
     reopened.close()
+
+
+async def test_a_submission_that_cannot_be_taken_back_is_said_and_its_key_finds_it(
+    small_disk: Path, temporal_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Temporal gives no answer, and the disk is full at the moment at which the record is to be taken back."""
+    namespace = (await client_of_new_namespace(temporal_address)).namespace
+    disk = Disk(f"sqlite:///{small_disk / 'platform.db'}", small_disk / "ballast")
+    store = Store(disk.url)
+    store.migrate()
+    start = JobWorkflows.start
+
+    async def no_answer(workflows: JobWorkflows, job_id: str, spec: JobSpec) -> None:
+        disk.fill()
+        raise Unavailable("Temporal does not answer: nothing was started")
+
+    monkeypatch.setattr(JobWorkflows, "start", no_answer)
+    key = {"Idempotency-Key": "again"}
+    async with in_process(application(store, temporal_address, namespace=namespace)) as http:
+        answer = await http.post("/v1/jobs", json={"command": ["true"]}, headers=key)
+        [recorded] = jobs.list_jobs(store)[0]
+        assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "unavailable", True)
+        assert "the submission is recorded and could not be taken back" in answer.json()["detail"]
+        assert "full" in answer.json()["detail"]
+        disk.ballast.unlink()
+        monkeypatch.setattr(JobWorkflows, "start", start)
+
+        async def accepted() -> str | None:
+            again = await http.post("/v1/jobs", json={"command": ["true"]}, headers=key)
+            return again.json()["id"] if again.is_success else None
+
+        assert await eventually(accepted, "the same key to be accepted") == recorded.id
+    store.close()
