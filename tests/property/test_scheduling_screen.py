@@ -126,8 +126,10 @@ class Twins:
         assert plain.promises == screened.promises
         one, other = plain.round, screened.round
         for name in ("blocked_by", "blocked_for_unlimited_by"):
-            assert np.array_equal(getattr(one.kept, name) != NO_TURN, getattr(other.kept, name) != NO_TURN), name
-        assert np.array_equal(one.kept.has_reservation, other.kept.has_reservation)
+            assert np.array_equal(
+                getattr(one._kept.outside, name) != NO_TURN, getattr(other._kept.outside, name) != NO_TURN
+            ), name
+        assert np.array_equal(one._kept.outside.has_reservation, other._kept.outside.has_reservation)
         assert [entry.row for entry in one.in_order()] == [entry.row for entry in other.in_order()]
         self.skipped += len(one.turns) - len(other.turns)
         if self.rng.random() < 0.3:

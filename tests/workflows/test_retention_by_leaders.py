@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 from temporalio.client import Client
 
-from activities.leader import housekeeping
+from activities.leader import housekeeping, job_restorer
 from activities.leader.housekeeping import Housekeeping
 from activities.leader.retention import Retention
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
@@ -63,8 +64,11 @@ async def test_a_leader_that_is_soon_replaced_has_removed_what_is_old(
         await eventually(lambda: not is_kept(store), "the code to be removed")
 
 
-async def test_nothing_is_removed_while_a_job_is_not_restored(temporal: Client, store: Store, tmp_path: Path) -> None:
+async def test_nothing_is_removed_while_a_job_is_not_restored(
+    temporal: Client, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database is an older copy, and no control worker says yet what the job needs."""
+    monkeypatch.setattr(job_restorer, "QUERY_TIMEOUT", timedelta(seconds=1))
     lost = await temporal.start_workflow(
         "JobWorkflow", JobInput(job_id="j-lost", spec=spec()), id="j-lost", task_queue=CONTROL_TASK_QUEUE
     )
