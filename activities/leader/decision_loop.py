@@ -31,7 +31,7 @@ from activities.leader.sort_keys import write_sort_keys
 from activities.leader.start_ratios import StartRatios
 from activities.leader.window_keeper import WindowKeeper
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
+from gpu_platform.domain.errors import AsksOtherwise, PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
@@ -377,8 +377,11 @@ class DecisionLoop:
         if not placements:
             return
         for key, why in first_places.reserve_places(self._store, placements, utc_now()).items():
-            log.info("scheduler.first_place_refused", job=key.job_id, attempt=key.attempt, reason=why)
-            self._core.reject(key.job_id, key.attempt)
+            log.info("scheduler.first_place_refused", job=key.job_id, attempt=key.attempt, reason=why.message)
+            # A job that asks in another way in a moment keeps what was proposed until then. Without that, jobs behind it
+            # would get its GPUs, even the one that was preempted for it.
+            if not isinstance(why, AsksOtherwise):
+                self._core.reject(key.job_id, key.attempt)
 
     def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)

@@ -175,6 +175,12 @@ class ReservationConflict(PlatformError):
     grpc_status = "ABORTED"
 
 
+class AsksOtherwise(ReservationConflict):
+    """The job does not wait for its place in this way any more. It asks in another way soon, or has gone."""
+
+    code = "asks_otherwise"
+
+
 class StaleEpoch(ReservationConflict):
     """A leader that was replaced tried to act. Nothing was written."""
 

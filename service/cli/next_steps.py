@@ -17,6 +17,7 @@ NEXT_STEPS: dict[str, str] = {
     "in_use": "wait until nothing runs there (gpu-platform drain HOST --wait), or stop it with --force",
     "port_closed": "start the server in the job, at 127.0.0.1, or read its output: gpu-platform jobs logs JOB",
     "reservation_conflict": "try again: the scheduler places the job anew",
+    "asks_otherwise": "nothing: the job asks for its place in another way",
     "stale_epoch": "try again: another scheduler leads now",
     "stale_report": "nothing: the host has sent a newer report",
     "full_report_needed": "nothing: the host sends a full report",

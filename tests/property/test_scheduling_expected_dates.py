@@ -20,7 +20,7 @@ from tests.virtual_time import VirtualTime
 def could_start(scheduler: Scheduler, row: PlacementRequest) -> bool:
     """Tell whether the job had a place beside everything that the last round kept and reserved."""
     found = scheduler.round
-    candidates = found._unreserved(row, scheduler.candidates.of(row))
+    candidates = found._respected.free(row, scheduler.candidates.of(row))
     open_hosts = np.flatnonzero(candidates.fits & (found.blocking_turns(row) == NO_TURN))
     return scheduler.framework.choose(row.resources, scheduler.snapshot, candidates.offers, open_hosts) is not None
 

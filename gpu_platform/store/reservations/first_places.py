@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import StaleEpoch
+from gpu_platform.domain.errors import PlatformError, StaleEpoch
 from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -67,11 +67,11 @@ def _admit_and_ask(session: Session, job_id: str, store: Store, now: datetime) -
 @writing
 def reserve_places(
     session: Session, decided: Sequence[tuple[PlacementRequest, Placement]], now: datetime
-) -> dict[AttemptKey, str]:
+) -> dict[AttemptKey, PlatformError]:
     """Reserve many placements in one transaction. Returns attempt -> why it was refused; it holds nothing then.
 
-    A job that does not ask in this way any more is refused. Raises :class:`StaleEpoch`; then
-    nothing was reserved.
+    A job that does not ask in this way any more is refused with :class:`AsksOtherwise`. Raises :class:`StaleEpoch`;
+    then nothing was reserved.
     """
     places = {AttemptKey(job_id=one.job_id, attempt=one.attempt): placement for one, placement in decided}
     batch = take_places(session, places, now, task_token=NO_TOKEN)
@@ -79,7 +79,7 @@ def reserve_places(
     for error in refused.values():
         if isinstance(error, StaleEpoch):
             raise error
-    return {key: error.message for key, error in refused.items()}
+    return refused
 
 
 @reading

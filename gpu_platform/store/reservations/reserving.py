@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
-from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
+from gpu_platform.domain.errors import AsksOtherwise, IllegalTransition, NotFound, ReservationConflict
 from gpu_platform.domain.hosts.share import first_use
 from gpu_platform.domain.jobs.hold import Hold
 from gpu_platform.domain.jobs.placement import Placement
@@ -106,7 +106,7 @@ def _take(session: Session, places: Places, now: datetime, task_token: bytes | N
     take_gpus(session, places, now)
     left = leave_queue_together(session, places, now, task_token)
     if task_token is not None and (others := places.keys() - left):
-        raise ReservationConflict(f"attempt {min(others, key=str)} does not ask in this way any more")
+        raise AsksOtherwise(f"attempt {min(others, key=str)} does not ask in this way any more")
     terms = current_terms(session, {host for placement in places.values() for host in placement.hosts})
     taken = {}
     for key, placement in places.items():

@@ -16,13 +16,15 @@ export function Chart({ label, unit, times, lines, range }) {
   const chart = useRef(null);
   const shape = lines.map((line) => line.name).join("\n");
   useEffect(() => {
+    // The element itself, not `place.current`: that is null as soon as the page is another, while these calls may still come.
+    const element = place.current;
     const make = () => {
       chart.current?.destroy();
-      chart.current = new uPlot(options(place.current, lines, unit, range), data(times, lines), place.current);
+      chart.current = new uPlot(options(element, lines, unit, range), data(times, lines), element);
     };
     make();
-    const resized = new ResizeObserver(() => chart.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
-    resized.observe(place.current);
+    const resized = new ResizeObserver(() => chart.current?.setSize({ width: element.clientWidth, height: HEIGHT }));
+    resized.observe(element);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", make);
     addEventListener("themechange", make);

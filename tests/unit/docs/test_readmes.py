@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,13 @@ def test_names_and_files_in_explanations_exist(path: Path) -> None:
     assert [file for file in files if not (ROOT / file).exists() and not (ROOT / "gpu_platform" / file).exists()] == []
 
 
+@cache
+def words_of_code() -> set[str]:
+    return set(re.findall(r"\w+", SOURCES)) | set(re.findall(r"\w+", TESTS))
+
+
 def is_in_code(name: str) -> bool:
-    return re.search(rf"\b{name}\b", SOURCES + TESTS) is not None
+    return name in words_of_code()
 
 
 def test_every_module_and_folder_of_the_package_is_named(package: Path, page: str) -> None:
