@@ -378,8 +378,8 @@ class DecisionLoop:
             return
         for key, why in first_places.reserve_places(self._store, placements, utc_now()).items():
             log.info("scheduler.first_place_refused", job=key.job_id, attempt=key.attempt, reason=why.message)
-            # A job that asks in another way in a moment keeps what was proposed until then. Without that, jobs behind it
-            # would get its GPUs, even the one that was preempted for it.
+            # A job that asks in another way in a moment keeps what was proposed until then. Without that, jobs behind
+            # it would get its GPUs, even the one that was preempted for it.
             if not isinstance(why, AsksOtherwise):
                 self._core.reject(key.job_id, key.attempt)
 

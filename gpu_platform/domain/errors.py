@@ -16,7 +16,8 @@
     ├── InUse                     jobs run there, and the operator did not say that they may be stopped
     ├── PortClosed                no program of the job listens at the port
     ├── ReservationConflict       a GPU of the placement was taken or left service meanwhile
-    ├── StaleEpoch                a leader that was replaced tried to act
+    │   ├── AsksOtherwise         the job does not wait for its place in this way any more
+    │   └── StaleEpoch            a leader that was replaced tried to act
     ├── StaleReport               a host's report arrived after a newer one
     ├── FullReportNeeded          a heartbeat names facts of its host that are not known here
     ├── WorkflowIsOlder           a workflow knows less of its job than the database
