@@ -148,8 +148,13 @@ async def test_a_renewed_certificate_is_used_when_the_old_one_expires(
                 await service.ping()
 
             await works(0)
+            connection = client.service_client.worker_service_client
             front.write(names.CONTROL)
-            await eventually(lambda: front.shown - first, "a connection with the renewed certificate")
+            # The new connection is there a moment before the client uses it.
+            await eventually(
+                lambda: client.service_client.worker_service_client is not connection, "the client to be connected anew"
+            )
+            assert front.shown - first, "with the renewed certificate"
             await service.ping()
             front.let_expire(first)
             await works(1)
