@@ -48,11 +48,13 @@ def gpu_seconds(quotas: Quotas, who: dict[str, int], rounds: int) -> dict[str, f
     return {namespace: use / total for namespace, use in got.items()}
 
 
+@pytest.mark.long
 def test_use_converges_to_the_weights() -> None:
     got = gpu_seconds(tree(("a", None, 3.0), ("b", None, 1.0)), {"a": 1, "b": 1}, 600)
     assert got == pytest.approx({"a": 0.75, "b": 0.25}, abs=0.02)
 
 
+@pytest.mark.long
 def test_use_converges_whatever_the_size_of_jobs() -> None:
     got = gpu_seconds(tree(("a", None, 1.0), ("b", None, 1.0)), {"a": 4, "b": 1}, 600)
     assert got == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.04)

@@ -59,6 +59,7 @@ def test_small_slices_break_no_promise_and_stall_nobody(seed: int) -> None:
     play(Trace.random(seed))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), 19, 36, 59, 95012, 97123, 97244])
 @pytest.mark.usefixtures("small")
 def test_small_slices_take_promises_back_only_for_true_reasons(seed: int) -> None:

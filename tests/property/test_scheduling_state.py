@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -275,4 +276,4 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
 
 
 SchedulerAgainstModel.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
-TestSchedulerAgainstModel = SchedulerAgainstModel.TestCase
+TestSchedulerAgainstModel = pytest.mark.long(SchedulerAgainstModel.TestCase)

@@ -42,6 +42,7 @@ ROWS = st.builds(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *NOTHING_TO_KEEP])
 def test_nobody_runs_in_a_window_who_may_not(seed: int) -> None:
     play_windows(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -
         assert 0 <= ratio <= 1 + 1e-9
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(simulations)
 def test_the_same_input_gives_the_same_report(simulation: Simulation) -> None:

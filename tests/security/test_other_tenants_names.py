@@ -226,6 +226,7 @@ def leaks_of(text: str, path: str) -> list[str]:
     return [line[:400] for line in text.splitlines() if CANARY in line.lower()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", TOKENS)
 async def test_no_answer_and_no_stream_has_a_byte_of_another_tenants_job(tenants: Tenants, who: str) -> None:
     asked = requests_of(tenants.app)

@@ -20,6 +20,7 @@ from workers.local.forked.client import COMMAND, ForkServer, Process, program_of
 SERVICE = [sys.executable, "-m", "workers.service"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--version"], ["no-such-command"], ["jobs", "list"]])
 def test_a_command_does_the_same_forked_and_in_a_new_interpreter(arguments: list[str], tmp_path: Path) -> None:
     env = {**os.environ, "GPU_PLATFORM_API_URL": "http://127.0.0.1:1", "COLUMNS": "100", "TERM": "dumb"}

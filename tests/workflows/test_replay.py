@@ -126,6 +126,7 @@ def strings(node: Any) -> Iterator[str]:
         yield node
 
 
+@pytest.mark.long
 async def test_a_replay_asks_for_no_signature() -> None:
     """Orders in a history were signed when they were given. The database may not confirm them any more."""
     asked: list[str] = []

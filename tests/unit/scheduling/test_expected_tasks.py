@@ -176,11 +176,13 @@ def test_scarce_gpus_are_left_to_those_who_need_them_although_they_have_cpus_to_
     assert place(scheduler, job().on_host(cpus=30)) != "a"
 
 
+@pytest.mark.long
 def test_what_it_learned_packs_better_than_first_fit_where_cpus_are_scarce() -> None:
     worlds = [arrivals(seed, cpus_per_gpu=(2, 4, 20)) for seed in range(12)]
     assert sum(allocated(came, PACKS) for came in worlds) >= 1.005 * sum(first_fit(came) for came in worlds)
 
 
+@pytest.mark.long
 def test_the_prior_packs_as_well_as_first_fit() -> None:
     """Within half a percent. FirstFit knows no more of what comes than the prior does."""
     prior = replace(PACKS, typical_tasks=expected_tasks(PACKS).tasks)

@@ -141,6 +141,7 @@ def test_a_job_is_passed_only_by_those_that_come_within_the_difference_of_head_s
     assert passes == (late < most)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [name for name in ORDERS if name != "fair_share"])
 @pytest.mark.parametrize("backfill", ["easy", "none"])
 def test_an_endless_stream_of_short_jobs_does_not_starve_a_gang(order: str, backfill: str) -> None:
