@@ -145,7 +145,7 @@ async def test_a_job_is_followed_through_an_xid_and_killed_with_a_reason(board: 
         await output.get_by_text("— attempt 2 —").wait_for()
         await page.get_by_role("cell", name="job.retrying").first.wait_for()
         await page.get_by_text("XID 48").first.wait_for()
-        assert await page.locator(".spans .RUNNING").count() == 2
+        await expect(page.locator(".spans .RUNNING")).to_have_count(2)
 
         await page.get_by_label("Search in the output").fill("step 1")
         await page.locator("mark").first.wait_for()
@@ -292,7 +292,7 @@ async def test_usage_and_health_show_quotas_figures_and_the_faults(board: Dashbo
         quotas = panel(page, "Quotas, and what is held now")
         row = quotas.get_by_role("row", name="default")
         await row.get_by_role("cell", name="64", exact=True).first.wait_for()
-        assert await row.get_by_role("img").get_attribute("aria-label") == "2 of 64 GPUs"
+        await expect(row.get_by_role("img")).to_have_attribute("aria-label", "2 of 64 GPUs")
         await page.locator(".chart canvas").nth(1).wait_for()
         await panel(page, "Faults by host").get_by_role("row").nth(1).wait_for()
         await panel(page, "Faults by GPU").get_by_role("row").nth(1).wait_for()
