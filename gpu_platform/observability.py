@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from prometheus_client import Histogram, Info, disable_created_metrics, start_http_server
 
+from gpu_platform.log_lines import LineHandler
 from gpu_platform.tracing import current_trace_id
 
 disable_created_metrics()  # one series less for each counter and histogram; nothing here uses when it began
@@ -35,7 +36,7 @@ _CLUSTER = Info("gpu_platform_cluster", "The cluster that this process belongs t
 def configure_logging(
     process: str, *, cluster: str, level: str = "INFO", json: bool = True, host: str | None = None
 ) -> None:
-    """Send every log line of this process to stderr. ``process`` names it, e.g. ``service`` or ``node/dgx-a``;
+    """Send every log line of this process to stderr, and wait for no reader (``log_lines.py``). ``process`` names it, e.g. ``service`` or ``node/dgx-a``;
     ``cluster`` is the cluster's name. ``host``: the GPU host that all lines are about, unless they name another."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -75,9 +76,11 @@ def configure_logging(
             *render,
         ],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
+    for older in root.handlers:
+        older.flush()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     for chatty in ("httpx", "httpcore", "alembic", "uvicorn.access"):

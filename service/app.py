@@ -23,6 +23,7 @@ from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.jobs.exec import ExecChunk
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.observability import measure_for
+from gpu_platform.process_end import must_run
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.access.gate import Gate
@@ -117,7 +118,9 @@ def create_app(
             app.state.context = context
             to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
             reseal = partial(keep_resealed, settings, store)
-            tasks = [asyncio.create_task(work()) for work in (context.feed.run, reseal, *background)]
+            works = {"the change feed": context.feed.run, "the sealing of targets": reseal}
+            works |= {f"the background work {number}": work for number, work in enumerate(background)}
+            tasks = [must_run(asyncio.create_task(work()), what) for what, work in works.items()]
             yield
             context.feed.close()
             context.planning.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import os
 import socket
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -14,6 +16,7 @@ from fastapi import FastAPI
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.names import DEFAULT_DOMAIN
+from gpu_platform.process_end import bound_stop, why_restart
 from service.http.connections import connections_of
 
 if TYPE_CHECKING:  # gRPC is imported only where it is served
@@ -77,6 +80,18 @@ class Server(uvicorn.Server):
         if self._grpc is not None:
             await self._grpc.end()
         await super().shutdown(sockets)
+
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super()._serve(sockets)
+        if why_restart() is not None:
+            self._captured_signals.clear()  # uvicorn would die of the signal: the exit code says more
+        for handler in logging.getLogger().handlers:  # such a death leaves nobody time for it
+            handler.flush()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, within a time."""
+        bound_stop()
+        super().handle_exit(sig, frame)
 
 
 def tls_options(tls: TlsContexts | None) -> dict[str, Any]:

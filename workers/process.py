@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of
 from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.observability import configure_logging, measure_for, serve_metrics
+from gpu_platform.process_end import bound_stop, end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
 from gpu_platform.tracing import start_tracing, stop_tracing
 from workers.rpc_deadlines import RpcDeadlines
@@ -95,13 +97,19 @@ def measure(settings: Settings, process: Literal["control", "scheduler"]) -> Non
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:
-    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it. Exit 1 with a message if it cannot start."""
+    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it. Exit 1 with a message if it cannot start.
+    Never returns."""
 
     async def supervised() -> None:
         task = asyncio.ensure_future(main)
         loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            bound_stop()
+            task.cancel()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, stop)
         try:
             with exit_if_impossible():
                 await task
@@ -114,4 +122,6 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
     # often.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    end_of_process_is_ours()
     uvloop.run(supervised())
+    sys.exit(exit_code())

@@ -13,6 +13,7 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.node_tokens import NodeTokens
+from gpu_platform.process_end import end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from service.app import create_app
@@ -31,11 +32,13 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the REST service until it is told to stop."""
+    end_of_process_is_ours()
     try:
         with exit_if_impossible():
             server_of(settings_of("service")).run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    sys.exit(exit_code())
 
 
 def server_of(settings: Settings) -> Server:

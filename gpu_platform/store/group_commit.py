@@ -18,14 +18,11 @@ import os
 import threading
 from pathlib import Path
 
-import structlog
-
 from gpu_platform.domain.errors import Unavailable
+from gpu_platform.process_end import end_for_restart
 
 _NOT_TRIED = (errno.EMFILE, errno.ENFILE)
 """This process, or this machine, has too many files open: nothing was synced, and nothing was forgotten."""
-
-log = structlog.get_logger(__name__)
 
 
 class GroupCommit:
@@ -74,10 +71,10 @@ class GroupCommit:
                 if error.errno in _NOT_TRIED:
                     raise Unavailable(f"{self._wal} cannot be synced now ({error.strerror}): try again") from error
                 self._failure = error
-                log.critical("store.disk_keeps_nothing", path=str(self._wal), error=str(error))
+                end_for_restart(f"the disk did not keep what was written to {self._wal} ({error.strerror}): see to it")
         raise Unavailable(
             f"the disk does not keep what is written to {self._wal} ({self._failure.strerror}): nothing can be "
-            "acknowledged; see to the disk, then restart this process"
+            "acknowledged; this process ends and must be started again. See to the disk"
         ) from self._failure
 
     def _open(self) -> None:

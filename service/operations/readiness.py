@@ -6,10 +6,11 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable
-
-from starlette.concurrency import run_in_threadpool
+from functools import partial
 
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.lanes import Lane
+from gpu_platform.process_end import why_restart
 from gpu_platform.store import Store
 from gpu_platform.store.events import last_seq
 from service.temporal import JobWorkflows
@@ -24,16 +25,20 @@ class Readiness:
     def __init__(self, store: Store, workflows: JobWorkflows) -> None:
         self._store = store
         self._workflows = workflows
+        self._looks = Lane("readiness", patience_s=PATIENCE_S)
         self._one_asks = asyncio.Lock()
         self._asked_at = -math.inf
         self._troubles: dict[str, str] = {}
 
     async def troubles(self) -> dict[str, str]:
-        """``database`` or ``temporal`` -> why it cannot be reached. Empty: the service can do its work."""
+        """``database`` or ``temporal`` -> why it cannot be reached; ``process`` -> why only a restart mends it. Empty: the
+        service can do its work."""
+        if (why := why_restart()) is not None:
+            return {"process": f"{why}; it ends, and must be started again"}
         async with self._one_asks:
             if time.monotonic() - self._asked_at >= KEPT_S:
                 database, temporal = await asyncio.gather(
-                    _trouble(run_in_threadpool(last_seq, self._store)), _trouble(self._workflows.ping())
+                    _trouble(self._looks.run(partial(last_seq, self._store))), _trouble(self._workflows.ping())
                 )
                 found = (("database", database), ("temporal", temporal))
                 self._troubles = {name: trouble for name, trouble in found if trouble}

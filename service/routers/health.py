@@ -34,13 +34,14 @@ async def healthz() -> Health:
 
 @router.get("/readyz", response_model_exclude_none=True)
 async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
-    """Database and Temporal are reachable; else 503 that names which is not. Who may read the cluster also sees
+    """Database and Temporal are reachable, and the process does not need a restart; else 503 that names which is not so. Who may read the cluster also sees
     why, the `version` of the service, and `warnings`: for example, that silent hosts are not declared LOST, because too
     many are silent at once, that hosts report through Temporal, because no service answers them, that an older database
     was restored, or that a filter or score of another package is switched off because it failed."""
     may_see = access.principal is not None and judge(_DETAILS, access.principal, Subject()).is_allowed
     if troubles := await context.readiness.troubles():
-        shown = troubles if may_see else dict.fromkeys(troubles, "not reachable")
+        unseen = {name: "must be restarted" if name == "process" else "not reachable" for name in troubles}
+        shown = troubles if may_see else unseen
         problems = "; ".join(f"{name}: {trouble}" for name, trouble in shown.items())
         raise Unavailable(f"not ready: {problems}", **shown)
     if not may_see:

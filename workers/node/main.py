@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -397,4 +398,6 @@ async def main_with_restarts() -> None:
         await main()
     except* RestartRequired as group:
         log.warning("node.starts_anew", reason=str(group.exceptions[0]))
+        for handler in logging.getLogger().handlers:
+            handler.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -82,10 +82,10 @@ def test_what_nobody_was_promised_waits_for_no_disk(sqlite_store: Store, disk: D
 
 def test_a_disk_that_failed_once_is_not_trusted_again(sqlite_store: Store, disk: Disk) -> None:
     disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
-    with pytest.raises(Unavailable, match="see to the disk, then restart"):
+    with pytest.raises(Unavailable, match="this process ends and must be started again"):
         submit(sqlite_store, "j-1")
     disk.error = None  # the kernel has forgotten what it could not write
-    with pytest.raises(Unavailable, match="see to the disk, then restart"):
+    with pytest.raises(Unavailable, match="this process ends and must be started again"):
         submit(sqlite_store, "j-2")
 
 
