@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,8 +33,8 @@ class Lane:
         self._threads = ThreadPoolExecutor(threads, what)
 
     async def run(self, call: Callable[[], T], patience_s: float | None = None) -> T:
-        """What ``call`` returns. Raises :class:`Stuck` after ``patience_s`` seconds (None: those of the lane); a call that
-        has not begun by then never does."""
+        """What ``call`` returns. Raises :class:`Stuck` after ``patience_s`` seconds (None: those of the lane). A call
+        that has not begun by then never does."""
         limit_s = self._patience_s if patience_s is None else patience_s
         context = contextvars.copy_context()
         try:
@@ -45,3 +48,49 @@ class Lane:
     def close(self) -> None:
         """Begin no more calls. Does not wait for those that run."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class LastKnown(Generic[T]):
+    """A value that is read again by whoever asks for it, in a thread of its own. While a read hangs, the value is the
+    one that was read last."""
+
+    def __init__(self, first: T, what: str, *, patience_s: float, fresh_s: float = 0.0) -> None:
+        """``first``: the value until one was read. ``patience_s``: who begins a read waits no longer. ``fresh_s``: a
+        value that was read so lately is not read again."""
+        self._value = first
+        self._what = what
+        self._patience_s = patience_s
+        self._fresh_s = fresh_s
+        self._lock = threading.Lock()
+        self._read_s = -math.inf
+        self._began_s: float | None = None
+        self._error: Exception | None = None
+
+    def read(self, read: Callable[[], T]) -> T:
+        """The newest value. Raises what ``read`` raises if it does so in time. Thread-safe."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._began_s is not None or now_s - self._read_s < self._fresh_s:
+                return self._value
+            self._began_s = now_s
+        thread = threading.Thread(target=self._run, args=(read,), name=self._what, daemon=True)
+        thread.start()
+        thread.join(self._patience_s)
+        if (error := self._error) is not None and not thread.is_alive():
+            raise error
+        return self._value
+
+    def hangs_s(self) -> float:
+        """For how long the read has not returned that is under way. 0.0: there is none."""
+        began_s = self._began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
+
+    def _run(self, read: Callable[[], T]) -> None:
+        self._error = None
+        try:
+            self._value = read()
+            self._read_s = time.monotonic()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._began_s = None

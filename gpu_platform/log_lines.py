@@ -1,7 +1,7 @@
 """Writes log lines without waiting for whoever reads them: no process stands still because its log does.
 
-A log is a pipe, a terminal or a file. A pipe whose reader stands still is full after 64 KiB, a disk may hang, and then a
-write never returns. So one thread writes, and everybody else only adds to a bounded queue. What does not fit is lost,
+A log is a pipe, a terminal or a file. A pipe whose reader stands still is full after 64 KiB, a disk may hang, and then
+a write never returns. So one thread writes, and everybody else only adds to a bounded queue. What does not fit is lost,
 is counted, and the log says so when it is written again.
 """
 

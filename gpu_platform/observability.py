@@ -36,8 +36,11 @@ _CLUSTER = Info("gpu_platform_cluster", "The cluster that this process belongs t
 def configure_logging(
     process: str, *, cluster: str, level: str = "INFO", json: bool = True, host: str | None = None
 ) -> None:
-    """Send every log line of this process to stderr, and wait for no reader (``log_lines.py``). ``process`` names it, e.g. ``service`` or ``node/dgx-a``;
-    ``cluster`` is the cluster's name. ``host``: the GPU host that all lines are about, unless they name another."""
+    """Send every log line of this process to stderr, and wait for nobody who reads them (``log_lines.py``).
+
+    ``process`` names it, e.g. ``service`` or ``node/dgx-a``; ``cluster`` is the cluster's name. ``host``: the GPU host
+    that all lines are about, unless they name another.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,

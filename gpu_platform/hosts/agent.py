@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from pathlib import Path
 
+import structlog
+
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
@@ -36,16 +38,22 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.processes.kill_unrecorded import kill_unrecorded
 from gpu_platform.hosts.processes.logs import LogRead, read_log
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
 from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt, has_left_nothing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.own_loop import in_loop, records_loop
 from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.settings import Settings
 
 _LOOK_AGAIN_S = 0.1
+_RECORDS_PATIENCE_S = 3.0
+"""Seconds after the grace, in which the disk with the records should have told what to kill."""
+
+log = structlog.get_logger(__name__)
 
 
 class _Left(Enum):
@@ -115,11 +123,9 @@ class HostAgent:
         No polling. A rank that has no record, or whose supervisor was killed, has ``vanished``:
         its processes may live still, so ``stop`` must follow.
         """
-        if request.limit is not None:
-            await asyncio.to_thread(self.local.change_limit, request.key, request.limit.time_limit_s)
         self._watched[request.key] += 1
         try:
-            return await self._watch(request)
+            return await in_loop(records_loop(), lambda: self._watch(request))
         finally:
             self._watched[request.key] -= 1
             self._watched += Counter()  # without those that are at 0
@@ -129,6 +135,8 @@ class HostAgent:
         return self._watched.keys()
 
     async def _watch(self, request: WatchRequest) -> HostExits:
+        if request.limit is not None:
+            self.local.change_limit(request.key, request.limit.time_limit_s)
         waiting = {asyncio.create_task(self.local.rank(request.key, rank).wait_ended()) for rank in request.ranks}
         exits: list[RankExit] = []
         try:
@@ -149,7 +157,25 @@ class HostAgent:
         """Close the attempt and end all its processes here; returns when none is left.
 
         Also for an attempt that this host never saw: it is then closed in advance.
+
+        While the disk of the records does not answer, nothing can be closed, or proved. Then the processes are killed as
+        far as the kernel knows them, and this returns when the disk is back.
         """
+        stopping = asyncio.ensure_future(in_loop(records_loop(), lambda: self._stop(request)))
+        try:
+            await asyncio.wait([stopping], timeout=request.grace_s + _RECORDS_PATIENCE_S)
+            if not stopping.done():
+                await in_own_thread(lambda: self._kill_unrecorded(request.key), name="stop")
+            return await stopping
+        finally:
+            stopping.cancel()
+
+    def _kill_unrecorded(self, key: AttemptKey) -> None:
+        """The grace is over, so nothing of the attempt should live. What does hangs in the kernel, or its record does."""
+        if killed := kill_unrecorded(self._home, self.host, key):
+            log.error("attempt.killed_unrecorded", job=key.job_id, attempt=key.attempt, processes=killed)
+
+    async def _stop(self, request: StopRequest) -> Stopped:
         key = request.key
         try:
             while (left := await asyncio.to_thread(self._close, request)) is _Left.LAUNCH:  # noqa: ASYNC110  # of threads

@@ -34,6 +34,8 @@ class LocalAttempts:
         self._open = set(found)
         self._ports = {key: port for key, port in found.items() if port is not None}
         self._ports_lock = threading.Lock()
+        self._gpus: dict[AttemptKey, list[str]] = {}
+        """GPUs of open attempts: whom a fault stops must be known while the disk hangs."""
 
     def open(self) -> list[AttemptKey]:
         """Attempts that were prepared or launched here and still have processes or open records."""
@@ -57,11 +59,13 @@ class LocalAttempts:
     def opened(self, key: AttemptKey) -> None:
         """Note that the attempt is open from now on."""
         self._open.add(key)
+        self.gpus_of(key)
 
     def ended(self, key: AttemptKey) -> None:
         """Note that nothing of the attempt is left."""
         self._open.discard(key)
         self._ports.pop(key, None)
+        self._gpus.pop(key, None)
 
     def take_ports(self, key: AttemptKey) -> range:
         """Choose ports for an attempt in the host's network. No other attempt gets them while it is open.
@@ -143,9 +147,14 @@ class LocalAttempts:
             limits.change_limit(self.directory(key), time_limit_s)
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
-        """GPU uuids that the attempt got here. Empty if the attempt is unknown."""
+        """GPU uuids that the attempt got here. Empty if the attempt is unknown. Of an open attempt they are read once."""
+        if (known := self._gpus.get(key)) is not None:
+            return known
         plan = self.plan(key)
-        return [] if plan is None else plan.gpu_uuids
+        found = [] if plan is None else plan.gpu_uuids
+        if plan is not None and key in self._open:
+            self._gpus[key] = found
+        return found
 
     def on_gpu(self, uuid: str) -> list[AttemptKey]:
         """Open attempts that hold the GPU or a share of it."""

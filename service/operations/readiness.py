@@ -31,8 +31,8 @@ class Readiness:
         self._troubles: dict[str, str] = {}
 
     async def troubles(self) -> dict[str, str]:
-        """``database`` or ``temporal`` -> why it cannot be reached; ``process`` -> why only a restart mends it. Empty: the
-        service can do its work."""
+        """``database`` or ``temporal`` -> why it cannot be reached; ``process`` -> why only a restart mends it. Empty:
+        the service can do its work."""
         if (why := why_restart()) is not None:
             return {"process": f"{why}; it ends, and must be started again"}
         async with self._one_asks:

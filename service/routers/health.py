@@ -34,10 +34,11 @@ async def healthz() -> Health:
 
 @router.get("/readyz", response_model_exclude_none=True)
 async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
-    """Database and Temporal are reachable, and the process does not need a restart; else 503 that names which is not so. Who may read the cluster also sees
-    why, the `version` of the service, and `warnings`: for example, that silent hosts are not declared LOST, because too
-    many are silent at once, that hosts report through Temporal, because no service answers them, that an older database
-    was restored, or that a filter or score of another package is switched off because it failed."""
+    """Database and Temporal are reachable, and the process needs no restart; else 503 that names which is not so. Who
+    may read the cluster also sees why, the `version` of the service, and `warnings`: for example, that silent hosts are
+    not declared LOST, because too many are silent at once, that hosts report through Temporal, because no service
+    answers them, that an older database was restored, or that a filter or score of another package is switched off
+    because it failed."""
     may_see = access.principal is not None and judge(_DETAILS, access.principal, Subject()).is_allowed
     if troubles := await context.readiness.troubles():
         unseen = {name: "must be restarted" if name == "process" else "not reachable" for name in troubles}

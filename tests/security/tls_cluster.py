@@ -121,7 +121,11 @@ class TlsCluster:
         """A node worker's HTTP server with the certificate of its host."""
         sessions = ExecSessions(self.directory, name, jailed=False)
         tls = TlsSettings(enabled=True, metrics=cast(Any, metrics))
-        routes = [votes_route(lambda: {name: 1.0})]
+
+        async def votes() -> dict[str, float]:
+            return {name: 1.0}
+
+        routes = [votes_route(votes)]
         contexts = self.contexts(f"node/{name}")
         server = NodeHttp(cast(HostAgent, logs), sessions, NodeSettings(name=name), routes, tls, contexts, revoked)
         task = asyncio.create_task(server.run())

@@ -127,7 +127,11 @@ async def test_each_host_answers_at_its_own_port() -> None:
 async def test_hosts_of_a_fleet_ask_each_other_for_votes() -> None:
     http = FleetHttp()
     port = http.add_host()
-    port.answer_with(lambda: Starlette(routes=[votes_route(lambda: {"rack2": 3.5})]))
+
+    async def votes() -> dict[str, float]:
+        return {"rack2": 3.5}
+
+    port.answer_with(lambda: Starlette(routes=[votes_route(votes)]))
     serving = asyncio.create_task(http.run())
     try:
         peers = PeerVotes("rack1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from workers.node import services
@@ -27,7 +29,7 @@ async def test_each_address_of_a_name_is_a_service(monkeypatch: pytest.MonkeyPat
         "https://10.0.0.1:8700",
         "https://10.0.0.2:8700",
         "https://[fd00::1]:8700",
-        "http://b:8700",
+        "http://10.0.0.9:8700",
     ]
     first = found.in_order()[0]
     assert first.headers == {"host": "a.example:8700"}
@@ -44,7 +46,22 @@ async def test_what_answered_stays_first_and_a_name_server_may_be_away(monkeypat
     await looked_up(found, monkeypatch, a=["10.0.0.2", "10.0.0.3"])
     assert sorted(reached(found)) == ["http://b:8700", "https://10.0.0.2:8700", "https://10.0.0.3:8700"]
     await looked_up(found, monkeypatch, a=["10.0.0.3"])
-    assert sorted(reached(found)) == ["http://b:8700", A]
+    assert sorted(reached(found)) == ["http://b:8700", "https://10.0.0.3:8700"]
+
+
+async def test_a_name_server_that_never_answers_takes_no_address_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Services([A])
+    await looked_up(found, monkeypatch, a=["10.0.0.1"])
+    hangs = threading.Event()
+    monkeypatch.setattr(services, "lookup_all", lambda name: hangs.wait(60))
+    monkeypatch.setattr(found._names_lane, "_patience_s", 0.05)
+    try:
+        for _ in range(3):
+            await found.look_up()
+        assert reached(found) == ["https://10.0.0.1:8700"]
+        assert sum(thread.name.startswith("names") for thread in threading.enumerate()) == 1
+    finally:
+        hangs.set()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10])

@@ -136,7 +136,11 @@ class FleetHost:
             FleetVotes(self.name, shared.ballots),
         )
         lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
-        routes = [*reading_routes(health, accountant), sample_route(None), votes_route(lease.votes)]
+
+        async def votes() -> dict[str, float]:
+            return lease.votes()
+
+        routes = [*reading_routes(health, accountant), sample_route(None), votes_route(votes)]
         self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
 
         async def reboot(of_boot: str | None) -> None:

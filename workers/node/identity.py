@@ -10,8 +10,12 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
+from gpu_platform.lanes import LastKnown
 from gpu_platform.settings import Settings
 from workers.identity import ProcessIdentity
+
+_TOKEN_S = 0.5
+"""A request waits so long for the disk with the node token."""
 
 
 class NodeIdentity:
@@ -21,7 +25,8 @@ class NodeIdentity:
         """``process``: its certificate. None: there is no TLS."""
         self._settings = settings
         self._process = process
-        self._token: str | None = None
+        self._token = LastKnown[str | None](None, "node token", patience_s=_TOKEN_S)
+        self._known_token: str | None = None
 
     @classmethod
     async def begin(cls, settings: Settings) -> NodeIdentity:
@@ -56,8 +61,10 @@ class NodeIdentity:
         """The headers of a request to the service."""
         if self.contexts is not None:
             return {}
-        self._token = self._token or self._read_token()
-        return {} if self._token is None else {NODE_HEADER: f"{self._settings.node.name}:{self._token}"}
+        if self._known_token is None:  # it does not change while this process lives
+            self._known_token = self._token.read(self._read_token)
+        token = self._known_token
+        return {} if token is None else {NODE_HEADER: f"{self._settings.node.name}:{token}"}
 
     def peer_extensions(self, host: str) -> dict[str, Any]:
         """Options of a request to another host's node worker: the name that its certificate must have."""

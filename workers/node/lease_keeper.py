@@ -6,6 +6,10 @@ know them. By way of Temporal it is always full.
 The rules are in :class:`~gpu_platform.domain.hosts.lease_protocol.HostLease`. This module gives them the clock, the
 network and the disk: a report goes to the services in turn, and to Temporal if none of them answers; ``PeerVotes`` asks
 the other hosts; the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
+
+A node worker runs it in a thread and an event loop of its own, and nothing here waits for a disk, a driver or another
+thread without a bound. What a report says of them comes from elsewhere: while they hang, it says what was known last,
+and that the host gets no new work. So its ranks run on.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any
 
 import httpx
 import structlog
@@ -37,6 +42,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.identity.revocation import Revoked
+from gpu_platform.lanes import Stuck
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
 from workers.node.members import MemberList, MemberLists
@@ -48,6 +54,14 @@ log = structlog.get_logger()
 
 TemporalReporter = Callable[[HostReport], Awaitable[LeaseAnswer]]
 """Sends a report through Temporal. Raises what the Temporal client raises if it cannot."""
+Reader = Callable[[Callable[[], HostReport]], Awaitable[HostReport]]
+"""Calls what makes a report in a thread. Raises :class:`Stuck` if that takes too long."""
+Order = Callable[[], Coroutine[Any, Any, object]]
+
+
+async def _here(order: Order) -> object:
+    return await order()
+
 
 LOOKS_PER_LEASE, SELDOM_LOOKS_PER_LEASE = 40, 8
 NOT_UNDERSTOOD = (404, 405, 409)
@@ -74,14 +88,19 @@ class LeaseKeeper:
     ) -> None:
         """``forget_resets_before`` is called with the time (Unix ms) when an operator last put the host online.
 
-        ``path``: the file of the lease. ``identity``: how it proves which host this is; None: by the settings, without
-        TLS. ``peers``: asks the other hosts; None: over the network.
+        ``record``: the file of the lease; its ``write`` must not block. ``identity``: how it proves which host this is;
+        None: by the settings, without TLS. ``peers``: asks the other hosts; None: over the network.
         """
         self.services = Services([settings.api_url, *settings.api_urls])
         self._cluster = settings.cluster.name
         self._restart_lease_s = settings.node.restart_lease_s
         self._agent = agent
         self._make_report = make_report
+        self.read: Reader = asyncio.to_thread
+        """Makes the reports."""
+        self.carry_out: Callable[[Order], Awaitable[object]] = _here
+        """Runs what ends ranks. A keeper with a loop of its own needs one that does it in the loop of the agent."""
+        self._made: HostReport | None = None
         self._excuse_resets = forget_resets_before
         self._temporal = temporal
         self._record = record
@@ -101,6 +120,7 @@ class LeaseKeeper:
         """False: what runs here ends with this process, so a longer lease would only delay its next attempt."""
         self._refused = ""
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._ending: asyncio.Task[object] | None = None
         self._soon = asyncio.Event()
         self._ended = False
         self._are_busy = False
@@ -174,7 +194,9 @@ class LeaseKeeper:
 
     async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
         """Send the report to the services in turn, then through Temporal. None: none of them answered."""
-        made = await asyncio.to_thread(self._make_report)
+        made = await self._facts_of_now()
+        if made is None:
+            return None
         self._are_busy = False
         if self._again_by_temporal and (answer := await self._by_temporal(made, lease_s)) is not None:
             return answer
@@ -186,11 +208,28 @@ class LeaseKeeper:
                 self._again_by_temporal = False
                 return answer
         self.services.are_replaced = False
+        self.services.look_up_soon()
         if self._are_busy and not made.attempts and len(self._lease.members) > ALL_MAY:
             return None
         if not self._turns.is_turn(self._lease, boot_clock_s(), self._interval_s, knows_votes=self._knows_votes):
             return None
         return await self._by_temporal(made, lease_s)
+
+    async def _facts_of_now(self) -> HostReport | None:
+        """The report, without what the lease adds. While the host cannot read it: the one before, with the attempts of
+        now. None: there was none before."""
+        try:
+            self._made = await self.read(self._make_report)
+        except Stuck as error:
+            if self._made is None:
+                log.warning("lease.report_not_made", error=str(error))
+                return None
+            why = "what this host says of itself is old: a disk or a driver of it does not answer"
+            kept_away = {gpu.uuid: why for gpu in self._made.inventory.gpus}
+            return self._made.model_copy(
+                update={"attempts": self._agent.attempts(), "degraded": {**kept_away, **self._made.degraded}}
+            )
+        return self._made
 
     async def _by_temporal(self, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
         answer = await self._report_by(self._temporal, made, lease_s, answer_within_s(self._ttl_s))
@@ -315,9 +354,8 @@ class LeaseKeeper:
     async def _kill(self, key: AttemptKey) -> None:
         log.warning("attempt.stale", job=key.job_id, attempt=key.attempt)
         try:
-            await self._agent.stop(
-                StopRequest(key=key, host=self._agent.host, grace_s=0, reason="stale: released meanwhile")
-            )
+            request = StopRequest(key=key, host=self._agent.host, grace_s=0, reason="stale: released meanwhile")
+            await self.carry_out(partial(self._agent.stop, request))
         finally:
             self._killing.pop(key, None)
             self.report_soon()
@@ -345,7 +383,7 @@ class LeaseKeeper:
                 if self._lease.must_ask(now) and not self._has_fresh_votes(now):
                     await self._ask(http)
             elif not self._ended:
-                await self._end_ranks()
+                self._end_ranks()
             await asyncio.sleep(self._look_again_in_s())
 
     def _look_again_in_s(self) -> float:
@@ -374,12 +412,21 @@ class LeaseKeeper:
             ranks_may_run_s=round(self._lease.run_until - boot_clock_s(), 2),
         )
 
-    async def _end_ranks(self) -> None:
+    def _end_ranks(self) -> None:
+        """Begin to end the ranks. It lasts as long as one of them does not die, and nothing here waits for it."""
         attempts = self._agent.attempts()
         if attempts:
             log.error("lease.ended", attempts=[str(key) for key in attempts])
         self._ended = True
-        await self._agent.end_ranks_without_lease()
+        if self._ending is None or self._ending.done():
+            self._ending = asyncio.create_task(self._end_all())
+
+    async def _end_all(self) -> None:
+        try:
+            await self.carry_out(self._agent.end_ranks_without_lease)
+        except PlatformError as error:
+            log.error("lease.ranks_not_ended", error=error.message)
+            self._ended = False  # it is tried again
 
     def _write(self) -> None:
         lease = self._lease

@@ -8,13 +8,15 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
+import uvloop
 from prometheus_client import REGISTRY
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
@@ -61,8 +63,10 @@ from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
+from gpu_platform.hosts.system.own_loop import OwnLoop, in_loop
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
+from gpu_platform.lanes import Lane
 from gpu_platform.observability import measure_for
 from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
@@ -71,8 +75,9 @@ from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
 from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
-from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
+from workers.node.lease_keeper import LeaseKeeper
 from workers.node.lease_metrics import LeaseMetrics
+from workers.node.lease_saver import LeaseSaver
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
 from workers.node.peer_votes import votes_route
@@ -89,6 +94,8 @@ log = structlog.get_logger()
 SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
 REPORT_TIMEOUT = timedelta(seconds=5)
+REPORT_WITHIN_S = 0.5
+"""A report that is not made in this time says what the one before said."""
 
 
 def node_worker(
@@ -153,8 +160,10 @@ def report_maker(
     fitness: GpuFitness,
     agent_url: str,
     unusable: Mapping[str, str] = MappingProxyType({}),
+    why_stuck: Callable[[], str | None] = lambda: None,
 ) -> Callable[[], HostReport]:
-    """Returns a function that makes the report which a lease renewal carries."""
+    """Returns a function that makes the report which a lease renewal carries. ``why_stuck``: why no GPU of this host
+    must get new work."""
     session = uuid.uuid4().hex
     inventory = inventory.model_copy(update={"outputs_root": str(outputs_root(settings))})
     boot = boot_id(node_dir(settings.state_dir.resolve(), settings.node.name), simulated=inventory.simulated)
@@ -178,13 +187,17 @@ def report_maker(
             checkpoints=agent.checkpoints(attempts),
             checkpoint_root=root,
             telemetry=health.telemetry(),
-            degraded={**health.degraded(), **fitness.unfit(), **unusable},
+            degraded={**health.degraded(), **fitness.unfit(), **unusable, **_of_all(inventory, why_stuck())},
         )
         if root not in hashes:
             hashes[root] = facts_hash(report)
         return report.model_copy(update={"facts": hashes[root]})
 
     return make_report
+
+
+def _of_all(inventory: HostInventory, why: str | None) -> dict[str, str]:
+    return {} if why is None else {gpu.uuid: why for gpu in inventory.gpus}
 
 
 async def run_activities(
@@ -214,7 +227,7 @@ class Connection(Protocol):
     client: Client
 
 
-def report_by_temporal(connection: Connection) -> TemporalReporter:
+def report_by_temporal(connection: Connection) -> Callable[[HostReport], Coroutine[Any, Any, LeaseAnswer]]:
     """Returns a function that sends a report as a workflow, for times when no service answers. A newer report ends
     the workflow of an older one."""
 
@@ -322,6 +335,7 @@ async def main() -> None:
     measure_for(settings.cluster.name)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
+    lease_loop, http_loop = OwnLoop("lease", uvloop.new_event_loop()), OwnLoop("http", uvloop.new_event_loop())
     identity = await NodeIdentity.begin(settings)
     nvml, inventory = open_gpus(node, home)
     ProcessRuntime.measure()
@@ -354,29 +368,29 @@ async def main() -> None:
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
     sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
-    routes = [*reading_routes(health, accountant), sample_route(samples.files), votes_route(lambda: lease.votes())]
+    routes = [
+        *reading_routes(health, accountant),
+        sample_route(samples.files),
+        votes_route(lambda: lease_loop.ask(lease.votes)),
+    ]
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
-    make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
-    lease = LeaseKeeper(
-        settings,
-        agent,
-        make_report,
-        health.forget_resets_before,
-        report_by_temporal(faults),
-        LeaseFile(str(lease_file)),
-        identity,
+    saver = LeaseSaver(LeaseFile(str(lease_file)))
+    make_report = report_maker(
+        settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory), saver.why_stuck
     )
+    lease = keeper_apart(settings, agent, make_report, health.forget_resets_before, faults, saver, identity)
     REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, kept_by_starts(node.disk_reserve_mib))))
     REGISTRY.register(LeaseMetrics(lease))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(node, home, inventory, agent)
-    if node.gpus:
-        health.start()
+    health.start()
     try:
         async with asyncio.TaskGroup() as group:
-            works = [part.run() for part in (http, faults, lease, watch, reboot, samples)]
+            works = [part.run() for part in (faults, watch, reboot, samples)]
             works += [
+                lease_loop.run(lease.run),
+                http_loop.run(partial(serve, http, sessions)),
                 identity.keep(),
                 attempts.run(agent),
                 sweep_checkpoints(agent),
@@ -387,8 +401,36 @@ async def main() -> None:
                 group.create_task(work)
     finally:
         health.stop()
-        sessions.close()
         agent.close()
+
+
+def keeper_apart(
+    settings: Settings,
+    agent: HostAgent,
+    make_report: Callable[[], HostReport],
+    forget_resets_before: Callable[[int], None],
+    faults: FaultDispatcher,
+    saver: LeaseSaver,
+    identity: NodeIdentity,
+) -> LeaseKeeper:
+    """The keeper for a loop of its own. Ranks are ended, and Temporal is asked, in the loop that runs now."""
+    main_loop, by_temporal = asyncio.get_running_loop(), report_by_temporal(faults)
+
+    async def report(made: HostReport) -> LeaseAnswer:
+        return await in_loop(main_loop, partial(by_temporal, made))
+
+    lease = LeaseKeeper(settings, agent, make_report, forget_resets_before, report, saver, identity)
+    lease.read = Lane("report", patience_s=REPORT_WITHIN_S).run
+    lease.carry_out = partial(in_loop, main_loop)
+    return lease
+
+
+async def serve(http: NodeHttp, sessions: ExecSessions) -> None:
+    """Serve until cancelled, and close the commands beside ranks, which live in the loop of the server."""
+    try:
+        await http.run()
+    finally:
+        sessions.close()
 
 
 async def main_with_restarts() -> None:

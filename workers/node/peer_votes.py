@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -27,12 +27,12 @@ VOTES_PATH = "/lease/votes"
 VOTES = TypeAdapter(dict[str, float])
 
 
-def votes_route(votes: Callable[[], dict[str, float]]) -> Route:
+def votes_route(votes: Callable[[], Awaitable[dict[str, float]]]) -> Route:
     """The route at which other hosts ask this one. ``votes``: see
     :meth:`workers.node.lease_keeper.LeaseKeeper.votes`."""
 
     async def answer(_: Request) -> Response:
-        return JSONResponse(votes())
+        return JSONResponse(await votes())
 
     return Route(VOTES_PATH, answer)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,35 +10,31 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.hosts.checkpoints.store import CheckpointStore, marked
 from gpu_platform.hosts.system.paths import checkpoint_dir
+from gpu_platform.lanes import LastKnown
 
 PATIENCE_S = 0.5
 """Seconds to wait for the file system. One that hangs must not cost the host its lease."""
 
 
 class CheckpointTimes:
-    """Finds the newest checkpoint of each attempt. Not thread-safe. ``root`` may be on a network file system."""
+    """Finds the newest checkpoint of each attempt. ``root`` may be on a network file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._store = CheckpointStore(root)
-        self._known: dict[AttemptKey, tuple[str, float]] = {}
-        self._looking: threading.Thread | None = None
+        self._known = LastKnown[dict[AttemptKey, tuple[str, float]]]({}, "checkpoints", patience_s=PATIENCE_S)
         self.root_id: str | None = None
         """See :meth:`CheckpointStore.identity`, as of the last look."""
 
     def newest(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
         """The newest complete checkpoints of ``keys``. If the file system is too slow, those found last time."""
-        if self._looking is None or not self._looking.is_alive():
-            self._looking = threading.Thread(target=self._look, args=(keys,), name="checkpoints", daemon=True)
-            self._looking.start()
-        self._looking.join(PATIENCE_S)
-        known = self._known
+        known = self._known.read(lambda: self._look(keys))
         return [SavedCheckpoint(key=key, name=known[key][0], written_at=known[key][1]) for key in keys if key in known]
 
-    def _look(self, keys: Sequence[AttemptKey]) -> None:
+    def _look(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, tuple[str, float]]:
         self.root_id = self._store.identity()
         found = ((key, newest_mark(checkpoint_dir(self._root, key))) for key in keys)
-        self._known = {key: mark for key, mark in found if mark is not None}
+        return {key: mark for key, mark in found if mark is not None}
 
 
 def newest_mark(directory: Path) -> tuple[str, float] | None:

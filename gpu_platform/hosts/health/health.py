@@ -95,6 +95,8 @@ class HealthMonitor:
 
     def start(self) -> None:
         """Start the threads that read the GPUs, wait for XIDs and follow the kernel's log."""
+        if not self._gpus:
+            return
         self._stopping.clear()
         self._threads = [
             threading.Thread(target=self._poll_for_ever, name="gpu-poll", daemon=True),
