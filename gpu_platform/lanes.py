@@ -13,10 +13,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, TypeVar
 
+import structlog
+
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 
 class Stuck(TimeoutError):
@@ -94,3 +99,37 @@ class LastKnown(Generic[T]):
             self._error = error
         finally:
             self._began_s = None
+
+
+class InOrder:
+    """Runs calls one after another in one thread: writes to a disk. Who gives one waits for it, but not for long."""
+
+    def __init__(self, what: str, *, patience_s: float) -> None:
+        self._threads = ThreadPoolExecutor(1, what)
+        self._what = what
+        self._patience_s = patience_s
+        self._unfinished: Future[None] | None = None
+        """The oldest call that was not waited for until its end."""
+
+    def do(self, call: Callable[[], None]) -> bool:
+        """Run ``call`` and wait. True: it is done. False: it takes too long, or one before it does; it is done later,
+        and an error of it goes to the log. Raises what ``call`` raises. Thread-safe."""
+        future = self._threads.submit(call)
+        hangs = self._unfinished is not None and not self._unfinished.done()
+        try:
+            future.result(0.0 if hangs else self._patience_s)
+        except FutureTimeout:
+            if future.done():  # its own error
+                raise
+            self._unfinished = self._unfinished if hangs else future
+            future.add_done_callback(self._tell)
+            return False
+        return True
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Run ``call`` after all that were given before, and do not wait."""
+        self._threads.submit(call).add_done_callback(self._tell)
+
+    def _tell(self, future: Future[None]) -> None:
+        if (error := future.exception()) is not None:
+            log.error("lane.late_error", lane=self._what, error=repr(error))

@@ -158,8 +158,8 @@ class HostAgent:
 
         Also for an attempt that this host never saw: it is then closed in advance.
 
-        While the disk of the records does not answer, nothing can be closed, or proved. Then the processes are killed as
-        far as the kernel knows them, and this returns when the disk is back.
+        While the disk of the records does not answer, nothing can be closed, or proved. Then the processes are killed
+        as far as the kernel knows them, and this returns when the disk is back.
         """
         stopping = asyncio.ensure_future(in_loop(records_loop(), lambda: self._stop(request)))
         try:
@@ -171,7 +171,7 @@ class HostAgent:
             stopping.cancel()
 
     def _kill_unrecorded(self, key: AttemptKey) -> None:
-        """The grace is over, so nothing of the attempt should live. What does hangs in the kernel, or its record does."""
+        """The grace is over, so nothing should live. What does hangs in the kernel, or its record does."""
         if killed := kill_unrecorded(self._home, self.host, key):
             log.error("attempt.killed_unrecorded", job=key.job_id, attempt=key.attempt, processes=killed)
 

@@ -147,7 +147,7 @@ class LocalAttempts:
             limits.change_limit(self.directory(key), time_limit_s)
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
-        """GPU uuids that the attempt got here. Empty if the attempt is unknown. Of an open attempt they are read once."""
+        """GPU uuids that the attempt got here. Empty if it is unknown. Of an open attempt they are read once."""
         if (known := self._gpus.get(key)) is not None:
             return known
         plan = self.plan(key)

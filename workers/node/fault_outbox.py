@@ -1,14 +1,20 @@
-"""Delivers faults of this host to the workflows of jobs and GPUs. They are on disk until Temporal has them."""
+"""Delivers faults of this host to the workflows of jobs and GPUs. They are on disk until Temporal has them.
+
+A disk that hangs delays no fault: it is delivered from memory, and the disk gets it when it answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import structlog
+from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -17,10 +23,20 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, REMEDIATION_WORKFL
 from gpu_platform.domain.hosts.remediation import RemediationInput
 from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.lanes import InOrder
 
 log = structlog.get_logger()
 
 RETRY_S = 0.5
+DISK_S = 2.0
+"""A fault waits so long for the disk before it is delivered without it."""
+
+
+class _Undelivered(BaseModel):
+    """As it is on disk: the fault, and the attempts that were on the GPU when it came."""
+
+    fault: FaultReport
+    affected: list[AttemptKey]
 
 
 class FaultDispatcher:
@@ -37,17 +53,24 @@ class FaultDispatcher:
         self._agent = agent
         self._reset_attempts = reset_attempts
         self._recent: deque[tuple[FaultReport, list[AttemptKey]]] = deque(maxlen=1000)
+        self._undelivered: dict[str, _Undelivered] = {}
+        """By fault id."""
+        self._disk = InOrder("faults", patience_s=DISK_S)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
 
     def report(self, fault: FaultReport) -> None:
-        """Write the fault to disk, and wake the delivery."""
+        """Write the fault to disk, and wake the delivery. The disk gets ``DISK_S`` seconds."""
         # The affected attempts are those on the GPU now. A later job must not blame this fault for its failure.
-        self._recent.append((fault, self._affected_attempts(fault)))
-        path = self._outbox / f"{fault.fault_id}.json"
-        draft = path.with_suffix(".draft")
-        draft.write_text(fault.model_dump_json())
-        os.replace(draft, path)
+        affected = self._affected_attempts(fault)
+        self._recent.append((fault, affected))
+        undelivered = _Undelivered(fault=fault, affected=affected)
+        try:
+            if not self._disk.do(partial(self._write, undelivered)):
+                log.error("fault.not_on_disk", gpu=fault.gpu_uuid, fault=fault.fault_id, error="it does not answer")
+        except OSError as error:  # it is full: the fault is as true
+            log.error("fault.not_on_disk", gpu=fault.gpu_uuid, fault=fault.fault_id, error=str(error))
+        self._undelivered[fault.fault_id] = undelivered
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the next node worker delivers it
             self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -59,34 +82,55 @@ class FaultDispatcher:
         return None
 
     async def run(self) -> None:
-        """Deliver faults until cancelled. Faults that an earlier node worker left come first."""
+        """Deliver faults until cancelled. Faults that an earlier node worker left come, too."""
+        threading.Thread(target=self._read_left, name="faults-left", daemon=True).start()
         while True:
             self._wake.clear()
-            outbox = {
-                path: FaultReport.model_validate_json(path.read_text()) for path in sorted(self._outbox.glob("*.json"))
-            }
+            waiting = dict(self._undelivered)
             # All at the same time: while Temporal does not answer, each waits for as long as a call may take.
-            delivered = await asyncio.gather(*[self._is_delivered(fault) for fault in outbox.values()])
-            for path, is_delivered in zip(outbox, delivered, strict=True):
+            delivered = await asyncio.gather(*[self._is_delivered(one) for one in waiting.values()])
+            for fault_id, is_delivered in zip(waiting, delivered, strict=True):
                 if is_delivered:
-                    path.unlink(missing_ok=True)
+                    del self._undelivered[fault_id]
+                    self._disk.later(partial(self._path(fault_id).unlink, missing_ok=True))
             if all(delivered):
                 await self._wake.wait()
             else:
                 await asyncio.sleep(RETRY_S)
 
-    async def _is_delivered(self, fault: FaultReport) -> bool:
+    def _path(self, fault_id: str) -> Path:
+        return self._outbox / f"{fault_id}.json"
+
+    def _write(self, undelivered: _Undelivered) -> None:
+        path = self._path(undelivered.fault.fault_id)
+        draft = path.with_suffix(".draft")
+        draft.write_text(undelivered.model_dump_json())
+        os.replace(draft, path)
+
+    def _read_left(self) -> None:
+        for path in sorted(self._outbox.glob("*.json")):
+            try:
+                left = _Undelivered.model_validate_json(path.read_text())
+            except (OSError, ValueError) as error:  # it was delivered meanwhile, or a power cut destroyed it
+                log.warning("fault.not_read", path=str(path), error=str(error))
+                continue
+            self._undelivered.setdefault(left.fault.fault_id, left)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _is_delivered(self, undelivered: _Undelivered) -> bool:
+        fault = undelivered.fault
         try:
-            await self._deliver(fault)
+            await self._deliver(fault, undelivered.affected)
         except RPCError as error:
             log.warning("fault.delivery_delayed", gpu=fault.gpu_uuid, fault=fault.fault_id, error=str(error))
             return False
         return True
 
-    async def _deliver(self, fault: FaultReport) -> None:
+    async def _deliver(self, fault: FaultReport, affected: list[AttemptKey]) -> None:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
         if fault.action.stops_job or fault.attempt is not None:
-            await asyncio.gather(*[self._signal_job(key, fault) for key in self._affected_attempts(fault)])
+            await asyncio.gather(*[self._signal_job(key, fault) for key in affected])
         await self.client.start_workflow(
             REMEDIATION_WORKFLOW,
             RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),

@@ -22,11 +22,14 @@ from gpu_platform.hosts.inventory.inventory import (
 )
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.nvml.opening import NoGpus, SilentNvml, open_nvml
+from gpu_platform.lanes import Lane, LastKnown, Stuck
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger()
 
 CHECK_S = 5.0
+OPEN_WITHIN_S = 20.0
+"""A host of eight GPUs without persistence mode takes some seconds. Its ranks run on for the lease of a restart."""
 MAX_FAILED_CHECKS = 3
 """After this many failed checks in a row the node worker restarts. A single one may be a short disturbance."""
 
@@ -41,14 +44,20 @@ def open_gpus(node: NodeSettings, home: Path) -> tuple[NvmlLibrary, HostInventor
     If NVML does not answer, the library refuses every call and the inventory comes from other sources. If GPU support
     is off, the library and the inventory have no GPUs.
     """
+    opened = LastKnown[tuple[NvmlLibrary, HostInventory] | None](None, "nvml-open", patience_s=OPEN_WITHIN_S)
     try:
-        nvml = open_nvml(node, home)
-        if isinstance(nvml, NoGpus):
-            return nvml, read_inventory_without_gpus(node)
+        found = opened.read(lambda: _open(node, home))
+        if found is None:
+            raise HostUnavailable(f"NVML has not answered for {OPEN_WITHIN_S:g} s: see the kernel's log")
     except HostUnavailable as error:
         log.error("node.without_nvml", error=error.message)
         return SilentNvml(error.message), read_inventory_without_nvml(node)
-    return nvml, read_inventory(nvml, node)
+    return found
+
+
+def _open(node: NodeSettings, home: Path) -> tuple[NvmlLibrary, HostInventory]:
+    nvml = open_nvml(node, home)
+    return nvml, read_inventory_without_gpus(node) if isinstance(nvml, NoGpus) else read_inventory(nvml, node)
 
 
 def unusable(nvml: NvmlLibrary, inventory: HostInventory) -> dict[str, str]:
@@ -77,6 +86,7 @@ class NvmlWatch:
         self._home = home
         self._inventory = inventory
         self._is_paused = is_paused
+        self._looks = Lane("nvml", patience_s=OPEN_WITHIN_S)
 
     async def run(self) -> None:
         """Check until cancelled. Raises :class:`RestartRequired` when the node worker must start again."""
@@ -85,7 +95,10 @@ class NvmlWatch:
         failed_checks = 0
         while True:
             await asyncio.sleep(CHECK_S)
-            why = await asyncio.to_thread(self.look)
+            try:
+                why = await self._looks.run(self.look)
+            except Stuck:  # the health monitor says which GPU does not answer; a restart mends none
+                continue
             failed_checks = failed_checks + 1 if why is not None else 0
             if why is not None and failed_checks >= MAX_FAILED_CHECKS:
                 raise RestartRequired(why)

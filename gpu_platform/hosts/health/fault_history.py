@@ -8,14 +8,21 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health.fault_policy import PastFault
+from gpu_platform.lanes import InOrder
 
 _KEPT_PER_GPU = 200
 _KEPT_LINES = 20_000
+_DISK_S = 2.0
+
+log = structlog.get_logger(__name__)
 
 
 class FaultHistory:
@@ -29,6 +36,7 @@ class FaultHistory:
         """Forget faults before ``forget_before_ms`` (Unix time), unless their condition still holds."""
         self._path = path
         self._lock = threading.Lock()
+        self._writes = InOrder("gpu-history", patience_s=_DISK_S)
         self._name = uuid.uuid4().hex[:8]
         self._faults: defaultdict[str, list[PastFault]] = defaultdict(list)
         self._numbers: defaultdict[str, int] = defaultdict(int)
@@ -67,7 +75,8 @@ class FaultHistory:
             return f"{gpu_uuid}-{self._name}-{self._numbers[gpu_uuid] + 1}"
 
     def append(self, report: FaultReport, cause: int | str) -> None:
-        """Add a fault that was delivered. It is on disk when this method returns."""
+        """Add a fault that was delivered. It is on disk when this method returns, unless the disk hangs: the watch of
+        the GPUs does not wait for that."""
         number = self._numbers[report.gpu_uuid] + 1
         self._write(
             {
@@ -86,11 +95,8 @@ class FaultHistory:
     def _write(self, record: dict[str, Any]) -> None:
         with self._lock:
             self._apply(record)
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
+        if self._path is not None and not self._writes.do(partial(_append, self._path, record)):
+            log.error("health.history_not_written", path=str(self._path), reason="the disk does not answer")
 
     def _apply(self, record: dict[str, Any]) -> None:
         if "name" in record:
@@ -138,3 +144,10 @@ class FaultHistory:
             file.flush()
             os.fsync(file.fileno())
         partial.rename(path)
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -13,7 +13,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -31,6 +31,7 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.process_tree import all_processes, read_stat, send_signal
 from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.lanes import LastKnown
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _JAIL = re.compile(rb"/gpu-platform/[0-9a-f]{8}\.")
 """In the cgroups of a rank; see ``isolation/jail.py``."""
+_CHECK_S = 0.3
+"""A report waits so long for the checks of unfit GPUs."""
 _GPU_RELEASE_S = 5.0
 """Seconds that the driver may need to notice the end of a process."""
 
@@ -67,6 +70,7 @@ class GpuFitness(Stage):
         self._on_fault = on_fault
         self._dev = dev
         self._lock = threading.Lock()
+        self._checks = LastKnown[None](None, "gpu-fitness", patience_s=_CHECK_S)
         self._unfit: dict[str, str] = {}
         self._prepared: dict[AttemptKey, int] = {}
         """Attempt -> when it was prepared, in clock ticks since boot."""
@@ -111,9 +115,16 @@ class GpuFitness(Stage):
                 log.warning("gpu.node_open", gpu=uuid, job=key.job_id, attempt=key.attempt, processes=_named(holders))
 
     def unfit(self) -> dict[str, str]:
-        """GPU -> why it should get no work for now. Checks GPUs again that were unfit."""
+        """GPU -> why it should get no work for now. Checks GPUs again that were unfit; while NVML does not answer, they
+        stay so."""
         with self._lock:
             marked = list(self._unfit)
+        if marked:
+            self._checks.read(lambda: self._check_again(marked))
+        with self._lock:
+            return dict(self._unfit)
+
+    def _check_again(self, marked: Sequence[str]) -> None:
         for uuid in marked:
             problem = _in_use(self._foreign(uuid)) or self._too_hot(uuid)
             with self._lock:
@@ -121,8 +132,6 @@ class GpuFitness(Stage):
                     self._unfit.pop(uuid, None)
                 else:
                     self._unfit[uuid] = problem
-        with self._lock:
-            return dict(self._unfit)
 
     def report(self, uuid: str, problem: str) -> None:
         """Report a fault that a reset can heal and that was found while no job was on the GPU. No job is to blame

@@ -1,7 +1,8 @@
 """Watches a host's GPUs: one thread polls all of them, another waits for XIDs.
 
 An NVML error of one GPU does not affect the others: they are read as before. The GPU is watched again as soon as
-NVML answers for it.
+NVML answers for it. A call of NVML that does not return holds up its thread. Then another thread takes over, which
+leaves that GPU out until the call has returned.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.attempt import FaultReport
@@ -40,6 +42,10 @@ _ERRORS_S = 1.0
 _HARDWARE_STATUS_S = 10.0
 """Seconds between two readings of what rarely changes."""
 _EVENT_WAIT_MS = 500
+SILENT_S = 5.0
+"""A call of NVML that takes longer hangs: its GPU gets no work. Each GPU costs at most one thread of each kind."""
+_LOOK_S = 1.0
+_SILENT = f"NVML has not answered for {SILENT_S:g} s for this GPU"
 
 
 class GpuObserver(Protocol):
@@ -90,7 +96,8 @@ class HealthMonitor:
         self._stopping = threading.Event()
         self.is_paused = False
         """True while NVML is closed because a GPU is being reset."""
-        self._threads: list[threading.Thread] = []
+        self._threads: list[_Watcher] = []
+        self._replacing = threading.Lock()
         self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
 
     def start(self) -> None:
@@ -99,28 +106,35 @@ class HealthMonitor:
             return
         self._stopping.clear()
         self._threads = [
-            threading.Thread(target=self._poll_for_ever, name="gpu-poll", daemon=True),
-            threading.Thread(target=self._listen_for_ever, name="gpu-events", daemon=True),
+            _Watcher("gpu-poll", self._poll_for_ever),
+            _Watcher("gpu-events", self._listen_for_ever),
+            _Watcher("gpu-silence", self._look_for_silence),
         ]
         if self._kernel_log is not None:
-            target = self._follow_kernel_log
-            self._threads.append(threading.Thread(target=target, name="gpu-kernel-log", daemon=True))
+            self._threads.append(_Watcher("gpu-kernel-log", self._follow_kernel_log))
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """End the threads. Returns when they have ended."""
+    def stop(self) -> bool:
+        """End the threads. True: they have ended. False: NVML does not let go of one of them."""
         self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+        deadline = time.monotonic() + SILENT_S
+        with self._replacing:
+            threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Close NVML meanwhile. A real GPU cannot be reset while any process has NVML open."""
+        """Close NVML meanwhile. A real GPU cannot be reset while any process has NVML open. Raises
+        :class:`HostUnavailable` if NVML hangs."""
         running = bool(self._threads)
         self.is_paused = True
-        self.stop()
+        if not self.stop() or any(gpu.is_silent for gpu in self._gpus):
+            self.is_paused = False
+            self.start()
+            raise HostUnavailable(f"{_SILENT}: it cannot be closed for a reset; see `nvidia-smi` and the kernel's log")
         for gpu in self._gpus:
             gpu.reader = None
         self._nvml.nvmlShutdown()
@@ -174,6 +188,10 @@ class HealthMonitor:
     def poll_once(self, *, steady: bool = True, errors: bool = True, hardware_status: bool = True) -> None:
         """Read all GPUs once, as the thread does."""
         for gpu in self._gpus:
+            if not _asks(gpu):
+                return  # another thread does it now
+            if gpu.is_silent:
+                continue
             try:
                 if gpu.reader is None:
                     gpu.reader = GpuReader(self._nvml, self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid))
@@ -186,6 +204,7 @@ class HealthMonitor:
                 self._on_error(gpu, error)
             except Exception:
                 log.exception("health.poll_failed", gpu=gpu.info.uuid)
+        _asks(None)
 
     def take_events(self) -> None:
         """Handle the XIDs that wait now, without a thread that listens. For hosts that share a process."""
@@ -201,7 +220,7 @@ class HealthMonitor:
     def _poll_for_ever(self) -> None:
         rounds = 0
         next_at = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._is_over():
             self.poll_once(
                 steady=rounds % self._steady_every == 0,
                 errors=rounds % self._errors_every == 0,
@@ -210,6 +229,23 @@ class HealthMonitor:
             rounds += 1
             next_at = max(next_at + self._interval_s, time.monotonic())
             self._stopping.wait(next_at - time.monotonic())
+
+    def _is_over(self) -> bool:
+        return self._stopping.is_set() or _is_replaced()
+
+    def _look_for_silence(self) -> None:
+        """Have another thread take over from one whose call does not return."""
+        while not self._stopping.wait(_LOOK_S):
+            with self._replacing:
+                for number, thread in enumerate(self._threads):
+                    gpu = thread.silent_gpu()
+                    if gpu is None:
+                        continue
+                    log.error("health.gpu_hangs", gpu=gpu.info.uuid, thread=thread.name)
+                    thread.is_replaced = gpu.is_silent = True
+                    gpu.reading, gpu.lost = None, _SILENT
+                    self._threads[number] = _Watcher(thread.name, thread.work)
+                    self._threads[number].start()
 
     def _read_fast_signals(self, gpu: WatchedGpu, reading: Reading) -> None:
         gpu.reading = reading
@@ -270,7 +306,7 @@ class HealthMonitor:
             self._faults.note(gpu, condition, True)
 
     def _listen_for_ever(self) -> None:
-        while not self._stopping.is_set():
+        while not self._is_over():
             try:
                 self._listen()
             except self._nvml.NVMLError as error:
@@ -286,7 +322,8 @@ class HealthMonitor:
         event_set = nvml.nvmlEventSetCreate()
         try:
             silent = [gpu for gpu in self._gpus if not self._register(gpu, event_set)]
-            while not self._stopping.is_set():
+            _asks(None)
+            while not self._is_over():
                 if not self._take_event(event_set, _EVENT_WAIT_MS) and any(gpu.lost is None for gpu in silent):
                     return  # a lost GPU came back: register all again
         finally:
@@ -301,7 +338,9 @@ class HealthMonitor:
             return False
         gpu = next((gpu for gpu in self._gpus if _same_device(gpu.event_handle, event.device)), None)
         if gpu is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
+            _asks(gpu)
             self._faults.on_xid(gpu, int(event.eventData), partial(self._recovery_action, gpu))
+            _asks(None)
         return True
 
     def _follow_kernel_log(self) -> None:
@@ -312,12 +351,17 @@ class HealthMonitor:
         try:
             for place, xid, fatal in self._kernel_log.follow(self._stopping):
                 if (gpu := by_place.get(place)) is not None:
+                    _asks(gpu)
                     self._faults.on_xid(gpu, xid, partial(self._recovery_action, gpu), fatal=fatal)
+                    if not _asks(None):
+                        return
         except OSError as error:
             log.warning("health.no_kernel_log", error=str(error))
 
     def _register(self, gpu: WatchedGpu, event_set: Any) -> bool:
         nvml = self._nvml
+        if gpu.is_silent or not _asks(gpu):
+            return False
         try:
             handle = gpu.event_handle = nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
             types = nvml.nvmlEventTypeXidCriticalError & nvml.nvmlDeviceGetSupportedEventTypes(handle)
@@ -344,3 +388,38 @@ def _same_device(a: Any, b: Any) -> bool:
     if isinstance(a, ctypes._Pointer):
         return ctypes.cast(a, ctypes.c_void_p).value == ctypes.cast(b, ctypes.c_void_p).value
     return a is not None and a is b
+
+
+class _Watcher(threading.Thread):
+    """A thread of the monitor, and the GPU that it asks NVML about just now."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        self.work = work
+        self.gpu: WatchedGpu | None = None
+        self.since_s = 0.0
+        self.is_replaced = False
+        """Another one has its work. It ends when its call returns."""
+
+    def silent_gpu(self) -> WatchedGpu | None:
+        """The GPU about which a call has not returned for ``SILENT_S``. None: there is none."""
+        gpu, since_s = self.gpu, self.since_s
+        return gpu if gpu is not None and time.monotonic() - since_s > SILENT_S else None
+
+
+def _asks(gpu: WatchedGpu | None) -> bool:
+    """Note that this thread asks about the GPU now. None: about none. False: another thread has taken over."""
+    thread = threading.current_thread()
+    if not isinstance(thread, _Watcher):
+        return True
+    if thread.is_replaced and thread.gpu is not None:
+        thread.gpu.is_silent = False  # its call has returned
+    thread.gpu, thread.since_s = gpu, time.monotonic()
+    if thread.is_replaced:
+        thread.gpu = None
+    return not thread.is_replaced
+
+
+def _is_replaced() -> bool:
+    thread = threading.current_thread()
+    return isinstance(thread, _Watcher) and thread.is_replaced

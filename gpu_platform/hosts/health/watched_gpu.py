@@ -25,6 +25,8 @@ class WatchedGpu:
     reading: Reading | None = None
     lost: str | None = None
     """Why it does not answer. None: it answers."""
+    is_silent: bool = False
+    """A call of NVML for it has not returned: nothing else is asked about it."""
     temperature_limit: TemperatureLimit = field(default_factory=lambda: TemperatureLimit(85))
     throttle: ThrottleDetector = field(default_factory=ThrottleDetector)
     counts: ErrorCounts | None = None

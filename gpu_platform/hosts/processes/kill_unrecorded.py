@@ -1,7 +1,7 @@
 """Kills the processes of an attempt while the disk with its records does not answer.
 
-Which processes these are is in the records (``stopping.py``). Without them, the kernel knows: those in the cgroup of the
-attempt, whose name follows from the attempt's, and those whose environment names the attempt, with their descendants.
+Which processes these are is in the records (``stopping.py``). Without them, the kernel knows: those in the cgroup of
+the attempt, whose name follows from the attempt's, and those whose environment names it, with their descendants.
 """
 
 from __future__ import annotations
