@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -61,13 +62,23 @@ def get_host(session: Session, name: str, now: datetime) -> Host:
     return _get_host(session, name, now)
 
 
+@dataclass(frozen=True, slots=True)
+class HostAddresses:
+    """Where a host is reached."""
+
+    address: str
+    """By ranks of other hosts."""
+    agent_url: str
+    """Its node worker, which serves logs."""
+
+
 @reading
-def agent_url(session: Session, name: str) -> str:
-    """The URL of the host's node worker, which serves logs. Raises :class:`NotFound`."""
-    url = session.scalar(select(host.c.agent_url).where(host.c.name == name))
-    if url is None:
+def addresses(session: Session, name: str) -> HostAddresses:
+    """Where the host is reached. Raises :class:`NotFound`."""
+    row = session.execute(select(host.c.address, host.c.agent_url).where(host.c.name == name)).one_or_none()
+    if row is None:
         raise _no_such_host(name)
-    return url
+    return HostAddresses(row.address, row.agent_url)
 
 
 @reading
