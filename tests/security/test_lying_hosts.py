@@ -6,7 +6,6 @@ alone, so nothing about the other host or its jobs may change.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,12 +16,11 @@ import pytest
 from sqlalchemy import select
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError
 
 from gpu_platform.domain.contracts import AttemptKey, host_report_id, remediation_id
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.remediation import RemediationInput
-from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
@@ -121,18 +119,14 @@ async def gateway(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asyn
 
 
 @pytest.fixture
-async def lies(
-    temporal: Client, sqlite_store: Store, tmp_path: Path, gateway: RunningGateway
-) -> AsyncIterator[Lies]:
+async def lies(temporal: Client, sqlite_store: Store, tmp_path: Path, gateway: RunningGateway) -> AsyncIterator[Lies]:
     keys = Keys(tmp_path / "keys")
     clients = {
         name: await gateway.client(f"node/{name}", temporal.namespace, data_converter=keys.node(name))
         for name in (LIAR, VICTIM)
     }
     machines = dict.fromkeys(clients, "dgx-h100")
-    async with sealed_platform(
-        temporal, sqlite_store, tmp_path, machines, node_client=clients.__getitem__
-    ) as platform:
+    async with sealed_platform(temporal, sqlite_store, tmp_path, machines, node_client=clients.__getitem__) as platform:
         yield Lies(platform, clients[LIAR])
 
 

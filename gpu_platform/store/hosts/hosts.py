@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, func, literal, select, update
+from sqlalchemy import Row, bindparam, case, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InUse, NotFound
@@ -18,6 +18,7 @@ from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import read_record, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
+from gpu_platform.store.hosts.reported_gpus import ask_refused_again
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.domain_losses import LOST_WITH
@@ -79,6 +80,13 @@ def addresses(session: Session, name: str) -> HostAddresses:
     if row is None:
         raise _no_such_host(name)
     return HostAddresses(row.address, row.agent_url)
+
+
+@reading
+def host_at(session: Session, address: str, *, other_than: str) -> str | None:
+    """Another host that has this address, for its ranks or its node worker. None: there is none."""
+    url = [host.c.agent_url.contains(f"{before}{address}:", autoescape=True) for before in ("//", "@")]
+    return session.scalar(select(host.c.name).where(host.c.name != other_than, or_(host.c.address == address, *url)))
 
 
 @reading
@@ -196,6 +204,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     without_gpu = (allocation.c.host == name) & allocation.c.gpu_uuid.is_(None)
     session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids) | without_gpu))
     session.execute(delete(gpu).where(gpu.c.host == name))
+    ask_refused_again(session)
     session.execute(delete(repair).where(repair.c.host == name))
     session.execute(delete(host).where(host.c.name == name))
     membership.refresh(session)
@@ -231,6 +240,7 @@ def _host(row: Row[Any], now: datetime) -> Host:
         labels=inventory.labels,
         containers=containers_of(inventory.labels) if inventory.isolates else [],
         outputs_root=inventory.outputs_root,
+        refused_gpus=inventory.refused_gpus,
         lease_remaining_s=max(0.0, (row.lease_until - now).total_seconds()),
         gpus_total=row.gpus_total or 0,
         gpus_free=(row.gpus_free or 0) if row.state == HostState.READY else 0,
