@@ -23,20 +23,24 @@ class HostReportActivities:
         self._lease_ttl_s = lease_ttl_s
 
     @activity.defn
-    def report_host(self, report: HostReport) -> LeaseAnswer:
-        """Write the report and return the leader's answer. Fails for good if the report is invalid or older than
-        another one.
+    def report_host(self, report: HostReport, sender: str | None) -> LeaseAnswer:
+        """Write the report of the host ``sender`` and return the leader's answer. Fails for good if the report is of
+        another host, invalid, or older than another one.
 
-        Temporal does not say who sent it. So it only renews the lease of a host that is known, and the address of its
-        node worker stays as the service learned it.
+        Nobody sees here from which address it comes. So it only renews the lease of a host that is known, and the
+        addresses of the host stay as the service learned them.
         """
         try:
+            if report.name != sender:
+                raise Forbidden(f"host {sender} sent a report of host {report.name!r}: a host reports for itself alone")
             check_host(report.name, report.protocol)
             identities.check_not_revoked(self._store, f"{NODE}/{report.name}")
-            url = hosts.agent_url(self._store, report.name)
-            # With another address these are not the facts that the hash names: a service will ask for them.
-            facts = report.facts if url == report.agent_url else ""
-            report = report.model_copy(update={"agent_url": url, "facts": facts})
+            known = hosts.addresses(self._store, report.name)
+            # With other addresses these are not the facts that the hash names: a service will ask for them.
+            same = (known.agent_url, known.address) == (report.agent_url, report.address)
+            facts = report.facts if same else ""
+            changes = {"agent_url": known.agent_url, "address": known.address, "facts": facts}
+            report = report.model_copy(update=changes)
             ttl_s, now = self._lease_ttl_s, utc_now()
             return reports.report_host(self._store, report, ttl_s=ttl_s, now=now, by_temporal=True)
         except (Forbidden, InvalidRequest, NotFound, StaleReport) as error:

@@ -84,7 +84,7 @@ class NodeAgents:
                 self._revoked.check(f"{names.NODE}/{host}")
             except Forbidden as error:
                 raise HostUnavailable(error.message, host=host) from error
-        return hosts.agent_url(self._store, host)
+        return hosts.addresses(self._store, host).agent_url
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -27,6 +27,7 @@ from activities.remediation import RemediationActivities
 from activities.repair import RepairActivities
 from activities.reservation import ReservationActivities
 from activities.schedules import ScheduleActivities
+from activities.senders import NotingSenders
 from activities.submissions import Submissions
 from activities.takeover import TakeoverActivities
 from activities.worker_deployment import deployment_of, keep_served
@@ -157,6 +158,7 @@ def control_worker(
             repair.open_service_case,
             repair.power_cycle,
         ],
+        interceptors=[NotingSenders()],
         activity_executor=executor,
         workflow_runner=workflow_runner(checked=checked),
         max_concurrent_workflow_tasks=50,

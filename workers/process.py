@@ -18,6 +18,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.payloads.converter import converter_of
+from activities.senders import NamingItself
 from activities.temporal_connection import keep_connected, renewable
 from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
 from activities.temporal_runtime import ProcessRuntime
@@ -41,11 +42,13 @@ async def run_worker(settings: Settings, client: Client, *workers: Worker) -> No
         group.create_task(keep_connected(settings.temporal, client, lambda: connect(settings), workers))
 
 
-async def connect(settings: Settings, *, lazy: bool = False, converter: DataConverter | None = None) -> Client:
+async def connect(
+    settings: Settings, *, lazy: bool = False, converter: DataConverter | None = None, host: str | None = None
+) -> Client:
     """A client of Temporal. Waits for a server that does not answer yet or lacks the namespace, and says so.
 
-    ``lazy``: connect at the first use. ``converter``: None means that of the control plane. Raises
-    :class:`CannotStart` if a file of TLS cannot be read.
+    ``lazy``: connect at the first use. ``converter``: None means that of the control plane. ``host``: the GPU host that
+    this client is of; None: it is of the control plane. Raises :class:`CannotStart` if a file of TLS cannot be read.
     """
     converter = converter or converter_of(settings)
     temporal = settings.temporal
@@ -59,7 +62,11 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 tls=tls_of(temporal),
                 runtime=ProcessRuntime.get(),
                 lazy=lazy,
-                interceptors=[*tracing_interceptors(), RpcDeadlines()],
+                interceptors=[
+                    *tracing_interceptors(),
+                    RpcDeadlines(),
+                    *([] if host is None else [NamingItself(host)]),
+                ],
             )
             if not lazy:
                 await describe_namespace(client)

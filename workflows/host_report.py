@@ -6,6 +6,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.host_report import HostReportActivities
+    from activities.senders import host_in
     from gpu_platform.domain.contracts import HOST_REPORT_WORKFLOW
     from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
     from workflows import policies
@@ -19,5 +20,7 @@ class HostReportWorkflow:
     async def run(self, report: HostReport) -> LeaseAnswer:
         """Write the report. Returns the leader's answer, which renews the lease."""
         return await workflow.execute_local_activity_method(
-            HostReportActivities.report_host, report, **policies.HOST_REPORT
+            HostReportActivities.report_host,
+            args=[report, host_in(workflow.info().headers)],
+            **policies.HOST_REPORT,
         )

@@ -29,6 +29,7 @@ from workflows.attempts.starting import mark_running, prepare_gang
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
+from workflows.job_signals import is_fault_of
 from workflows.steps import sleep_until, until
 
 with workflow.unsafe.imports_passed_through():
@@ -153,9 +154,8 @@ class JobWorkflow:
 
     @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
-        """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU."""
-        held = self._attempt.placement.gpu_uuids if self._attempt.placement else []
-        if fault.attempt != self._progress.attempt or fault.report.gpu_uuid not in held:
+        """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU on the host that says so."""
+        if not is_fault_of(fault, self._progress.attempt, self._attempt.placement):
             return
         if fault.report.fault_id not in self._attempt.faults:
             self._attempt.faults[fault.report.fault_id] = fault

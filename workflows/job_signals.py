@@ -1,4 +1,5 @@
-"""Signals from a workflow to jobs: to a job's own workflow, or to that of the array which drives it."""
+"""Signals to jobs, to a job's own workflow or to that of the array which drives it: sent by workflows, believed by
+them."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.job_signals import element_signal, of_element
+from activities.senders import may_speak_for, sender_of_signal
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.jobs.placement import Placement
 
 
 async def signal_job(job_id: str, signal: str, argument: GpuFault | HostLost | Interrupt | None) -> bool:
@@ -25,4 +28,24 @@ async def signal_job(job_id: str, signal: str, argument: GpuFault | HostLost | I
             await array.signal(element_signal(signal), of_element(job_id, argument))
         except ApplicationError:
             return False
+    return True
+
+
+def is_fault_of(fault: GpuFault, attempt: int, placement: Placement | None) -> bool:
+    """In the handler of a signal: True if the fault is on a GPU that this attempt holds on the host which reports it.
+
+    ``placement``: that of the current attempt, whose number is ``attempt``.
+    """
+    host = fault.report.host
+    if placement is None or fault.attempt != attempt or not tells_of_itself(fault):
+        return False
+    return fault.report.gpu_uuid in placement.gpu_uuids_on(host)
+
+
+def tells_of_itself(fault: GpuFault) -> bool:
+    """In the handler of a signal: False if one host tells of a fault of another."""
+    host, sender = fault.report.host, sender_of_signal()
+    if not may_speak_for(sender, host):
+        workflow.logger.warning("a fault of host %s was reported by host %s: it is not believed", host, sender)
+        return False
     return True

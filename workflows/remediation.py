@@ -19,7 +19,8 @@ with workflow.unsafe.imports_passed_through():
     from activities.node.reset import RESET_NEEDS_OPERATOR, ResetActivities
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
     from activities.repair import RepairActivities
-    from gpu_platform.domain.contracts import REMEDIATION_WORKFLOW, node_task_queue
+    from activities.senders import host_in, may_speak_for, sender_of_signal
+    from gpu_platform.domain.contracts import REMEDIATION_WORKFLOW, gpu_of_remediation, node_task_queue
     from gpu_platform.domain.hosts.faults import FaultAction
     from gpu_platform.domain.hosts.remediation import (
         RemediationInput,
@@ -45,6 +46,7 @@ RESET: dict[str, Any] = {
 
 
 IDLE_PAUSE_S = 300.0
+MOST_FAILURES, LONGEST_INTERVAL_S = 100, 3600.0
 
 
 REPAIR = "repair-of-hosts"
@@ -65,7 +67,13 @@ class RemediationWorkflow:
 
     @workflow.init
     def __init__(self, input: RemediationInput) -> None:
-        self._input = input
+        self._gpu_uuid = gpu_of_remediation(workflow.info().workflow_id)
+        self._host = host_in(workflow.info().headers) or input.host
+        # Of the host's settings, so from the host.
+        self._max_failures = min(max(input.max_failures, 1), MOST_FAILURES)
+        self._retry_interval_s = min(max(input.retry_interval_s, 0.01), LONGEST_INTERVAL_S)
+        self._was_refused = False
+        """A report came that is not believed."""
         self._pending: deque[FaultReport] = deque()
         self._seen: set[str] = set()
         self._notes: list[str] = []
@@ -94,8 +102,8 @@ class RemediationWorkflow:
     def status(self) -> RemediationStatus:
         """Query: the state of the remediation."""
         return RemediationStatus(
-            gpu_uuid=self._input.gpu_uuid,
-            host=self._input.host,
+            gpu_uuid=self._gpu_uuid,
+            host=self._host,
             step=self._orders.step,
             waits_for_approval=self._orders.waiting,
             notes=self._notes,
@@ -103,8 +111,18 @@ class RemediationWorkflow:
 
     @workflow.signal
     def fault(self, report: FaultReport) -> None:
-        """Signal: the GPU had a fault. A fault id that came before is ignored."""
-        if report.fault_id not in self._seen:
+        """Signal: the GPU had a fault. A fault id that came before is ignored.
+
+        A host is believed for itself, and for the GPU of this workflow: the node gateway has looked whether it is one
+        of the host's.
+        """
+        sender = sender_of_signal()
+        if report.gpu_uuid != self._gpu_uuid or not may_speak_for(sender, report.host):
+            self._was_refused = True
+            workflow.logger.warning(
+                "host %s reports a fault of GPU %s of host %s: it is not believed", sender, report.gpu_uuid, report.host
+            )
+        elif report.fault_id not in self._seen:
             self._seen.add(report.fault_id)
             self._pending.append(report)
 
@@ -117,7 +135,7 @@ class RemediationWorkflow:
     async def run(self, input: RemediationInput) -> GpuState | None:
         """Handle faults until none is pending. Returns the GPU's last state if it was taken out of service."""
         state: GpuState | None = None
-        await workflow.wait_condition(lambda: bool(self._pending))
+        await workflow.wait_condition(lambda: bool(self._pending) or self._was_refused)
         while self._pending:
             report = self._pending.popleft()
             self._note(f"fault: {report.message} -> {report.action}")
@@ -189,7 +207,7 @@ class RemediationWorkflow:
             self._note(f"{state}: {result.problem or 'reset and verified'}")
             if state is not GpuState.DEGRADED:
                 return state
-            await workflow.sleep(self._input.retry_interval_s)
+            await workflow.sleep(self._retry_interval_s)
 
     async def _absorb_pending(self) -> None:
         """Record faults that arrived while the GPU was drained: the same reset heals them."""
@@ -203,7 +221,7 @@ class RemediationWorkflow:
         result = ResetResult(
             gpu_uuid=report.gpu_uuid,
             ok=True,
-            max_failures=self._input.max_failures,
+            max_failures=self._max_failures,
             counts=not report.blameless,
         )
         reset = workflow.start_activity_method(

@@ -104,6 +104,11 @@ def remediation_id(gpu_uuid: str) -> str:
     return f"remediate-{gpu_uuid}"
 
 
+def gpu_of_remediation(workflow_id: str) -> str:
+    """The GPU that this workflow heals: the way back from :func:`remediation_id`."""
+    return workflow_id.removeprefix(remediation_id(""))
+
+
 def host_report_id(host: str) -> str:
     """The id of the workflow that carries a host's report where no service answers."""
     return f"host-report-{host}"

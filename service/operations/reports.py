@@ -11,7 +11,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.identity import names
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import identities
+from gpu_platform.store.hosts import hosts, identities
 
 _USER = "service"
 
@@ -34,6 +34,22 @@ def check_agent_url(store: Store, report: HostReport, source: str | None, *, tls
         f"to the address from which the host reaches the service, or enrol it with `gpu-platform hosts enroll "
         f"{report.name} --address {host}`"
     )
+
+
+def check_address(store: Store, report: HostReport) -> None:
+    """Ranks of a gang connect to the address in the report, and their hosts let it in: so it is not another host's.
+
+    The address of ``agent_url`` was checked before. Any other one (a second network) is believed unless another host
+    has it. Raises :class:`InvalidRequest`.
+    """
+    if report.address == urlsplit(report.agent_url).hostname:
+        return
+    owner = hosts.host_at(store, report.address, other_than=report.name)
+    if owner is not None:
+        raise InvalidRequest(
+            f"host {report.name} reports the address {report.address}, which is that of host {owner}: set node.address "
+            f"to an address of {report.name}, or remove {owner} if it is gone (`gpu-platform hosts remove {owner}`)"
+        )
 
 
 def checked_url(url: str, *, tls: bool) -> str:

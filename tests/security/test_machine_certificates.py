@@ -354,7 +354,7 @@ async def test_a_job_runs_in_a_cluster_with_tls(tmp_path: Path, monkeypatch: pyt
         try:
             ends = identities.certificate_ends(store)
             assert sorted(ends) == ["node/a", "node/b"]
-            urls = [hosts.agent_url(store, name) for name in ("a", "b")]
+            urls = [hosts.addresses(store, name).agent_url for name in ("a", "b")]
         finally:
             store.close()
         for url in urls:

@@ -50,7 +50,8 @@ RECORDED = sorted(HISTORIES.glob("*.json"))
 
 
 def history(path: Path) -> WorkflowHistory:
-    return WorkflowHistory.from_json(path.stem, path.read_text())
+    began = json.loads(path.read_text())["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(began["workflowId"], path.read_text())
 
 
 def replayer(*workflows: type, runner: WorkflowRunner) -> Replayer:

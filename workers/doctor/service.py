@@ -176,6 +176,7 @@ def _hosts(part: Part, settings: Settings, url: str) -> Iterator[Result]:
             yield part.skipped("hosts", f"the service does not show them: {why}")
             return
         yield _leases(part, hosts)
+        yield from _refused(part, hosts)
         if not hosts:
             return
         try:
@@ -190,6 +191,15 @@ def _hosts(part: Part, settings: Settings, url: str) -> Iterator[Result]:
     yield from judge_others(part, clocks)
     yield _agents(part, roots)
     yield _checkpoints(part, roots)
+
+
+def _refused(part: Part, hosts: list[Host]) -> Iterator[Result]:
+    for host in hosts:
+        if host.refused_gpus:
+            owners = ", ".join(sorted(set(host.refused_gpus.values())))
+            found = f"{host.name} reports {len(host.refused_gpus)} GPUs that belong to {owners}"
+            advice = "a GPU was moved, two node workers run on one machine, or a host lies: docs/explanation/health.md"
+            yield part.warning("GPUs", found, advice)
 
 
 def _leases(part: Part, hosts: list[Host]) -> Result:

@@ -15,6 +15,7 @@ from temporalio.client import Client
 
 from activities.payloads.converter import data_converter
 from activities.payloads.orders import CheckingOrders, OrderGuard
+from activities.senders import NamingItself
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.fleet.agent import FleetAgent, FleetLease
@@ -180,4 +181,6 @@ class FleetHost:
             accepts_plain=shared.settings.temporal.plain_payloads == "accept",
             orders=orders,
         )
-        return Client(**{**shared.client.config(), "data_converter": converter})
+        config = shared.client.config()
+        interceptors = [*config["interceptors"], NamingItself(self.name)]
+        return Client(**{**config, "data_converter": converter, "interceptors": interceptors})

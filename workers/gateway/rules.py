@@ -2,7 +2,9 @@
 
 A host polls its own task queue and answers the tasks that it was given: the token of a task is sealed for the host that
 got it, so a token that another host saw, or that somebody made up, is worth nothing. Messages are rebuilt from the
-fields that a node worker needs. Their payloads are passed through unread: the gateway has no key that opens them.
+fields that a node worker needs. Their payloads are passed through unread: the gateway has no key that opens them. So
+what they say of other hosts is not seen here. Each message to a workflow gets the name of the host that sent it, in a
+header that the host cannot write, and the workflow believes it for that host alone (``activities/senders.py``).
 """
 
 from __future__ import annotations
@@ -32,13 +34,20 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from activities.job_signals import element_signal
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, is_watch_on, node_task_queue
+from activities.senders import HOST_HEADER, host_payload
+from gpu_platform.domain.contracts import (
+    CONTROL_TASK_QUEUE,
+    gpu_of_remediation,
+    host_report_id,
+    is_watch_on,
+    node_task_queue,
+    remediation_id,
+)
 from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 
 M = TypeVar("M", bound=Message)
 SERVICE = "/temporal.api.workflowservice.v1.WorkflowService/"
 HEALTH = "/grpc.health.v1.Health/Check"
-_REMEDIATION = "remediate-"
 _OF_WORKFLOW = (
     "namespace",
     "workflow_id",
@@ -181,26 +190,26 @@ class Rules:
             # NOT_FOUND, as for a job that has ended: the node worker then goes on to the remediation.
             raise Refused(f"job {job_id!r} holds nothing on it", StatusCode.NOT_FOUND)
         fields = ("namespace", "workflow_execution", "signal_name", "input", "identity", "request_id")
-        return _only(asked, *fields).SerializeToString()
+        return _sent_by(call, _only(asked, *fields))
 
     async def _remediate(self, call: Call) -> bytes:
         asked = self._read(SignalWithStartWorkflowExecutionRequest, call)
         self._check_start(asked, "RemediationWorkflow")
-        uuid = asked.workflow_id.removeprefix(_REMEDIATION)
-        if not asked.workflow_id.startswith(_REMEDIATION) or not await self._rights.has_gpu(call.host, uuid):
+        uuid = gpu_of_remediation(asked.workflow_id)
+        if asked.workflow_id != remediation_id(uuid) or not await self._rights.has_gpu(call.host, uuid):
             raise Refused(f"{asked.workflow_id!r} is not the remediation of one of its GPUs")
         if asked.signal_name != "fault":
             raise Refused(f"it sends the signal {asked.signal_name!r}")
         if asked.workflow_id_conflict_policy == WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING:
             raise Refused("it would end a remediation that is under way")
-        return _only(asked, *_OF_WORKFLOW, "signal_name", "signal_input").SerializeToString()
+        return _sent_by(call, _only(asked, *_OF_WORKFLOW, "signal_name", "signal_input"))
 
     async def _report(self, call: Call) -> bytes:
         asked = self._read(StartWorkflowExecutionRequest, call)
         self._check_start(asked, "HostReportWorkflow")
         if asked.workflow_id != host_report_id(call.host):
             raise Refused(f"{asked.workflow_id!r} is not its own report")
-        return _only(asked, *_OF_WORKFLOW).SerializeToString()
+        return _sent_by(call, _only(asked, *_OF_WORKFLOW))
 
     async def _read_report(self, call: Call) -> bytes:
         asked = self._read(GetWorkflowExecutionHistoryRequest, call)
@@ -224,6 +233,15 @@ class Rules:
         if message.namespace != self._namespace:  # type: ignore[attr-defined]
             raise Refused(f"it asks for the namespace {message.namespace!r}")  # type: ignore[attr-defined]
         return message
+
+
+def _sent_by(
+    call: Call,
+    sent: SignalWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest | StartWorkflowExecutionRequest,
+) -> bytes:
+    """The message to a workflow, with the name of the host that sends it."""
+    sent.header.fields[HOST_HEADER].CopyFrom(host_payload(call.host))
+    return sent.SerializeToString()
 
 
 async def _as_it_is(call: Call) -> bytes:

@@ -210,7 +210,7 @@ async def run_activities(
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
     # Before an end of the lease ends attempts.
     watches = InterruptedWatches(agent.host, agent.attempts, agent.watched, agent.finished_lately(FINISHED_WITHIN_S))
-    client = await connect(settings, converter=node_converter(settings))
+    client = await connect(settings, converter=node_converter(settings), host=agent.host)
     worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
     # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
     faults.client = client
@@ -340,7 +340,7 @@ async def main() -> None:
     nvml, inventory = open_gpus(node, home)
     ProcessRuntime.measure()
     # Connect lazily, so that the lease is kept while Temporal does not answer.
-    client = await connect(settings, lazy=True, converter=node_converter(settings))
+    client = await connect(settings, lazy=True, converter=node_converter(settings), host=node.name)
     policy = FaultPolicy.load(node.fault_policy)
     health = health_monitor(settings, nvml, inventory, home, policy, lambda fault: faults.report(fault))
     accountant = Accountant(home)

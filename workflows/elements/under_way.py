@@ -29,7 +29,7 @@ from workflows.attempts.endings import interruption
 from workflows.elements.element import Element, Standing
 from workflows.elements.hosts import ElementHosts
 from workflows.elements.own_workflows import OwnWorkflows
-from workflows.job_signals import signal_job
+from workflows.job_signals import is_fault_of, signal_job, tells_of_itself
 
 MOST_PLACED = 100
 """How many elements a step reserves at most. It must take less time than Temporal gives a workflow task."""
@@ -232,14 +232,14 @@ class ElementsUnderWay:
         self._look(element)
 
     def gpu_fault(self, job_id: str, fault: GpuFault) -> None:
-        """A GPU had a fault. Ignored unless the element's current attempt holds the GPU."""
+        """A GPU had a fault. Ignored unless the element's current attempt holds the GPU on the host that says so."""
         element = self._driven.get(job_id)
         if element is None:
-            self.forward(job_id, "gpu_fault", fault)
+            # The element's own workflow looks whether it holds the GPU there.
+            if tells_of_itself(fault):
+                self.forward(job_id, "gpu_fault", fault)
             return
-        placement = element.attempt.placement
-        held = placement.gpu_uuids if placement is not None else []
-        if fault.attempt == element.key.attempt and fault.report.gpu_uuid in held:
+        if is_fault_of(fault, element.key.attempt, element.attempt.placement):
             element.attempt.faults.setdefault(fault.report.fault_id, fault)
             self._look(element)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
+
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.texts import check_text
 
 MAX_GPUS = 1024
 MAX_ATTEMPTS = 10_000
@@ -26,7 +29,18 @@ GpuIndex = Annotated[int, Field(ge=0, le=4095)]
 # pydantic refuses a text with half of a surrogate pair as soon as it has a pattern.
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 """A name or a version: one line."""
-Text = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[^\x00]*$")]
+LONGEST_TEXT = 8192
+Text = Annotated[str, StringConstraints(max_length=LONGEST_TEXT, pattern=r"^[^\x00]*$")]
 """A reason or a path. It may have several lines; whoever shows it escapes it."""
 Uuid = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 HostName = Annotated[str, StringConstraints(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+
+
+def _is_an_attempt(key: AttemptKey) -> AttemptKey:
+    if not (0 <= key.attempt < 2**31 and len(key.job_id) <= 255):
+        raise ValueError("no attempt of a job has this name")
+    check_text(key.job_id, "the id of a job")
+    return key
+
+
+ReportedAttempt = Annotated[AttemptKey, AfterValidator(_is_an_attempt)]

@@ -12,6 +12,7 @@ from gpu_platform.domain.hosts.bounds import (
     MAX_ITEMS,
     Count,
     GpuIndex,
+    HostName,
     Place,
     ShortText,
     SmallCount,
@@ -115,6 +116,9 @@ class HostInventory(BaseModel):
     levels can be made of them."""
     outputs_root: Text | None = Field(default=None, exclude_if=lambda value: value is None)
     """Below it are directories of outputs that jobs keep."""
+    refused_gpus: dict[Uuid, HostName] = Field(default={}, max_length=MAX_GPUS, exclude_if=lambda value: not value)
+    """GPUs that the host reports, but that belong to another one: uuid -> whose it is. The store writes this: whatever
+    a host says of it is overwritten."""
 
     @property
     def isolates(self) -> bool:
@@ -265,6 +269,8 @@ class Host(ShownInNotebooks, BaseModel):
     """Which containers jobs may have there: directory, docker (images of registries), squashfs (image files)."""
     outputs_root: str | None = None
     """Below it are directories of outputs that jobs keep. None: the host does not say."""
+    refused_gpus: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = {}
+    """GPUs that it reports, but that belong to another host: uuid -> whose it is. They are not offered here."""
     lease_remaining_s: float
     gpus_total: int
     gpus_free: int

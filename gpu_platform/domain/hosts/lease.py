@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.bounds import (
@@ -23,13 +23,13 @@ from gpu_platform.domain.hosts.bounds import (
     BigCount,
     Count,
     HostName,
+    ReportedAttempt,
     ShortText,
     SmallCount,
     Text,
     Uuid,
 )
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.texts import check_text
 
 
 class GpuTelemetry(BaseModel):
@@ -40,16 +40,6 @@ class GpuTelemetry(BaseModel):
     power_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
     utilization_percent: SmallCount | None = None
     memory_used_mib: Count | None = None
-
-
-def _is_an_attempt(key: AttemptKey) -> AttemptKey:
-    if not (0 <= key.attempt < 2**31 and len(key.job_id) <= 255):
-        raise ValueError("no attempt of a job has this name")
-    check_text(key.job_id, "the id of a job")
-    return key
-
-
-ReportedAttempt = Annotated[AttemptKey, AfterValidator(_is_an_attempt)]
 
 
 class SavedCheckpoint(BaseModel):

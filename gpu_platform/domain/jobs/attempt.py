@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.hosts.bounds import (
+    LONGEST_TEXT,
+    BigCount,
+    Count,
+    GpuIndex,
+    HostName,
+    ReportedAttempt,
+    Text,
+    Uuid,
+)
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.artifacts import Artifacts
@@ -257,18 +267,22 @@ class Stopped(BaseModel):
     usage: list[RankUsage] = []
 
 
-class FaultReport(BaseModel):
-    """A GPU fault as the node worker saw it. ``fault_id`` removes duplicates."""
+def _cut_text(text: str) -> str:
+    return text.replace("\0", "")[:LONGEST_TEXT]
 
-    fault_id: str
-    host: str
-    gpu_uuid: str
-    gpu_index: int
-    xid: int | None
+
+class FaultReport(BaseModel):
+    """A GPU fault as the node worker saw it. ``fault_id`` removes duplicates. Whatever a host says, it is bounded."""
+
+    fault_id: Text
+    host: HostName
+    gpu_uuid: Uuid
+    gpu_index: GpuIndex
+    xid: Count | None
     action: FaultAction
-    message: str
-    at_ms: int
-    attempt: AttemptKey | None = None
+    message: Annotated[str, AfterValidator(_cut_text)]
+    at_ms: BigCount
+    attempt: ReportedAttempt | None = None
     """The only attempt that the fault concerns (it hangs, it idles). Other attempts on the GPU go on. So does the
     GPU, unless the action takes it out of service."""
     blameless: bool = False

@@ -95,6 +95,10 @@ class Placement(BaseModel):
         """All GPUs of the gang, in rank order."""
         return [uuid for part in self.slices for uuid in part.gpu_uuids]
 
+    def gpu_uuids_on(self, host: str) -> list[str]:
+        """The GPUs of the gang on one host."""
+        return [uuid for part in self.slices if part.host == host for uuid in part.gpu_uuids]
+
     @property
     def hosts(self) -> list[str]:
         """The hosts, each once, that of rank 0 first."""

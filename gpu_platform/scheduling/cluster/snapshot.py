@@ -105,7 +105,9 @@ class Snapshot(RegisteredHosts):
         hot, heat, loads = 0, 0, []
         for gpu in telemetry:
             place = self.locate(gpu.uuid)
-            if gpu.temperature_c is not None and place is not None:
+            if place is None or place[0] != host_index:
+                continue  # a host measures its own GPUs
+            if gpu.temperature_c is not None:
                 heat = max(heat, gpu.temperature_c)
                 hot |= (gpu.temperature_c > limit_c) << place[1]
             loads.append((gpu.utilization_percent or 0) / 100.0)

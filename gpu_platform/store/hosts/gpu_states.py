@@ -148,12 +148,16 @@ def release_quarantined(session: Session, now: datetime) -> list[str]:
 
 @writing
 def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
-    """Write a fault to the log, once per ``fault_id``. False: it is there already.
+    """Write a fault to the log, once per host and ``fault_id``. False: it is there already, or it is not the host's.
 
+    A fault is believed of the host's own GPUs, and of attempts that had one of them.
     The event names the job on the GPU. A fault of an attempt (it hangs, it idles) is an event of its job and does not
     count against the GPU.
     """
-    row = {"fault_id": report.fault_id, "gpu_uuid": report.gpu_uuid, "at": now}
+    if not _is_of_host(session, report):
+        return False
+    # Hosts number their faults as they like, so the number of one says nothing of another's.
+    row = {"fault_id": f"{report.host}/{report.fault_id}", "gpu_uuid": report.gpu_uuid, "at": now}
     if not insert_new(session, fault, row):
         return False
     if report.attempt is not None:
@@ -173,6 +177,16 @@ def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
         data=report.model_dump(mode="json", exclude={"host", "gpu_uuid"}),
     )
     return True
+
+
+def _is_of_host(session: Session, report: FaultReport) -> bool:
+    owner = session.scalar(select(gpu.c.host).where(gpu.c.uuid == report.gpu_uuid))
+    if owner not in (None, report.host):
+        return False
+    if report.attempt is None:
+        return True
+    theirs = {"of_uuid": report.gpu_uuid, "at_host": report.host, **report.attempt.model_dump()}
+    return session.execute(_HELD_BY, theirs).first() is not None
 
 
 def _record_of_job(session: Session, report: FaultReport, key: AttemptKey, now: datetime) -> None:
@@ -259,6 +273,13 @@ def _reported_unfit(session: Session, row: GpuRecord) -> str | None:
 
 _LOCK = select(gpu).where(gpu.c.uuid == bindparam("of_uuid")).with_for_update(key_share=True)
 UPDATE_GPU = update(gpu).where(gpu.c.uuid == bindparam("of_uuid"))
+_HELD_BY = select(allocation.c.job_id).where(
+    allocation.c.gpu_uuid == bindparam("of_uuid"),
+    allocation.c.host == bindparam("at_host"),
+    allocation.c.job_id == bindparam("job_id"),
+    allocation.c.attempt == bindparam("attempt"),
+)
+"""Allocations stay for a while after the attempt's end."""
 _HOLDERS = select(allocation.c.job_id, allocation.c.attempt, allocation.c.running_at).where(
     allocation.c.gpu_uuid == bindparam("of_uuid"), allocation.c.released_at.is_(None)
 )

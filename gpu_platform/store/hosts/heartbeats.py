@@ -37,8 +37,8 @@ def renew_quiet(
     }
     twice = {name for name, times in Counter(beat.name for beat in beats).items() if times > 1}
     current = session.scalar(_ROUND) or 0
-    if max(beat.round for beat in beats) > current:  # proves that this database is an older one
-        judge(session, max(beat.round for beat in beats), (), now)
+    if newer := [beat for beat in beats if beat.round > current]:  # proves that this database is an older one
+        judge(session, max(beat.round for beat in newer), (), now, of=[beat.name for beat in newer])
     held = _held(session, beats)
     times = LeaseTimes.of(ttl_s)
     quiet = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, func, literal, select, update
+from sqlalchemy import Row, bindparam, case, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InUse, NotFound
@@ -17,6 +18,7 @@ from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import read_record, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
+from gpu_platform.store.hosts.reported_gpus import ask_refused_again
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.domain_losses import LOST_WITH
@@ -61,13 +63,30 @@ def get_host(session: Session, name: str, now: datetime) -> Host:
     return _get_host(session, name, now)
 
 
+@dataclass(frozen=True, slots=True)
+class HostAddresses:
+    """Where a host is reached."""
+
+    address: str
+    """By ranks of other hosts."""
+    agent_url: str
+    """Its node worker, which serves logs."""
+
+
 @reading
-def agent_url(session: Session, name: str) -> str:
-    """The URL of the host's node worker, which serves logs. Raises :class:`NotFound`."""
-    url = session.scalar(select(host.c.agent_url).where(host.c.name == name))
-    if url is None:
+def addresses(session: Session, name: str) -> HostAddresses:
+    """Where the host is reached. Raises :class:`NotFound`."""
+    row = session.execute(select(host.c.address, host.c.agent_url).where(host.c.name == name)).one_or_none()
+    if row is None:
         raise _no_such_host(name)
-    return url
+    return HostAddresses(row.address, row.agent_url)
+
+
+@reading
+def host_at(session: Session, address: str, *, other_than: str) -> str | None:
+    """Another host that has this address, for its ranks or its node worker. None: there is none."""
+    url = [host.c.agent_url.contains(f"{before}{address}:", autoescape=True) for before in ("//", "@")]
+    return session.scalar(select(host.c.name).where(host.c.name != other_than, or_(host.c.address == address, *url)))
 
 
 @reading
@@ -185,6 +204,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     without_gpu = (allocation.c.host == name) & allocation.c.gpu_uuid.is_(None)
     session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids) | without_gpu))
     session.execute(delete(gpu).where(gpu.c.host == name))
+    ask_refused_again(session)
     session.execute(delete(repair).where(repair.c.host == name))
     session.execute(delete(host).where(host.c.name == name))
     membership.refresh(session)
@@ -220,6 +240,7 @@ def _host(row: Row[Any], now: datetime) -> Host:
         labels=inventory.labels,
         containers=containers_of(inventory.labels) if inventory.isolates else [],
         outputs_root=inventory.outputs_root,
+        refused_gpus=inventory.refused_gpus,
         lease_remaining_s=max(0.0, (row.lease_until - now).total_seconds()),
         gpus_total=row.gpus_total or 0,
         gpus_free=(row.gpus_free or 0) if row.state == HostState.READY else 0,

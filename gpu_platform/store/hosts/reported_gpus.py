@@ -6,20 +6,41 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.hosts.gpu import GpuInfo
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.lease import HostReport
-from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.domain.states import GpuState
 from gpu_platform.store.database import insert_new, read_records
 from gpu_platform.store.hosts.gpu_states import DRAIN, IN_SERVICE, UPDATE_GPU, VANISHED, put_back, take_out
 from gpu_platform.store.models import GpuRecord, gpu, host
 
 
+def with_own_gpus(session: Session, report: HostReport) -> HostReport:
+    """Inside a transaction: the report with those GPUs alone that are not another host's.
+
+    The others are in ``HostInventory.refused_gpus``. A GPU stays its host's, be that host LOST, until an operator says
+    otherwise: he removes the host, or drains a GPU that its host no longer reports.
+    """
+    gpus = report.inventory.gpus
+    theirs = (gpu.c.uuid.in_(sorted(one.uuid for one in gpus)), gpu.c.host != report.name)
+    rows = read_records(session, GpuRecord, select(gpu).where(*theirs))
+    refused = {row.uuid: row.host for row in rows if not _may_move(row)}
+    return report.model_copy(update={"inventory": _without(report.inventory, refused)})
+
+
+def ask_refused_again(session: Session) -> None:
+    """Inside a transaction in which GPUs lost their host: hosts to which GPUs were refused send a full report."""
+    session.execute(update(host).where(host.c.inventory.contains('"refused_gpus":')).values(facts_hash=""))
+
+
 def follow_inventory(session: Session, report: HostReport, now: datetime) -> None:
-    """Add new GPUs, update facts, take those that vanished OFFLINE and bring back those that returned."""
+    """Add new GPUs, update facts, take those that vanished OFFLINE and bring back those that returned.
+
+    ``report``: as :func:`with_own_gpus` returned it.
+    """
     reported = {info.uuid: info for info in report.inventory.gpus}
     uuids = sorted(reported)
     query = select(gpu).where(or_(gpu.c.host == report.name, gpu.c.uuid.in_(uuids))).order_by(gpu.c.uuid)
@@ -31,7 +52,6 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
             if not insert_new(session, gpu, _new(report.name, info)):
                 raise InvalidRequest(f"{report.name} reports GPU {uuid}, which another host is just registering")
             continue
-        _check_moved(session, row, report.name)
         facts = {"host": report.name, "index": info.index, "present": True, "facts": info.model_dump_json()}
         # What jobs have of it stays theirs, whatever a new driver says that there is.
         memory = {"memory_mib": max(info.memory_mib, 0 if row.exclusive_holders else row.memory_used_mib)}
@@ -46,6 +66,7 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
         if row.state not in (GpuState.OFFLINE, GpuState.RESETTING):  # those stay with who took them out
             take_out(session, row, GpuState.OFFLINE, "inventory", VANISHED, actor, now)
         session.execute(UPDATE_GPU.values(present=False), {"of_uuid": uuid})
+        ask_refused_again(session)
 
 
 def follow_self_reports(
@@ -76,13 +97,19 @@ def _new(name: str, info: GpuInfo) -> dict[str, Any]:
     }
 
 
-def _check_moved(session: Session, row: GpuRecord, to_host: str) -> None:
-    if row.host == to_host:
-        return
-    state = session.scalar(select(host.c.state).where(host.c.name == row.host))
-    if row.exclusive_holders or row.sm_percent_used or (row.present and state != HostState.LOST):
-        raise InvalidRequest(
-            f"{to_host} reports GPU {row.uuid}, which belongs to {row.host} ({state}); "
-            "do two node workers run on one machine? Stop one of them",
-            gpu_uuid=row.uuid,
-        )
+def _may_move(row: GpuRecord) -> bool:
+    """True if another host may have the GPU from now on."""
+    held = row.exclusive_holders or row.sm_percent_used or row.mig_mask
+    return not row.present and not held and (row.cordoned or row.state_source == "operator")
+
+
+def _without(inventory: HostInventory, refused: Mapping[str, str]) -> HostInventory:
+    """The inventory without these GPUs (uuid -> whose it is), and without links to them."""
+    gpus = [one for one in inventory.gpus if one.uuid not in refused]
+    gone = {one.index for one in inventory.gpus if one.uuid in refused}
+    links = [one for one in inventory.nvlinks if not gone & {one.a, one.b}]
+    nics = [
+        one.model_copy(update={"gpus": [index for index in one.gpus if index not in gone]}) for one in inventory.nics
+    ]
+    changes = {"gpus": gpus, "nvlinks": links, "nics": nics} if refused else {}
+    return inventory.model_copy(update={**changes, "refused_gpus": dict(sorted(refused.items()))})

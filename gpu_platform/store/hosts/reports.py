@@ -23,7 +23,7 @@ from gpu_platform.domain.states import HostState, check_transition
 from gpu_platform.store.database import insert_new, read_record, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts.hosts import LOCK_HOST, UPDATE_HOST
-from gpu_platform.store.hosts.reported_gpus import follow_inventory, follow_self_reports
+from gpu_platform.store.hosts.reported_gpus import follow_inventory, follow_self_reports, with_own_gpus
 from gpu_platform.store.jobs.checkpoints import remember_checkpoints
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.leases import first_term
@@ -31,6 +31,8 @@ from gpu_platform.store.models import HostRecord, allocation, host, leader
 from gpu_platform.store.reservations.releasing import settle_drain
 from gpu_platform.store.restoring.restoring import judge
 
+_LATEST_US = 15 * 60 * 1_000_000
+"""A report that is late by more than this is believed: else one wrong number would refuse all reports of a boot."""
 _UNKNOWN_JOBS = "it runs attempts that the database, maybe an older one, gives no GPUs: they are restored or stopped"
 
 
@@ -46,13 +48,14 @@ def report_host(
     ``restoring``). A report that changes nothing writes one row and no event.
     ``by_temporal``: it came through Temporal.
 
-    Raises :class:`InvalidRequest` when another living host has the same GPU, and :class:`StaleReport` for a report that
-    arrives after a newer one.
+    GPUs of another host are refused: see :func:`with_own_gpus`. Raises :class:`InvalidRequest` when another host
+    registers the same GPU at this moment, and :class:`StaleReport` for a report that arrives after a newer one.
     """
+    report = with_own_gpus(session, report)
     row = read_record(session, HostRecord, LOCK_HOST, {"host_name": report.name})
     if row is None and _register(session, report, ttl_s, now):
         row = _lock_known(session, report.name)
-        judged = judge(session, report.round, report.attempts, now)
+        judged = judge(session, report.round, report.attempts, now, of=[report.name])
         return _answer(session, report, row, ttl_s, judged.kill, renewed=True)
     row = row or _lock_known(session, report.name)
     _check_newer(row.report_seq, report, same_boot=report.boot_id == row.boot_id)
@@ -83,7 +86,9 @@ def _came_by(session: Session, row: HostRecord, now: datetime, *, temporal: bool
 
 
 def _check_newer(known_seq: int, beat: Heartbeat, *, same_boot: bool) -> None:
-    if beat.seq and beat.seq <= known_seq and same_boot:
+    # Microseconds since the boot. No report is so late; then the number that is known was a wrong one.
+    is_late = known_seq - _LATEST_US < beat.seq <= known_seq
+    if beat.seq and is_late and same_boot:
         raise StaleReport(f"host {beat.name} has sent report {known_seq} since {beat.seq}")
 
 
@@ -96,8 +101,9 @@ def _renew(
     now: datetime,
 ) -> LeaseAnswer:
     """``row`` is locked. ``change_facts`` returns the columns of facts that have changed."""
+    report = _with_own_checkpoints(session, report)
     stale = _stale(session, report)
-    judged = judge(session, report.round, stale, now)
+    judged = judge(session, report.round, stale, now, of=[report.name])
     values = _lease(report, ttl_s, now)
     current = session.scalar(_ROUND) or 0
     # A node worker of an older release brings back no rounds.
@@ -186,6 +192,9 @@ def _changed_columns(session: Session, row: HostRecord, report: HostReport, now:
 def _announce(session: Session, report: HostReport, changed: list[str], now: datetime) -> None:
     data = {"changed": changed, "machine": report.inventory.machine, "gpus": len(report.inventory.gpus)}
     append_event(session, "host.registered", _node(report), now, host=report.name, data=data)
+    if report.inventory.refused_gpus and not {"new", "inventory"}.isdisjoint(changed):
+        refused = {"gpus": report.inventory.refused_gpus}
+        append_event(session, "host.gpus_refused", "control", now, host=report.name, data=refused)
 
 
 def _identity(report: HostReport) -> dict[str, Any]:
@@ -247,6 +256,17 @@ def _node(report: Heartbeat) -> str:
     return f"node/{report.name}"
 
 
+def _with_own_checkpoints(session: Session, report: Heartbeat) -> Heartbeat:
+    """The report with checkpoints of those attempts alone that have or had a place on the host."""
+    if not report.checkpoints:
+        return report
+    jobs = sorted({one.key.job_id for one in report.checkpoints})
+    rows = session.execute(_EVER_AT_HOST, {"host_name": report.name, "key_jobs": jobs})
+    known = {(row.job_id, row.attempt) for row in rows}
+    own = [one for one in report.checkpoints if (one.key.job_id, one.key.attempt) in known]
+    return report.model_copy(update={"checkpoints": own})
+
+
 def _stale(session: Session, report: Heartbeat) -> list[AttemptKey]:
     if not report.attempts:
         return []
@@ -262,6 +282,13 @@ def _state_in_service(cordoned: bool) -> HostState:
 
 _ROUND = select(leader.c.round)
 _AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)
+_EVER_AT_HOST = (
+    select(allocation.c.job_id, allocation.c.attempt)
+    .where(allocation.c.host == bindparam("host_name"))
+    .where(allocation.c.job_id.in_(bindparam("key_jobs", expanding=True)))
+    .distinct()
+)
+"""Allocations stay for a while after the attempt's end."""
 _HELD_AT_HOST = (
     select(allocation.c.job_id, allocation.c.attempt).where(_AT_HOST, allocation.c.lost_at.is_(None)).distinct()
 )

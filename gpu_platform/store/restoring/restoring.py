@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.array_ids import array_of, index_of
@@ -26,7 +26,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
-from gpu_platform.store.models import JobRecord, job, leader, reservation
+from gpu_platform.store.leadership import membership
+from gpu_platform.store.models import JobRecord, host, job, leader, reservation
 from gpu_platform.store.reservations.attempts import set_running
 from gpu_platform.store.reservations.releasing import close_reservation
 from gpu_platform.store.reservations.reserving import announce, take_gpus, take_jobs
@@ -141,26 +142,41 @@ class StaleAttempts:
     """The host gets no jobs while there are any: what they run on looks free."""
 
 
-def judge(session: Session, echoed_round: int, stale: Sequence[AttemptKey], now: datetime) -> StaleAttempts:
+def judge(
+    session: Session, echoed_round: int, stale: Sequence[AttemptKey], now: datetime, *, of: Collection[str]
+) -> StaleAttempts:
     """Inside a transaction: what to do with ``stale``, the attempts that hold nothing at the host that reports them.
 
-    ``echoed_round``: the round of the host's report. One that this database has not given yet proves that it is older.
+    ``echoed_round``: the round of the host's report. One that this database has not given yet proves that it is older:
+    for the host itself at once, and for all if a second host says so, too, since one may lie. ``of``: the hosts that
+    bring back this round, or also a newer one.
     """
     columns = (leader.c.since, leader.c.round, leader.c.older_seen_at, leader.c.restored)
     row = session.execute(select(*columns)).one_or_none()
     if row is None:  # no leader has begun: this database may be a new one
         return _judged(session, stale, is_older=False)
     seen_at = row.older_seen_at
-    if echoed_round > row.round and (seen_at is None or now - seen_at > _PROVED_AGAIN):
+    says_so = echoed_round > row.round
+    if says_so and (seen_at is None or now - seen_at > _PROVED_AGAIN) and _is_proved(session, row.round, of):
         seen_at = now
         session.execute(update(leader).values(older_seen_at=now))
     if not stale:
         return StaleAttempts()
+    if says_so:
+        return _judged(session, stale, is_older=True)
     no_leader_yet = seen_at is not None and row.since < seen_at
     recent = now - max(row.since, seen_at or row.since) <= SPARED_FOR
     if not (recent or no_leader_yet or _compares(_parse_note(row.restored))):
         return StaleAttempts(kill=stale)
     return _judged(session, stale, is_older=seen_at is not None and (no_leader_yet or now - seen_at <= SPARED_FOR))
+
+
+def _is_proved(session: Session, newest_round: int, of: Collection[str]) -> bool:
+    """Do two hosts bring back newer rounds? In a cluster of one or two hosts one is enough."""
+    others = session.scalar(
+        select(func.count()).select_from(host).where(host.c.round > newest_round, host.c.name.not_in(of))
+    )
+    return len(of) + (others or 0) >= min(2, max(1, membership.count(session) - 1))
 
 
 def _judged(session: Session, stale: Sequence[AttemptKey], *, is_older: bool) -> StaleAttempts:

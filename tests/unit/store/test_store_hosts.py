@@ -66,7 +66,7 @@ def test_news_of_a_host_are_announced_once(cluster: Cluster, news: dict[str, Any
         cluster.report("a", 2, **news)
     assert since(cluster.store, 1) == ["host.registered"]
     assert events.read_events(cluster.store, 1)[0].data["changed"] == list(news)
-    assert hosts.agent_url(cluster.store, "a") == news.get("agent_url", "http://127.0.0.1:1")
+    assert hosts.addresses(cluster.store, "a").agent_url == news.get("agent_url", "http://127.0.0.1:1")
 
 
 def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) -> None:
@@ -321,7 +321,7 @@ def test_a_lost_host_put_online_waits_for_its_report(cluster: Cluster) -> None:
 def test_an_unknown_host_is_not_found(store: Store) -> None:
     for ask in (
         lambda: hosts.get_host(store, "x", NOW),
-        lambda: hosts.agent_url(store, "x"),
+        lambda: hosts.addresses(store, "x"),
         lambda: hosts.set_host_state(store, "x", HostState.READY, reason=None, actor="op", now=NOW),
     ):
         with pytest.raises(NotFound, match="no host 'x'"):
