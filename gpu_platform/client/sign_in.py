@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,28 +17,36 @@ from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, PlatformErro
 from gpu_platform.private_files import make_private_directory
 
 if TYPE_CHECKING:
+    import httpx
+
     from gpu_platform.domain.access.tokens import LoginInfo
 
 EARLY_S = 30.0
 """A token is refreshed so long before it expires."""
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _TIMEOUT_S = 10.0
+_PIECE_TIMEOUT_S = 5.0
+_MOST_BYTES = 1 << 20
+_OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 
 
 def discover(issuer: str) -> dict[str, Any]:
     """The provider's addresses (OpenID Connect Discovery). Raises :class:`Unavailable` and :class:`InvalidRequest`."""
-    import httpx  # who has a token that is still fresh needs no provider
-
-    try:
-        answer = httpx.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration", timeout=_TIMEOUT_S)
-        found = answer.raise_for_status().json()
-    except (httpx.HTTPError, ValueError) as error:
-        raise Unavailable(f"the identity provider {issuer} does not answer ({error})") from None
+    found = read_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if not isinstance(found, dict) or found.get("issuer") != issuer:
         raise InvalidRequest(f"{issuer} is not what the identity provider calls itself; set access.oidc.issuer so")
     for name, address in found.items():
         if name.endswith(("_endpoint", "_uri")) and isinstance(address, str) and not _is_private(address):
             raise InvalidRequest(f"the identity provider's {name} is {address}, which is no https address")
+    return found
+
+
+def read_json(url: str) -> Any:
+    """What the provider publishes there. Raises :class:`Unavailable`."""
+    status, content = _ask("GET", url)
+    found = _json(content)
+    if status != _OK or found is None:
+        raise Unavailable(f"the identity provider answered {status} at {url}, not what was asked for")
     return found
 
 
@@ -147,22 +157,70 @@ def post_form(url: str, form: dict[str, str], *, empty: bool = False) -> dict[st
 
     Raises :class:`NotSignedIn` with the provider's ``error`` if it refuses, and :class:`Unavailable` if it is away.
     """
-    import httpx
-
-    try:
-        answer = httpx.post(url, data=form, headers={"Accept": "application/json"}, timeout=_TIMEOUT_S)
-        found = {} if empty and answer.is_success else answer.json()
-    except (httpx.HTTPError, ValueError) as error:
-        raise Unavailable(f"the identity provider does not answer at {url} ({error})") from None
+    status, content = _ask("POST", url, data=form)
+    is_success = status < _REDIRECT
+    found = {} if empty and is_success else _json(content)
     if not isinstance(found, dict):
-        raise Unavailable(f"the identity provider answered {answer.status_code} at {url}, without an object")
-    if answer.is_server_error:
-        raise Unavailable(f"the identity provider answered {answer.status_code} at {url}")
-    if not answer.is_success:
-        error = str(found.get("error", answer.status_code))
+        raise Unavailable(f"the identity provider answered {status} at {url}, without an object")
+    if status >= _SERVER_ERROR:
+        raise Unavailable(f"the identity provider answered {status} at {url}")
+    if not is_success:
+        error = str(found.get("error", status))
         said = str(found.get("error_description", ""))[:200]
         raise NotSignedIn(f"the identity provider refuses: {error} {said}".rstrip(), error=error)
     return found
+
+
+def _ask(method: str, url: str, **options: Any) -> tuple[int, bytes]:
+    """The status and the body of the provider's answer: as it comes, and no longer than ``_MOST_BYTES``. All of it must
+    come within ``_TIMEOUT_S``, however it is cut into pieces. Raises :class:`Unavailable`."""
+    import httpx  # who has a token that is still fresh needs no provider
+
+    body = bytearray()
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    try:
+        with (
+            httpx.Client(timeout=_PIECE_TIMEOUT_S) as http,
+            _closed_after(_TIMEOUT_S, http) as is_late,
+            http.stream(method, url, headers=headers, **options) as answer,
+        ):
+            for piece in answer.iter_raw():
+                body += piece
+                if len(body) > _MOST_BYTES or is_late():
+                    raise Unavailable(
+                        f"the identity provider answers at {url} with more than {_MOST_BYTES:,} bytes, or takes longer "
+                        f"than {_TIMEOUT_S:g} s"
+                    )
+            return answer.status_code, bytes(body)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        raise Unavailable(f"the identity provider does not answer at {url} ({error})") from None
+
+
+@contextmanager
+def _closed_after(seconds: float, http: httpx.Client) -> Iterator[Callable[[], bool]]:
+    """Close the client's connections after this time: what waits for one more piece then ends."""
+    late = threading.Event()
+
+    def close() -> None:
+        late.set()
+        with suppress(Exception):  # it is in use, which is why it is closed
+            http.close()
+
+    timer = threading.Timer(seconds, close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late.is_set
+    finally:
+        timer.cancel()
+
+
+def _json(content: bytes) -> Any:
+    """What the provider said. None: no JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def tokens_of(found: dict[str, Any], use_id_token: bool) -> dict[str, Any]:

@@ -8,13 +8,16 @@ decided in :mod:`service.access.submissions`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
 from anyio import to_thread
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -27,6 +30,7 @@ from gpu_platform.domain.access.rules import Reach, Subject, Verdict, judge
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import (
     Forbidden,
+    InvalidRequest,
     NotFound,
     NotSignedIn,
     PlatformError,
@@ -136,6 +140,20 @@ class Gate:
         """What the handler may know. Raises :class:`NotSignedIn`, :class:`Forbidden`, :class:`NotFound` or
         :class:`TooManyRequests`."""
         asked = asked_of(scope, matched)
+        try:
+            return await self._admit(scope, asked)
+        except Unreadable as error:
+            raise await to_thread.run_sync(
+                self._unreadable, asked, error.credential, error.__cause__ or error
+            ) from None
+
+    async def note_failed(self, scope: Scope, matched: MatchedRoute, error: Exception) -> PlatformError:
+        """A handler for anybody raised ``error``, which it did not expect: count and record the request as one with a
+        wrong token. Returns what to answer."""
+        return await to_thread.run_sync(self._unreadable, asked_of(scope, matched), None, error)
+
+    async def _admit(self, scope: Scope, asked: Asked) -> Access:
+        matched = asked.matched
         if matched.rule.reach is Reach.PUBLIC:
             access = Access(self._settings, matched.route, note=self._note_of(asked, None, Subject()))
             if matched.route in _SHOWS_MORE and Headers(scope=scope).get("authorization") is not None:
@@ -146,7 +164,8 @@ class Gate:
             return access
         if matched.rule.reach.is_of_nodes:
             host = matched.path_params["name"]
-            principal = authentication.node_principal(scope)
+            with _reading(None):
+                principal = authentication.node_principal(scope)
             if principal is None:
                 raise self._not_signed_in(asked, None, NotSignedIn(_needed_of(asked, host)), Subject(host=host))
             if matched.rule.reach is Reach.NODE:
@@ -169,8 +188,8 @@ class Gate:
         try:
             principal, subject = self._look(asked, asked.credential())
             verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
-        except NotSignedIn as refusal:
-            verdict, message = Verdict.NOT_SIGNED_IN, refusal.message
+        except (NotSignedIn, Unreadable) as refusal:
+            verdict, message = Verdict.NOT_SIGNED_IN, str(refusal)
         except Exception as error:
             if not isinstance(error, PlatformError):  # nobody waits for this look: it would end without a trace
                 log.warning("request.not_judged_again", route=asked.matched.route, error=repr(error))
@@ -189,7 +208,8 @@ class Gate:
     def _look_and_decide(self, asked: Asked) -> Access:
         credential = None
         try:
-            credential = asked.credential()
+            with _reading(None):
+                credential = asked.credential()
             if credential is None:
                 raise NotSignedIn(
                     f"{asked.matched.route} needs a token, and there is none. {authentication.WHAT_TO_DO}"
@@ -210,12 +230,12 @@ class Gate:
         if credential is None:
             raise NotSignedIn(authentication.WHAT_TO_DO)
         if self._oidc is not None and self._is_of_oidc(credential):
-            principal = self._oidc.principal(credential)
+            with _reading(credential):
+                principal = self._oidc.principal(credential)
         with self._store.read() as session:
-            if principal is None and credential.startswith(job_tokens.PREFIX):
-                principal = authentication.job_principal(session, credential)
-            elif principal is None:
-                principal = authentication.check_token(session, credential, datetime.now(UTC)).principal()
+            if principal is None:
+                with _reading(credential):
+                    principal = _holder(session, credential)
             return principal, _subject(session, asked.matched.path_params)
 
     def _of_attempt(self, path_params: Mapping[str, str]) -> Subject:
@@ -228,6 +248,24 @@ class Gate:
     def _is_of_oidc(self, credential: str) -> bool:
         return self._oidc is not None and is_jwt(credential)
 
+    def _unreadable(self, asked: Asked, credential: str | None, error: BaseException) -> PlatformError:
+        at = traceback.extract_tb(error.__traceback__)[-1:]
+        where = [f"{frame.filename}:{frame.lineno}" for frame in at]
+        log.warning(
+            "request.not_readable", route=asked.matched.route, peer=asked.peer, error=repr(error)[:300], where=where
+        )
+        refusal: PlatformError
+        if asked.matched.rule.reach is Reach.PUBLIC:
+            refusal = InvalidRequest("this request cannot be read: send what /docs says")
+        else:
+            refusal = NotSignedIn(f"the token of this request cannot be read. {authentication.WHAT_TO_DO}")
+        answer = self._guesses.note(asked.peer, credential, NotSignedIn(refusal.message))
+        if isinstance(answer, NotSignedIn):
+            self._record(decision_about(asked, None, Subject(), Verdict.NOT_SIGNED_IN, message=refusal.message))
+            return refusal
+        self._record_held(asked)
+        return answer
+
     def _known_or_nobody(self, asked: Asked, access: Access) -> Access:
         """For a public route: who asks, if that can be known."""
         credential = None
@@ -238,6 +276,9 @@ class Gate:
             principal, _ = self._look(asked, credential)
         except NotSignedIn as refusal:
             self._not_signed_in(asked, credential, refusal, Subject())
+            return access
+        except Unreadable as error:
+            self._unreadable(asked, credential, error.__cause__ or error)
             return access
         except PlatformError:
             return access
@@ -339,6 +380,31 @@ class Gate:
         if at - self._noted.get(token_id, float("-inf")) >= tokens.USED_EVERY.total_seconds():
             self._noted[token_id] = at
             tokens.note_use(self._store, token_id, datetime.now(UTC))
+
+
+class Unreadable(Exception):
+    """What somebody sent as proof of who they are made the code that reads it fail."""
+
+    def __init__(self, credential: str | None) -> None:
+        super().__init__("the token cannot be read")
+        self.credential = credential
+
+
+@contextmanager
+def _reading(credential: str | None) -> Iterator[None]:
+    """Nobody is known yet: whatever goes wrong here is about what a stranger sent."""
+    try:
+        yield
+    except (PlatformError, SQLAlchemyError):  # neither depends on what was sent
+        raise
+    except Exception as error:
+        raise Unreadable(credential) from error
+
+
+def _holder(session: Session, credential: str) -> Principal:
+    if credential.startswith(job_tokens.PREFIX):
+        return authentication.job_principal(session, credential)
+    return authentication.check_token(session, credential, datetime.now(UTC)).principal()
 
 
 _OWNED = {"schedule_id": owners.owner_of_schedule, "pipeline_id": owners.owner_of_pipeline}

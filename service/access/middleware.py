@@ -49,7 +49,10 @@ class AccessControl:
         except PlatformError as error:
             await problems.answer(Problem.of(error, scope["path"]), _headers(error, matched))(scope, receive, send)
             return
-        if matched.rule.reach is Reach.PUBLIC or matched.rule.reach.is_of_nodes:
+        if matched.rule.reach is Reach.PUBLIC:
+            await self._for_anybody(scope, matched, receive, send)
+            return
+        if matched.rule.reach.is_of_nodes:
             await self._app(scope, receive, send)
             return
         limits: RateLimits = scope["app"].state.context.rate_limits
@@ -58,6 +61,18 @@ class AccessControl:
                 await self._watched(scope, matched, receive, send)
         except TooManyRequests as error:  # of this limit; the application itself answers what its handlers raise
             await problems.answer(Problem.of(error, path))(scope, receive, send)
+
+    async def _for_anybody(self, scope: Scope, matched: MatchedRoute, receive: Receive, send: Send) -> None:
+        """Run the handler of a public route. What makes it fail is what a stranger sent."""
+        sender = _Sender(send)
+        try:
+            await self._app(scope, receive, sender)
+        except Exception as error:
+            principal = scope["access"].principal
+            if principal is not None or sender.has_started:
+                raise
+            refusal = await self._gate.note_failed(scope, matched, error)
+            await problems.answer(Problem.of(refusal, scope["path"]))(scope, receive, send)
 
     async def _watched(self, scope: Scope, matched: MatchedRoute, receive: Receive, send: Send) -> None:
         """Run the handler. If the gate would refuse the request meanwhile, end it."""
@@ -105,13 +120,13 @@ class _Sender:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._started = False
+        self.has_started = False
         self._is_stream = False
         self._ended = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._started = True
+            self.has_started = True
             kinds = [value for name, value in message.get("headers", ()) if name.lower() == b"content-type"]
             self._is_stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
         elif message["type"] == "http.response.body":
@@ -123,7 +138,7 @@ class _Sender:
         refusal = NotSignedIn("the token was revoked or has expired, or its roles were taken away: sign in again")
         if self._ended:
             return
-        if not self._started:
+        if not self.has_started:
             await problems.answer(Problem.of(refusal, scope["path"]), _challenge(None))(scope, receive, self._send)
         elif self._is_stream:
             # A client whose short-lived token has ended connects again with a newer one, so its stream ends without a

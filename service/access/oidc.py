@@ -14,16 +14,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 from joserfc import jwt
 from joserfc.errors import ExpiredTokenError, JoseError
 from joserfc.jwk import KeySet
 
 from gpu_platform.access_settings import OidcSettings
-from gpu_platform.client.sign_in import discover
+from gpu_platform.client.sign_in import discover, read_json
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.domain.errors import NotSignedIn, PlatformError, Unavailable
+from gpu_platform.domain.errors import NotSignedIn, Unavailable
 from gpu_platform.domain.jobs.notify import check_address
 from gpu_platform.domain.texts import check_name
 from gpu_platform.observability import get_logger
@@ -33,6 +32,10 @@ FETCH_AT_MOST_S = 10.0
 KEPT_S = 600.0
 """How long keys are used without asking for them again. A key that the provider withdraws is used
 no longer than that."""
+WAIT_S = 5.0
+"""How long a request waits for keys that are being read."""
+WAIT_AT_ONCE = 4
+"""So many requests wait for them at the same time. Others are answered from what there is: threads are for all."""
 LEEWAY_S = 30
 """How much the clocks of provider and service may differ."""
 
@@ -51,9 +54,7 @@ class OidcVerifier:
         assert settings.issuer is not None, "no provider is configured"
         self._settings = settings
         self._issuer = settings.issuer
-        self._keys = KeySet([])
-        self._fetched_at = self._tried_at = float("-inf")
-        self._lock = threading.Lock()
+        self._keys = ProviderKeys(self._issuer)
         self._claims = jwt.JWTClaimsRegistry(
             leeway=LEEWAY_S,
             iss={"essential": True, "value": self._issuer},
@@ -99,35 +100,10 @@ class OidcVerifier:
     def _key_for(self, token: str) -> Any:
         """The key that the token names. It must name one, unless the provider has only one."""
         wanted = jwt_header(token).get("kid")
-        if not self._has(wanted) or time.monotonic() - self._fetched_at > KEPT_S:
-            self._fetch(wanted)
-        usable = [key for key in self._keys.keys if wanted is None or key.kid == wanted]
+        usable = [key for key in self._keys.usable(wanted) if wanted is None or key.kid == wanted]
         if len(usable) != 1:
             raise ValueError(f"no key {wanted!r} of the provider" if wanted else "it does not say which key signed it")
         return usable[0]
-
-    def _has(self, kid: str | None) -> bool:
-        return bool(self._keys.keys) if kid is None else any(key.kid == kid for key in self._keys.keys)
-
-    def _fetch(self, wanted: str | None) -> None:
-        with self._lock:
-            now = time.monotonic()
-            fresh = now - self._fetched_at <= KEPT_S
-            if (fresh and self._has(wanted)) or (self._keys.keys and now - self._tried_at < FETCH_AT_MOST_S):
-                return
-            if now - self._tried_at < FETCH_AT_MOST_S:
-                raise Unavailable(f"the keys of {self._issuer} cannot be read now; try again in a moment")
-            self._tried_at = now
-            try:
-                document = httpx.get(discover(self._issuer)["jwks_uri"], timeout=5.0).raise_for_status().json()
-                self._keys = KeySet.import_key_set({"keys": [one for one in document["keys"] if _signs(one)]})
-                self._fetched_at = now
-            except (httpx.HTTPError, PlatformError, JoseError, KeyError, TypeError, ValueError) as error:
-                log.warning("oidc.keys_not_read", issuer=self._issuer, error=repr(error))
-                if not fresh:
-                    self._keys = KeySet([])
-                if not self._keys.keys:
-                    raise Unavailable(f"the keys of {self._issuer} cannot be read now; try again in a moment") from None
 
     def _mail(self, claims: Mapping[str, Any]) -> str | None:
         """The address of the claims, unless the provider says that it is not verified: anybody may claim one."""
@@ -147,6 +123,70 @@ class OidcVerifier:
                 if namespace not in found or role.includes(found[namespace]):
                     found[namespace] = role
         return found
+
+
+class ProviderKeys:
+    """The keys of one provider, which one thread reads while others go on with those that there are.
+
+    A provider that is slow holds up few requests, and only those that cannot go on without it.
+    """
+
+    def __init__(self, issuer: str) -> None:
+        self._issuer = issuer
+        self._found: list[Any] = []
+        self._fetched_at = self._tried_at = float("-inf")
+        self._lock = threading.Lock()
+        self._fetch: threading.Thread | None = None
+        self._waiting = threading.Semaphore(WAIT_AT_ONCE)
+
+    def usable(self, kid: str | None) -> list[Any]:
+        """The keys that count now, read anew if ``kid`` is not among them. Raises :class:`Unavailable` without any."""
+        asked_at = time.monotonic()
+        if self._is_enough(kid):
+            if time.monotonic() - self._fetched_at > KEPT_S / 2:
+                self._begin()
+        else:
+            self._wait_for(self._begin())
+        with self._lock:
+            if self._found and (self._is_fresh() or self._fetched_at >= asked_at):
+                return self._found
+        raise Unavailable(f"the keys of {self._issuer} cannot be read now; try again in a moment")
+
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._fetched_at <= KEPT_S
+
+    def _is_enough(self, kid: str | None) -> bool:
+        with self._lock:
+            return self._is_fresh() and any(kid is None or key.kid == kid for key in self._found)
+
+    def _begin(self) -> threading.Thread | None:
+        """The thread that reads the keys. None: they were read just now, or tried to."""
+        with self._lock:
+            if self._fetch is not None and self._fetch.is_alive():
+                return self._fetch
+            if time.monotonic() - self._tried_at < FETCH_AT_MOST_S:
+                return None
+            self._tried_at = time.monotonic()
+            self._fetch = threading.Thread(target=self._read, name="oidc-keys", daemon=True)
+            self._fetch.start()
+            return self._fetch
+
+    def _wait_for(self, fetch: threading.Thread | None) -> None:
+        if fetch is not None and self._waiting.acquire(blocking=False):
+            try:
+                fetch.join(WAIT_S)
+            finally:
+                self._waiting.release()
+
+    def _read(self) -> None:
+        try:
+            document = read_json(discover(self._issuer)["jwks_uri"])
+            keys = KeySet.import_key_set({"keys": [one for one in document["keys"] if _signs(one)]}).keys
+        except Exception as error:
+            log.warning("oidc.keys_not_read", issuer=self._issuer, error=repr(error)[:300])
+            return
+        with self._lock:
+            self._found, self._fetched_at = [*keys], time.monotonic()
 
 
 def jwt_header(token: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _not_made(context: ServiceContext, array_id: str, indices: IndexSet) -> int 
 
 
 def _record(context: ServiceContext, asked: Submission, actor: str, key: IdempotencyKey | None) -> tuple[Array, bool]:
-    submission.check_can_run(context, asked.spec)
+    submission.check_can_run(context, asked.spec, actor)
     return arrays.submit_array(
         context.store,
         new_array_id(),

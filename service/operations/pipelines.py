@@ -116,7 +116,7 @@ def _accepted_job(context: ServiceContext, access: Access, read: ReadPipeline, s
         spec, _ = accepted(context.settings, context.store, access, said)
         checkpoints.check_resume(context.store, spec)
         secrets.check_secrets(context.store, spec)
-        uploads.check_upload(context.store, spec)
+        uploads.check_upload(context.store, spec, access.actor)
         with context.store.read() as session:
             admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
             admission.check_quotas(session, spec)

@@ -92,6 +92,6 @@ def _record(context: ServiceContext, access: Access, request: ScheduleRequest) -
     spec, _ = accepted(context.settings, context.store, access, request.job)
     checkpoints.check_resume(context.store, spec)
     secrets.check_secrets(context.store, spec)
-    uploads.check_upload(context.store, spec)
+    uploads.check_upload(context.store, spec, access.actor)
     complete = request.model_copy(update={"job": spec})
     return schedules.create(context.store, new_schedule_id(), complete, actor=access.actor, now=now())

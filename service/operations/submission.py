@@ -92,11 +92,12 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
     return job
 
 
-def check_can_run(context: ServiceContext, spec: JobSpec) -> None:
-    """Raise an error for a job that could never start here: its checkpoint, its secrets, or what it asks for."""
+def check_can_run(context: ServiceContext, spec: JobSpec, actor: str) -> None:
+    """Raise an error for a job that could never start here: its checkpoint, its secrets, its code, or what it asks
+    for."""
     checkpoints.check_resume(context.store, spec)
     secrets.check_secrets(context.store, spec)
-    uploads.check_upload(context.store, spec)
+    uploads.check_upload(context.store, spec, actor)
     with context.store.read() as session:
         admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
 
@@ -104,7 +105,7 @@ def check_can_run(context: ServiceContext, spec: JobSpec) -> None:
 def _record(
     context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None, retry_of: str | None
 ) -> tuple[Job, bool]:
-    check_can_run(context, spec)
+    check_can_run(context, spec, actor)
     return jobs.submit_job(
         context.store,
         new_job_id(),

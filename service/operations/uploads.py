@@ -10,18 +10,18 @@ from gpu_platform.domain.jobs.uploads import Upload
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store, uploads
 from gpu_platform.store.access import job_tokens
-from gpu_platform.store.uploads import UploadLimits, UploadPart
+from gpu_platform.store.uploads import UploadKey, UploadLimits, UploadPart
 from service.context import ServiceContext, now
 
 log = get_logger(__name__)
 
 
-def find(context: ServiceContext, namespace: str, sha256: str) -> Upload:
-    """How much of the upload the namespace has. Raises :class:`InvalidRequest` if all arrived, and is another one."""
-    found = uploads.find_upload(context.store, namespace, sha256, _limit(context))
-    if not found.complete and uploads.is_unchecked(context.store, namespace, sha256):
+def find(context: ServiceContext, key: UploadKey) -> Upload:
+    """How much of the upload the user has there. Raises :class:`InvalidRequest` if all arrived, and is another one."""
+    found = uploads.find_upload(context.store, key, _limit(context))
+    if not found.complete and uploads.is_unchecked(context.store, key):
         # The service ended, or its disk was full, between the last part and the check. No part comes any more.
-        uploads.complete(context.store, namespace, sha256)
+        uploads.complete(context.store, key)
         return found.model_copy(update={"complete": True})
     return found
 
@@ -41,16 +41,19 @@ def add(context: ServiceContext, part: UploadPart, actor: str) -> Upload:
     limits = UploadLimits(most, context.settings.service.uploads.namespace_mib << 20)
     found = uploads.add_part(context.store, part, limits, actor=actor, now=now())
     if found.received == part.size_bytes and not found.complete:
-        uploads.complete(context.store, part.namespace, part.sha256)
-        log.info("upload.completed", namespace=part.namespace, sha256=part.sha256, bytes=part.size_bytes, actor=actor)
+        uploads.complete(context.store, part.key)
+        log.info(
+            "upload.completed", namespace=part.key.namespace, sha256=part.key.sha256, bytes=part.size_bytes, actor=actor
+        )
         return found.model_copy(update={"complete": True})
     return found
 
 
-def check_upload(store: Store, spec: JobSpec) -> None:
-    """Note that the job uses its code. Raises :class:`InvalidRequest` if its namespace does not have it."""
+def check_upload(store: Store, spec: JobSpec, sender: str) -> None:
+    """Note that the job uses its code. ``sender``: who submits it. Raises :class:`InvalidRequest` if neither has sent
+    it to the job's namespace."""
     if spec.environment is not None and spec.environment.upload is not None:
-        uploads.use_upload(store, spec.namespace, spec.environment.upload, now())
+        uploads.use_upload(store, UploadKey(spec.namespace, spec.user, spec.environment.upload), now(), sender)
 
 
 def part_for_host(context: ServiceContext, key: AttemptKey, host: str, offset: int) -> tuple[int, bytes]:
@@ -64,7 +67,7 @@ def part_for_host(context: ServiceContext, key: AttemptKey, host: str, offset: i
     environment = JobSpec.model_validate_json(held.spec).environment
     if environment is None or environment.upload is None:
         raise NotFound(f"job {key.job_id} has no uploaded code")
-    return uploads.read_part(context.store, held.namespace, environment.upload, offset)
+    return uploads.read_part(context.store, UploadKey(held.namespace, held.user, environment.upload), offset)
 
 
 def _limit(context: ServiceContext) -> int:

@@ -12,7 +12,8 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.upload_limits import UPLOAD_PATTERN
 from gpu_platform.domain.jobs.uploads import Upload
 from gpu_platform.identity import names
-from gpu_platform.store.uploads import UploadPart
+from gpu_platform.store.uploads import UploadKey, UploadPart
+from service.access.gate import Access
 from service.access.submissions import check_namespace
 from service.context import AccessDep, ServiceContextDep
 from service.http.machines import peer_of
@@ -30,9 +31,9 @@ _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 
 @router.get("/uploads/{namespace}/{sha256}", tags=["uploads"])
 def get_upload(namespace: Namespace, sha256: Hash, access: AccessDep, context: ServiceContextDep) -> Upload:
-    """How much of an upload the namespace has. Nothing, if it was never sent there."""
+    """How much of an upload you have in the namespace. Nothing, if you never sent it there."""
     check_namespace(context.store, access, namespace)
-    return uploads.find(context, namespace, sha256)
+    return uploads.find(context, _key(namespace, sha256, access))
 
 
 @router.put("/uploads/{namespace}/{sha256}", tags=["uploads"], openapi_extra={"requestBody": {"content": _BYTES}})
@@ -47,9 +48,13 @@ async def put_upload(
 ) -> Upload:
     """Send a part of an upload, from its beginning to its end, at most 1 MiB each. May be repeated; continue at
     `received`. With the last part the whole is compared with its hash."""
-    part = UploadPart(namespace, sha256, offset, size_bytes, await request.body())
+    part = UploadPart(_key(namespace, sha256, access), offset, size_bytes, await request.body())
     await run_in_threadpool(check_namespace, context.store, access, namespace)
     return await run_in_threadpool(uploads.add, context, part, access.actor)
+
+
+def _key(namespace: str, sha256: str, access: Access) -> UploadKey:
+    return UploadKey(namespace, access.acting_as or access.user, sha256)
 
 
 @router.get(

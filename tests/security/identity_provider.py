@@ -8,12 +8,13 @@ import base64
 import hashlib
 import secrets
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, StreamingResponse
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
@@ -54,6 +55,9 @@ class Provider:
     """True: it answers tokens with 503."""
     keys_away: bool = False
     """True: it answers keys with 503."""
+    keys_trickle: bytes = b""
+    """What comes again and again, before the keys that never come."""
+    trickle_s: float = 0.0
     hold: asyncio.Event = field(default_factory=_set)
     """While it is clear, tokens are asked for in vain: the answer comes when it is set."""
     asked_for_keys: int = 0
@@ -167,7 +171,14 @@ class Provider:
         self.asked_for_keys += 1
         if self.keys_away:
             return JSONResponse({}, 503)
+        if self.keys_trickle:
+            return StreamingResponse(self._trickle(), media_type="application/json")
         return JSONResponse({"keys": [key.as_dict(private=False) for key in self.keys]})
+
+    async def _trickle(self) -> AsyncIterator[bytes]:
+        while self.keys_trickle:
+            yield self.keys_trickle
+            await asyncio.sleep(self.trickle_s)
 
     def _refreshed(self, refresh_token: str) -> Response:
         if refresh_token not in self.refresh_tokens:

@@ -29,7 +29,8 @@ from gpu_platform.store import Store
 from service.access import middleware, oidc
 from tests.security.identity_provider import AUDIENCE, Provider, new_key
 from tests.store_cluster import Cluster
-from tests.unit.service.api_server import application, bearer, served
+from tests.unit.service.api_server import ADMIN, application, bearer, served
+from tests.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
 ROLES = {"ml": {"team-a": Role.USER}, "ops": {"*": Role.OPERATOR}, "admins": {"*": Role.ADMIN}}
@@ -162,6 +163,34 @@ async def test_nobody_makes_the_service_ask_the_provider_all_the_time(
         token = world.provider.token(new_key("x"), header={"alg": "RS256", "kid": f"made-up-{number}"})
         assert (await world.ask(token)).status_code == 401
     assert world.provider.asked_for_keys <= before + 1
+
+
+@pytest.mark.parametrize(("trickle", "every_s"), [(b" ", 0.2), (b" " * 65_536, 0.0)], ids=["drips", "never ends"])
+async def test_a_provider_whose_answer_does_not_end_holds_up_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, trickle: bytes, every_s: float
+) -> None:
+    """Strangers name keys that nobody has, so the provider is asked; whoever it knows goes on meanwhile."""
+    good = world.provider.token()
+    assert (await world.ask(good)).status_code == 200
+    monkeypatch.setattr(sign_in, "_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(oidc, "WAIT_S", 2.0)
+    world.provider.keys_trickle, world.provider.trickle_s = trickle, every_s
+    unknown = [world.provider.token(new_key(f"made-up-{number}")) for number in range(30)]
+    guesses = [asyncio.create_task(world.ask(token)) for token in unknown]
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    assert (await world.ask(good)).status_code == 200
+    assert (await world.ask(ADMIN)).status_code == 200
+    assert time.monotonic() - began < 2.0
+    assert {answer.status_code for answer in await asyncio.gather(*guesses)} <= {401, 429}
+    world.provider.keys_trickle = b""
+    world.provider.rotate()
+    new = world.provider.token()
+
+    async def taken() -> bool:
+        return (await world.ask(new)).status_code == 200
+
+    await eventually(taken, "the new key is read")
 
 
 async def test_a_provider_that_is_away_is_a_503_and_known_keys_go_on(sqlite_store: Store) -> None:

@@ -61,15 +61,30 @@ async def fetch(desk: Desk, host: str, of: str | None = None, attempt: int = 1, 
 
 async def test_who_guesses_a_hash_of_another_namespace_has_nothing(desk: Desk) -> None:
     assert (await send(desk)).json()["complete"]
-    assert (await desk.ask("eve", "GET", f"/v1/uploads/team-a/{HASH}")).json()["complete"], "she is of the team"
     there = (await desk.ask("bob", "GET", f"/v1/uploads/team-b/{HASH}")).json()
     assert (there["received"], there["complete"]) == (0, False)
     refused = await submit(desk, "bob", "team-b")
     assert refused.status_code == 422
-    assert "namespace team-b has no uploaded code" in refused.json()["detail"]
+    assert "bob has no uploaded code" in refused.json()["detail"]
     assert (await desk.ask("bob", "GET", f"/v1/uploads/team-a/{HASH}")).status_code == 403
     assert (await send(desk, "bob")).status_code == 403
     assert (await send(desk, "vic")).status_code == 403
+
+
+async def test_nobody_uses_or_hinders_what_another_of_the_team_sends(desk: Desk) -> None:
+    """Whoever sees a job sees the hash of its code."""
+    path = f"/v1/uploads/team-a/{HASH}"
+    wrong = {"size_bytes": len(CODE) - 7, "offset": 0}
+    assert (await desk.ask("eve", "PUT", path, content=CODE[:9], params=wrong)).status_code == 200
+    assert (await desk.ask("ada", "GET", path)).json()["received"] == 0
+    assert (await send(desk)).json()["complete"]
+    assert not (await desk.ask("eve", "GET", path)).json()["complete"]
+    refused = await submit(desk, "eve", "team-a")
+    assert refused.status_code == 422
+    assert "eve has no uploaded code" in refused.json()["detail"]
+    assert (await desk.ask("eve", "PUT", path, content=CODE[:9], params=wrong)).status_code == 200
+    desk.runs(environment=ENVIRONMENT)
+    assert (await fetch(desk, "a")).content == CODE[:CHUNK_BYTES]
 
 
 async def test_what_is_too_large_or_damaged_is_refused(desk: Desk) -> None:

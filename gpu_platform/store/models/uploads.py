@@ -11,10 +11,11 @@ from gpu_platform.store.models.columns import Record, text_column, time_column
 
 
 class UploadRecord(Record, table=True):
-    """An archive of a namespace, by the SHA-256 of its content. Each namespace has rows of its own: whoever guesses a
-    hash finds nothing of another namespace."""
+    """An archive that a user sent to a namespace, by the SHA-256 of its content. Each user has rows of their own:
+    whoever knows a hash finds nothing of another."""
 
     namespace: str = Field(primary_key=True, sa_type=Text)
+    user: str = Field(primary_key=True, sa_type=Text)
     sha256: str = Field(primary_key=True, sa_type=Text)
     size_bytes: int = Field(sa_type=BigInteger)
     received: int = Field(sa_type=BigInteger)
@@ -31,6 +32,7 @@ class UploadChunkRecord(Record, table=True):
     """A part of an archive."""
 
     namespace: str = Field(primary_key=True, sa_type=Text)
+    user: str = Field(primary_key=True, sa_type=Text)
     sha256: str = Field(primary_key=True, sa_type=Text)
     start: int = Field(primary_key=True, sa_type=BigInteger)
     """Its first byte, from the beginning of the archive."""
