@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import Array
-from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
+from gpu_platform.domain.jobs.artifacts import MAX_OUTPUT_BYTES, MAX_OUTPUTS_BYTES, OutputRequest, StepOutput
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
@@ -167,7 +167,7 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
     for new in decision.submit:
         by_step[new.step.name].append(new)
     submitted = [submit_step(session, row, new, now) for new in [*by_step.values()][:SUBMITTED_AT_ONCE]]
-    done.more = bool(decision.submit)
+    done.more = bool(decision.submit) or decision.more
     pending = session.scalars(_PENDING, {"pipeline_id": pipeline_id}).all()
     arrays = {array for record, _ in records if record.is_live and (array := array_of(record.job_id or ""))}
     done.start = [get_job(session, name) for name in pending]
@@ -179,10 +179,30 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
 
 @writing
 def note_output(session: Session, pipeline_id: str, job_id: str, output: StepOutput) -> None:
-    """Write down what a job of the pipeline wrote."""
+    """Write down what a job of the pipeline wrote, if all outputs together are not too large."""
+    output = _kept(session, pipeline_id, output)
     which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
     values = {"output_read": True, "output": output.text, "problem": output.problem}
     session.execute(update(pipeline_job).where(which, pipeline_job.c.output_read.is_(False)).values(values))
+
+
+def _kept(session: Session, pipeline_id: str, output: StepOutput) -> StepOutput:
+    """What is kept of an output. A host says what it is, so it is read here once before others depend on it."""
+    if output.text is None:
+        return output
+    if len(output.text) > MAX_OUTPUT_BYTES:
+        return StepOutput(problem=f"its output is larger than {MAX_OUTPUT_BYTES} bytes: write large results into files")
+    try:
+        json.loads(output.text)
+    except (ValueError, RecursionError) as error:
+        return StepOutput(problem=f"its output cannot be read: {error}")
+    there = session.execute(_OUTPUT_BYTES, {"pipeline_id": pipeline_id}).scalar_one()
+    if there + len(output.text) > MAX_OUTPUTS_BYTES:
+        return StepOutput(
+            problem=f"its output has {len(output.text)} bytes, those of the pipeline's other jobs {there}, and at most "
+            f"{MAX_OUTPUTS_BYTES} are allowed together: write large results into files"
+        )
+    return output
 
 
 @writing
@@ -377,6 +397,9 @@ _JOBS = (
     .outerjoin(job, job.c.id == pipeline_job.c.job_id)
     .where(pipeline_job.c.pipeline_id == bindparam("pipeline_id"), pipeline_job.c.superseded.is_(False))
     .order_by(pipeline_job.c.step, pipeline_job.c.number)
+)
+_OUTPUT_BYTES = select(func.coalesce(func.sum(func.length(pipeline_job.c.output)), 0)).where(
+    pipeline_job.c.pipeline_id == bindparam("pipeline_id"), pipeline_job.c.superseded.is_(False)
 )
 _PENDING = (
     select(job.c.id)
