@@ -12,10 +12,12 @@ from gpu_platform.store.jobs import pipelines as stored
 from gpu_platform.store.jobs.jobs import MAX_PAGE
 from service.context import AccessDep, ServiceContextDep
 from service.http.exact_types import exactly
+from service.http.off_loop import OffLoopRoute
+from service.http.rate_limits import owner_of
 from service.operations import pipelines
 from service.routers.jobs import IdempotencyHeader, ReasonBodyDep
 
-router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])
+router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], route_class=OffLoopRoute)
 
 _AGAIN: dict[int | str, dict[str, Any]] = {
     200: {"model": Pipeline, "description": "Submitted before with this Idempotency-Key"}
@@ -33,6 +35,7 @@ async def submit_pipeline(
 ) -> Pipeline:
     """Submit a pipeline. What is wrong with its file is said with line numbers. Its jobs are submitted as they become
     ready, as jobs of the one who asks."""
+    context.rate_limits.check_releases(owner_of(access.who))
     made, created = await pipelines.submit(context, access, request, idempotency_key)
     if not created:
         response.status_code = 200
@@ -67,6 +70,7 @@ async def cancel_pipeline(
     pipeline_id: PipelineId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None
 ) -> Pipeline:
     """Cancel the jobs that run or wait, and submit no more."""
+    context.rate_limits.note_release(owner_of(access.who))
     return await pipelines.cancel(context, pipeline_id, access.actor, body.reason if body else "")
 
 
