@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Path, Query, Response
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineRequest, RetryRequest
 from gpu_platform.store.jobs import pipelines as stored
-from gpu_platform.store.jobs.jobs import MAX_PAGE
+from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.context import AccessDep, ServiceContextDep
 from service.http.exact_types import exactly
 from service.http.off_loop import OffLoopRoute
@@ -55,8 +55,8 @@ def list_pipelines(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> Page[Pipeline]:
     """Pipelines, newest first, without their steps."""
-    found = stored.list_pipelines(context.store, access.namespaces, namespace, cursor, limit + 1)
-    return Page(items=found[:limit], next_cursor=found[limit - 1].id if len(found) > limit else None)
+    found, following = stored.list_pipelines(context.store, access.namespaces, namespace, cursor, limit)
+    return Page(items=found, next_cursor=following)
 
 
 @router.get("/{pipeline_id}")

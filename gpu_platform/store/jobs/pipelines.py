@@ -34,6 +34,7 @@ from gpu_platform.store.jobs.awaited import states_of
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.jobs.owners import missing
+from gpu_platform.store.jobs.paging import rows_of_page
 from gpu_platform.store.jobs.pipeline_steps import submit_step
 from gpu_platform.store.models import job, pipeline, pipeline_job
 
@@ -112,17 +113,18 @@ def get(session: Session, pipeline_id: str) -> Pipeline:
 @reading
 def list_pipelines(
     session: Session, visible: Collection[str] | None, namespace: str | None, before: str | None, limit: int
-) -> list[Pipeline]:
-    """Pipelines of the namespaces ``visible`` (None: all), newest first, without their steps. ``before``: only those
-    with a smaller id."""
-    query = select(pipeline).order_by(pipeline.c.id.desc()).limit(limit)
+) -> tuple[list[Pipeline], str | None]:
+    """One page of pipelines of the namespaces ``visible`` (None: all), newest first, without their steps, and what is
+    ``before`` of the next page (None: this is the last). ``before``: only those with a smaller id."""
+    query = select(pipeline).order_by(pipeline.c.id.desc())
     if visible is not None:
         query = query.where(pipeline.c.namespace.in_(sorted(visible)))
     if namespace is not None:
         query = query.where(pipeline.c.namespace == namespace)
     if before is not None:
         query = query.where(pipeline.c.id < before)
-    return [_pipeline(row, None) for row in session.execute(query)]
+    rows, more = rows_of_page(session, query, limit, lambda row: len(row.spec))
+    return [_pipeline(row, None) for row in rows], rows[-1].id if more else None
 
 
 @reading
