@@ -129,6 +129,9 @@ class RateLimitSettings(_Section):
     """All requests but the reports of hosts. Clients wait as long as the answer 429 says, and try again."""
     planning: RateLimit | None = RateLimit(per_s=5.0, burst=50)
     """Dry runs, reasons and snapshots, which cost the service up to a second each; and metrics, which cost hosts."""
+    releases: RateLimit | None = RateLimit(per_s=0.5, burst=30)
+    """Jobs that hold GPUs, stopped by who submitted them. It is never refused to stop one; who stops more waits with
+    the next submission, since each time a place is found, a host starts ranks and ends them, and others wait."""
     at_once: Annotated[int, Field(ge=1)] | None = 256
     """Requests that last: streams of events, logs and commands, and those that wait for the end of a job. Each holds a
     connection."""

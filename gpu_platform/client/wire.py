@@ -20,6 +20,9 @@ from gpu_platform.domain.jobs.spec import JobSpec
 
 PROBLEM_JSON = "application/problem+json"
 
+MAX_REASON = 2000
+"""Characters. It is kept in the event log, and travels to hosts."""
+
 T = TypeVar("T")
 
 
@@ -66,7 +69,7 @@ class ReasonBody(BaseModel):
 
     model_config = {"extra": "forbid"}
 
-    reason: str = ""
+    reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
 
 
 class ElementsBody(ReasonBody):

@@ -15,7 +15,8 @@ from service import streams
 from service.access.gate import Access, Gate
 from service.access.routes import MatchedRoute, RouteTable
 from service.http import problems
-from service.http.rate_limits import RateLimits
+from service.http.costs import cost_of
+from service.http.rate_limits import RateLimits, owner_of
 
 LOOK_AGAIN_S = 2.0
 """Seconds after which a request that is still open is judged again. A stream ends soon after its token was revoked."""
@@ -57,8 +58,11 @@ class AccessControl:
             return
         limits: RateLimits = scope["app"].state.context.rate_limits
         try:
-            with limits.one_of(scope["access"].who.id):
-                await self._watched(scope, matched, receive, send)
+            caller = owner_of(scope["access"].who)
+            cost = cost_of(matched.route, scope["query_string"].decode("latin-1"))
+            with limits.one_of(caller):
+                async with limits.turn(caller, cost):
+                    await self._watched(scope, matched, receive, send)
         except TooManyRequests as error:  # of this limit; the application itself answers what its handlers raise
             await problems.answer(Problem.of(error, path))(scope, receive, send)
 

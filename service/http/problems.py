@@ -16,7 +16,6 @@ from gpu_platform.client.wire import PROBLEM_JSON, Problem, invalid_request
 from gpu_platform.domain.access.rules import Verdict
 from gpu_platform.domain.errors import Forbidden, NotSignedIn, PlatformError
 from gpu_platform.observability import get_logger
-from service.http.body_limit import MAX_BODY_BYTES
 
 RETRY_AFTER_S = 1
 _TRY_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
@@ -47,7 +46,7 @@ def install(app: FastAPI) -> None:
     """Make the application answer every error with a problem (RFC 9457)."""
     app.add_exception_handler(PlatformError, _platform_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -64,8 +63,8 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
 def nothing_there(request: Request, methods: Sequence[str]) -> Response:
     """The answer for a path that does not exist, or has only these methods."""
     if methods:
-        return _http_error(request, HTTPException(405, headers={"Allow": ", ".join(methods)}))
-    return _http_error(request, HTTPException(404))
+        return http_error(request, HTTPException(405, headers={"Allow": ", ".join(methods)}))
+    return http_error(request, HTTPException(404))
 
 
 def _platform_error(request: Request, error: Exception) -> Response:
@@ -94,7 +93,8 @@ def _validation_error(request: Request, error: Exception) -> Response:
     return answer(Problem.of(invalid_request(errors), request.url.path))
 
 
-def _http_error(request: Request, error: Exception) -> Response:
+def http_error(request: Request, error: Exception) -> Response:
+    """The answer for an error of HTTP itself."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == HTTPStatus.NOT_FOUND:
@@ -103,7 +103,7 @@ def _http_error(request: Request, error: Exception) -> Response:
         allowed = (error.headers or {}).get("Allow", "another method")
         problem = Problem.make(405, "method_not_allowed", f"{request.method} is not possible here; use {allowed}")
     elif error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        problem = Problem.make(413, "body_too_large", f"the body is too large: at most {MAX_BODY_BYTES} bytes")
+        problem = Problem.make(413, "body_too_large", str(error.detail))
     elif error.status_code == HTTPStatus.BAD_REQUEST:
         return _malformed(request, _why_unreadable(error.__cause__) or str(error.detail))
     else:

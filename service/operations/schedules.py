@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from activities.temporal_schedules import TemporalSchedules
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
-from gpu_platform.domain.jobs.schedule import Backfill, Schedule, ScheduleRequest
+from gpu_platform.domain.jobs.schedule import MAX_BACKFILL, Backfill, Schedule, ScheduleRequest
 from gpu_platform.store.jobs import schedules
 from service.access.gate import Access
 from service.access.masking import shown_spec
@@ -63,7 +63,13 @@ async def backfill(context: ServiceContext, schedule_id: str, span: Backfill) ->
     """Fire for times that are past. Raises :class:`NotFound`, :class:`InvalidRequest` and :class:`Unavailable`."""
     if span.end_at > now():
         raise InvalidRequest(f"the backfill is to end at {span.end_at.isoformat()}, which is not past: end it earlier")
-    await run_in_threadpool(schedules.get, context.store, schedule_id)
+    found = await run_in_threadpool(schedules.get, context.store, schedule_id)
+    firings = found.request.most_firings((span.end_at - span.start_at).total_seconds())
+    if firings > MAX_BACKFILL:
+        raise InvalidRequest(
+            f"the schedule fires up to {firings} times in this span, and each time submits a job; at most "
+            f"{MAX_BACKFILL} are made up for at once: give a shorter span, and the next one later"
+        )
     async with temporal_schedules(context) as temporal:
         await temporal.backfill(schedule_id, span)
 

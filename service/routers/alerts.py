@@ -11,10 +11,11 @@ from gpu_platform.client.wire import Page
 from gpu_platform.domain.notifications import Delivery, NotificationTest
 from service.context import ActorDep, ServiceContextDep, now
 from service.http.exact_types import exactly
+from service.http.off_loop import OffLoopRoute
 
 PROMETHEUS = "/v1/alertmanager/api/v2/alerts"
 
-router = APIRouter(tags=["alerts"])
+router = APIRouter(tags=["alerts"], route_class=OffLoopRoute)
 
 
 @router.post(PROMETHEUS)

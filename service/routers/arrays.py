@@ -22,12 +22,14 @@ from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
 from service.http.filters import JobFiltersDep
+from service.http.off_loop import OffLoopRoute
 from service.http.paging import KeyCursor
+from service.http.rate_limits import owner_of
 from service.operations import arrays, changes, holds
 from service.operations.job_defaults import accepted
 from service.routers.jobs import IdempotencyHeader, ReasonBodyDep, until_ended
 
-router = APIRouter(prefix="/v1/arrays", tags=["arrays"])
+router = APIRouter(prefix="/v1/arrays", tags=["arrays"], route_class=OffLoopRoute)
 
 ArrayId = Annotated[str, Path(description="Array id", examples=["a-1jrp3k2h0x4t7za"])]
 ElementsBodyDep = Annotated[ElementsBody | None, Body(description="Optional; the reason goes to the event log")]
@@ -61,6 +63,7 @@ async def submit_array(
     idempotency_key: IdempotencyHeader = None,
 ) -> Array:
     """Submit an array: one specification for many elements, each of which is a job with the id `ARRAY.INDEX`."""
+    context.rate_limits.check_releases(owner_of(access.who))
     asked = arrays.Submission(body.job, body.array)
     return await _submitted(context, access, response, asked, idempotency_key)
 
@@ -175,6 +178,7 @@ async def _interrupt(
 ) -> Array:
     body = body or ElementsBody()
     order = Interrupt(actor=access.actor, reason=body.reason)
+    context.rate_limits.note_release(owner_of(access.who))
     return await _shown(context, access, await arrays.interrupt(context, array_id, verb, order, body.elements))
 
 

@@ -25,13 +25,15 @@ from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
 from service.http.filters import JobFiltersDep
+from service.http.off_loop import OffLoopRoute
 from service.http.paging import KeyCursor
+from service.http.rate_limits import owner_of
 from service.operations import changes, holds, retries, submission
 from service.operations.job_defaults import accepted
 from service.operations.warnings import may_need_warnings, warnings_of
 from service.operations.windows import window_warnings
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=OffLoopRoute)
 
 E = TypeVar("E", Job, Array)
 
@@ -82,6 +84,7 @@ async def submit_job(
     idempotency_key: IdempotencyHeader = None,
 ) -> Job:
     """Submit a job. Once this has answered, the job is stored durably: it will run, or say why it cannot."""
+    context.rate_limits.check_releases(owner_of(access.who))
     spec, said = await run_in_threadpool(accepted, context.settings, context.store, access, spec)
     key = None if idempotency_key is None else jobs.IdempotencyKey(idempotency_key, access.who.id, said)
     job, created = await submission.submit(context, spec, access.actor, key)
@@ -162,6 +165,7 @@ async def retry_job(
 ) -> Job:
     """Submit a new job with the specification of one that has ended, also with the values of its environment. It
     belongs to the same user and namespace, and `retry_of` names the first one."""
+    context.rate_limits.check_releases(owner_of(access.who))
     spec = await run_in_threadpool(retries.repetition, context, access, job_id)
     key = retries.key_of(access, job_id, idempotency_key)
     job, created = await submission.submit(context, spec, access.actor, key, retry_of=job_id)
@@ -224,6 +228,8 @@ async def _interrupt(
     context: ServiceContext, job_id: str, verb: submission.Verb, access: Access, body: ReasonBody | None
 ) -> Job:
     job = await submission.interrupt(context, job_id, verb, access.actor, body.reason if body else "")
+    if job.state.holds_gpus and job.spec.gpu_count:
+        context.rate_limits.note_release(owner_of(access.who))
     return context.with_workflow_url(await run_in_threadpool(Mask(context.store, access).job, job))
 
 

@@ -9,13 +9,15 @@ from fastapi import APIRouter, Body, Path, Query, Response
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineRequest, RetryRequest
 from gpu_platform.store.jobs import pipelines as stored
-from gpu_platform.store.jobs.jobs import MAX_PAGE
+from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.context import AccessDep, ServiceContextDep
 from service.http.exact_types import exactly
+from service.http.off_loop import OffLoopRoute
+from service.http.rate_limits import owner_of
 from service.operations import pipelines
 from service.routers.jobs import IdempotencyHeader, ReasonBodyDep
 
-router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])
+router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], route_class=OffLoopRoute)
 
 _AGAIN: dict[int | str, dict[str, Any]] = {
     200: {"model": Pipeline, "description": "Submitted before with this Idempotency-Key"}
@@ -33,6 +35,7 @@ async def submit_pipeline(
 ) -> Pipeline:
     """Submit a pipeline. What is wrong with its file is said with line numbers. Its jobs are submitted as they become
     ready, as jobs of the one who asks."""
+    context.rate_limits.check_releases(owner_of(access.who))
     made, created = await pipelines.submit(context, access, request, idempotency_key)
     if not created:
         response.status_code = 200
@@ -52,8 +55,8 @@ def list_pipelines(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> Page[Pipeline]:
     """Pipelines, newest first, without their steps."""
-    found = stored.list_pipelines(context.store, access.namespaces, namespace, cursor, limit + 1)
-    return Page(items=found[:limit], next_cursor=found[limit - 1].id if len(found) > limit else None)
+    found, following = stored.list_pipelines(context.store, access.namespaces, namespace, cursor, limit)
+    return Page(items=found, next_cursor=following)
 
 
 @router.get("/{pipeline_id}")
@@ -67,6 +70,7 @@ async def cancel_pipeline(
     pipeline_id: PipelineId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None
 ) -> Pipeline:
     """Cancel the jobs that run or wait, and submit no more."""
+    context.rate_limits.note_release(owner_of(access.who))
     return await pipelines.cancel(context, pipeline_id, access.actor, body.reason if body else "")
 
 

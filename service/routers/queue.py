@@ -19,6 +19,7 @@ from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.exact_types import exactly
+from service.http.off_loop import OffLoopRoute
 from service.http.paging import Cursor, offset_of, page_of
 from service.http.rate_limits import caller_of, limited
 from service.operations import dry_runs
@@ -27,7 +28,7 @@ from service.operations.warnings import warnings_of
 from service.routers.jobs import JobId
 
 SpecBody = Annotated[JobSpec, Body(), exactly(JobSpec)]
-router = APIRouter(prefix="/v1", tags=["queue"])
+router = APIRouter(prefix="/v1", tags=["queue"], route_class=OffLoopRoute)
 
 
 @router.get("/queue")

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Body, Path, Query, Response
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.jobs.schedule import Backfill, Schedule, ScheduleRequest
 from gpu_platform.store.jobs import schedules as stored
-from gpu_platform.store.jobs.jobs import MAX_PAGE
+from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.context import AccessDep, ServiceContextDep
 from service.http.exact_types import exactly
+from service.http.off_loop import OffLoopRoute
 from service.operations import schedules
 from service.routers.jobs import ReasonBodyDep
 
-router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
+router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=OffLoopRoute)
 
 ScheduleId = Annotated[str, Path(description="Schedule id", examples=["s-1jrp3k2h0x4t7za"])]
 

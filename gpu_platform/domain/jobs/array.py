@@ -26,6 +26,8 @@ MAX_PARAMETER_BYTES = 16 * 1024 * 1024
 """The most bytes of all parameters of an array together."""
 MAX_PARAMETERS = 1_000_000
 """The most values of all elements of an array together."""
+MAX_PARAMETER_NAMES = 256
+"""The most parameters of an array."""
 SHOWN_INDICES = 200
 """So many characters of the indices are shown in answers."""
 RESERVED_NAMES = frozenset({"index", "count", "array"})
@@ -51,7 +53,7 @@ class ParameterTable(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    names: Annotated[tuple[str, ...], Field(min_length=1, max_length=256, examples=[["lr", "seed"]])]
+    names: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_PARAMETER_NAMES, examples=[["lr", "seed"]])]
     rows: Annotated[
         tuple[Annotated[tuple[str, ...], FailFast()], ...],
         FailFast(),

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 OUTPUT_FILE = "output.json"
 MAX_OUTPUT_BYTES = 64 * 1024
 """The largest output of a step: it is kept in the database. Larger results are files of the directory."""
+MAX_OUTPUTS_BYTES = 4 * 1024 * 1024
+"""The most bytes of all outputs of a pipeline together: each step of it reads them all, and as objects they take ten to
+twenty times as much memory."""
 ArtifactPath = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$")]
 """Pipeline, step and job: a directory below the artifact root. It leads nowhere else."""
 

@@ -13,6 +13,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 
 MAX_INTERVAL_S = 366 * 86400
+MAX_BACKFILL = 1000
+"""The most firings of one backfill: each submits a job."""
 SHOWN_RUNS = 10
 """How many firings a schedule shows."""
 _CRON = re.compile(r"@(hourly|daily|weekly|monthly|yearly)|[^\s@]\S*( +\S+){4}")
@@ -81,6 +83,33 @@ class ScheduleRequest(BaseModel):
         if (self.cron is None) == (self.every_s is None):
             raise ValueError("say either cron or every_s")
         return self
+
+    def most_firings(self, span_s: float) -> int:
+        """How often it fires in so many seconds, at most."""
+        if self.every_s is not None:
+            return int(span_s // self.every_s) + 1
+        assert self.cron is not None
+        days = int(span_s // 86400) + 2
+        if self.cron.startswith("@"):
+            return days * (24 if self.cron == "@hourly" else 1)
+        minute, hour = self.cron.split()[:2]
+        return min(int(span_s // 60) + 1, days * _times(minute, 60) * _times(hour, 24))
+
+
+def _times(field: str, most: int) -> int:
+    """How many values a field of cron stands for, at most."""
+    found = 0
+    for part in field.split(","):
+        values, _, step = part.partition("/")
+        first, _, last = values.partition("-")
+        if values == "*" or (step and not last):
+            count = most
+        elif last:
+            count = max(1, int(last) - int(first) + 1) if first.isdecimal() and last.isdecimal() else most
+        else:
+            count = 1
+        found += -(-count // int(step)) if step.isdecimal() and len(step) < 4 and int(step) else count
+    return min(found, most)
 
 
 class ScheduleRun(BaseModel):

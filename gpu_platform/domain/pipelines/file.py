@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines import expressions, yaml_lines
-from gpu_platform.domain.pipelines.expressions import Expression, ExpressionError
+from gpu_platform.domain.pipelines.expressions import Expression, ExpressionError, TooMuch, Work
 from gpu_platform.domain.pipelines.pipeline import MAX_JOBS_OF_STEP, MAX_STEPS, Step
 from gpu_platform.domain.pipelines.yaml_lines import Document, Path, WrongFile
 from gpu_platform.domain.texts import check_name
@@ -27,6 +27,9 @@ _STEP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 _AT_RUN_TIME = ("command", "env")
 """Fields of a job that may refer to outputs and items. All others may refer to parameters only."""
 _SHOWN_ERRORS = 20
+_MOST_ERRORS = 200
+"""After so many it is read no further."""
+_LONGEST_ERROR = 500
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class _Reader:
     def __init__(self, document: Document, given: Mapping[str, Any], workdir: str | None) -> None:
         self._document, self._given, self._workdir = document, given, workdir
         self._errors: list[tuple[int, str]] = []
+        self._work = Work()
         self._used: set[str] = set()
         self._outputs: set[str] = set()
         """Steps to whose output another step refers."""
@@ -86,7 +90,10 @@ class _Reader:
         return _refusal([(self._document.line(("steps", step)), f"step {step}: {message}")])
 
     def _wrong(self, path: Path, message: str) -> None:
-        self._errors.append((self._document.line(path), message))
+        shown = message if len(message) <= _LONGEST_ERROR else f"{message[:_LONGEST_ERROR]}…"
+        self._errors.append((self._document.line(path), shown))
+        if len(self._errors) >= _MOST_ERRORS:
+            raise _refusal(self._errors)
 
     def _try(self, path: Path, check: Callable[[], Any]) -> Any:
         try:
@@ -99,8 +106,8 @@ class _Reader:
         if not isinstance(declared, dict):
             self._wrong(("parameters",), "parameters are names with their defaults, or with nothing")
             return {}
-        for name in self._given.keys() - declared.keys():
-            known = ", ".join(declared) or "none"
+        known = ", ".join([*declared][:_SHOWN_ERRORS]) + (", …" if len(declared) > _SHOWN_ERRORS else "") or "none"
+        for name in sorted(self._given.keys() - declared.keys()):
             self._wrong(("parameters",), f"parameter {name} was given, and there is no such one; there are {known}")
         values = {**declared, **{name: value for name, value in self._given.items() if name in declared}}
         for name, value in values.items():
@@ -112,7 +119,8 @@ class _Reader:
         if not isinstance(steps, dict) or not steps:
             raise WrongFile(self._document.line(("steps",)), "steps are missing: names, each with the fields of a job")
         if len(steps) > MAX_STEPS:
-            self._wrong(("steps",), f"there are {len(steps)} steps; at most {MAX_STEPS} are allowed")
+            line = self._document.line(("steps",))
+            raise WrongFile(line, f"there are {len(steps)} steps; at most {MAX_STEPS} are allowed")
         found: dict[str, dict[str, Any]] = {}
         for name, fields in steps.items():
             path = ("steps", name)
@@ -203,7 +211,10 @@ class _Reader:
         """The value with its parameters filled in. What is known only later stays, if the field may have it."""
         self._references(path, value, step, at_run_time=field in (*_AT_RUN_TIME, "for_each"), field=field)
         try:
-            return expressions.fill(value, {"parameters": parameters}, lambda one: one.roots <= {"parameters"})
+            scope = {"parameters": parameters}
+            return expressions.fill(value, scope, lambda one: one.roots <= {"parameters"}, self._work)
+        except TooMuch as error:
+            raise WrongFile(self._document.line(path), f"step {path[1]}, {field}: {error}") from error
         except ExpressionError:
             return value  # said above
 

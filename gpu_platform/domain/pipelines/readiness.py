@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_platform.domain.pipelines import expressions
-from gpu_platform.domain.pipelines.expressions import ExpressionError
+from gpu_platform.domain.pipelines.expressions import MAX_WORK, ExpressionError, TooMuch, Work
 from gpu_platform.domain.pipelines.pipeline import (
     MAX_JOBS_OF_STEP,
     PipelineSpec,
@@ -17,7 +17,12 @@ from gpu_platform.domain.pipelines.pipeline import (
     Step,
     StepState,
 )
+from gpu_platform.domain.pipelines.step_texts import StepTexts
 from gpu_platform.domain.states import JobState
+
+MOST_INPUT_BYTES = 512 * 1024
+"""The most bytes of names of directories that a job gets: hosts get them in one message of Temporal, which takes 4 MiB
+at most, with those of other jobs that start at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +59,39 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job to submit."""
+    """A job to submit. What it runs is built when it is asked for."""
 
     step: Step
     index: int
-    command: list[str]
-    env: dict[str, str]
+    texts: StepTexts
+    """What the jobs of its step run."""
     inputs: dict[str, tuple[str, ...]]
     """Step -> directories of its jobs."""
-    cache_key: str | None
-    total: int = 1
-    """How many jobs its step has."""
+    seed: str | None
+    """What its cache key says besides its command. None: it is not cached."""
+
+    @property
+    def command(self) -> list[str]:
+        """Its command."""
+        return self.texts.command(self.index)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Its environment."""
+        return self.texts.env(self.index)
+
+    @property
+    def total(self) -> int:
+        """How many jobs its step has."""
+        return len(self.texts.items)
+
+    @property
+    def cache_key(self) -> str | None:
+        """The same for two jobs that get the same. None: it is not cached."""
+        if self.seed is None:
+            return None
+        text = json.dumps([self.command, self.env]) + self.seed
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass
@@ -94,6 +121,8 @@ class Decision:
     read: list[JobRecord]
     """Jobs whose output a later step needs."""
     cancel: list[JobRecord]
+    more: bool = False
+    """Steps that are ready too were left for the next time."""
 
 
 def decide(spec: PipelineSpec, records: Sequence[JobRecord], *, cancelled: bool = False) -> Decision:
@@ -102,10 +131,17 @@ def decide(spec: PipelineSpec, records: Sequence[JobRecord], *, cancelled: bool 
     for record in sorted(records, key=lambda one: one.index):
         by_step[record.step].append(record)
     decision = Decision(PipelineState.RUNNING, {}, [], [], [])
+    conditions, spent = Work(), 0
     for step in spec.steps:
         standing = StepStanding(StepState.WAITING, records=by_step[step.name])
         decision.steps[step.name] = standing
-        _look_at(spec, step, standing, decision, cancelled)
+        if decision.submit and spent >= MAX_WORK:
+            decision.more = True
+            _look_at(spec, step, standing, decision, cancelled, conditions, None)
+            continue
+        own = Work()
+        _look_at(spec, step, standing, decision, cancelled, conditions, own)
+        spent += own.units
     decision.state = _state_of(decision, cancelled)
     return decision
 
@@ -119,7 +155,17 @@ def _state_of(decision: Decision, cancelled: bool) -> PipelineState:
     return PipelineState.FAILED if StepState.FAILED in states else PipelineState.COMPLETED
 
 
-def _look_at(spec: PipelineSpec, step: Step, standing: StepStanding, decision: Decision, cancelled: bool) -> None:
+def _look_at(
+    spec: PipelineSpec,
+    step: Step,
+    standing: StepStanding,
+    decision: Decision,
+    cancelled: bool,
+    conditions: Work,
+    own: Work | None,
+) -> None:
+    """``conditions``: what all conditions may still read. ``own``: what may be done for the jobs of this step. None:
+    they are left for the next time."""
     before = {name: decision.steps[name] for name in step.after}
     if not all(one.state.has_ended for one in before.values()):
         return
@@ -127,10 +173,10 @@ def _look_at(spec: PipelineSpec, step: Step, standing: StepStanding, decision: D
         name: {"state": one.state.value, "output": one.output} for name, one in before.items()
     }
     try:
-        if not standing.records and (why_not := _skipped(step, before, scope)) is not None:
+        if not standing.records and (why_not := _skipped(step, before, scope, conditions)) is not None:
             standing.state, standing.message = StepState.SKIPPED, why_not
             return
-        items = _items(step, scope)
+        items = _items(step, scope, Work())
     except ExpressionError as error:
         standing.state, standing.message = StepState.FAILED, str(error)
         return
@@ -140,9 +186,10 @@ def _look_at(spec: PipelineSpec, step: Step, standing: StepStanding, decision: D
         return
     there = {record.index for record in standing.records}
     missing = [index for index in range(len(items)) if index not in there]
+    if not missing or own is None:
+        return
     try:
-        new = [_new_job(step, index, items[index], scope, before) for index in missing]
-        decision.submit += [replace(one, total=len(items)) for one in new]
+        decision.submit += _new_jobs(step, missing, items, scope, before, own)
     except (ExpressionError, ValueError) as error:
         standing.state, standing.message = StepState.FAILED, str(error)
         if any(record.is_live for record in standing.records):
@@ -183,12 +230,14 @@ def _failure_of(records: Sequence[JobRecord]) -> str | None:
     return (first or failed[0]).failure if failed else None
 
 
-def _skipped(step: Step, before: Mapping[str, StepStanding], scope: Mapping[str, Any]) -> str | None:
+def _skipped(step: Step, before: Mapping[str, StepStanding], scope: Mapping[str, Any], work: Work) -> str | None:
     """Why the step does not run. None: it does. Raises :class:`ExpressionError`."""
     if step.when is not None:
         condition = expressions.read(step.when)
         try:
-            return None if condition.evaluate(scope) else f"not {step.when}"
+            return None if condition.evaluate(scope, work) else f"not {step.when}"
+        except TooMuch:
+            raise
         except ExpressionError:
             # What did not complete has no output, so the condition does not hold.
             named = {path[0] for path in condition.references if path[1:2] == ("output",)}
@@ -202,11 +251,11 @@ def _skipped(step: Step, before: Mapping[str, StepStanding], scope: Mapping[str,
     return None
 
 
-def _items(step: Step, scope: Mapping[str, Any]) -> list[Any]:
+def _items(step: Step, scope: Mapping[str, Any], work: Work) -> list[Any]:
     """What its jobs differ in; one None for a step that is one job. Raises :class:`ExpressionError`."""
     if step.for_each is None:
         return [None]
-    items = expressions.fill(step.for_each, scope)
+    items = expressions.fill(step.for_each, scope, work=work)
     if not isinstance(items, list):
         raise ExpressionError(f"for_each needs a list, and {step.for_each} is {_shown(items)}")
     if len(items) > MAX_JOBS_OF_STEP:
@@ -214,26 +263,38 @@ def _items(step: Step, scope: Mapping[str, Any]) -> list[Any]:
     return items
 
 
-def _new_job(step: Step, index: int, item: Any, scope: Mapping[str, Any], before: Mapping[str, StepStanding]) -> NewJob:
-    own = dict(scope) if step.for_each is None else {**scope, "item": item, "index": index}
-    command = [expressions.as_text(one) for one in expressions.fill(list(step.job.command), own)]
-    env = {name: expressions.as_text(one) for name, one in expressions.fill(dict(step.job.env), own).items()}
+def _new_jobs(
+    step: Step,
+    indices: Sequence[int],
+    items: list[Any],
+    scope: Mapping[str, Any],
+    before: Mapping[str, StepStanding],
+    work: Work,
+) -> list[NewJob]:
+    """Raises :class:`ExpressionError` if they would be too large, before they are built."""
+    texts = StepTexts.of(step, items, scope)
+    texts.check(indices, work)
     # Jobs that were refused or cancelled may have no directory.
     inputs = {
         name: tuple(record.directory for record in one.records if record.state in (JobState.COMPLETED, JobState.FAILED))
         for name, one in before.items()
         if one.records
     }
-    key = _cache_key(step, command, env, before) if step.cache else None
-    return NewJob(step, index, command, env, inputs, key)
+    size = sum(len(directory) for directories in inputs.values() for directory in directories)
+    if size > MOST_INPUT_BYTES:
+        raise ExpressionError(
+            f"the names of the directories that it gets from the steps before it have {size} bytes; at most "
+            f"{MOST_INPUT_BYTES} are allowed: wait for fewer jobs (after), or collect their results in a step between"
+        )
+    seed = _seed(step, before) if step.cache else None
+    return [NewJob(step, index, texts, inputs, seed) for index in indices]
 
 
-def _cache_key(step: Step, command: list[str], env: dict[str, str], before: Mapping[str, StepStanding]) -> str:
-    """The same for two jobs that get the same. A step that is not cached counts as new in each run."""
+def _seed(step: Step, before: Mapping[str, StepStanding]) -> str:
+    """What a cache key says besides the command. A step that is not cached counts as new in each run."""
     inputs = {name: [record.cache_key or record.job_id for record in one.records] for name, one in before.items()}
     spec = step.job.model_dump(mode="json", exclude={"name", "command", "env", "priority", "artifacts"})
-    text = json.dumps([step.name, command, env, spec, inputs], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps([step.name, spec, inputs], sort_keys=True).encode()).hexdigest()
 
 
 def _shown(value: Any) -> str:

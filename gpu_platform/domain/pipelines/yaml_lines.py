@@ -9,6 +9,15 @@ import yaml
 
 Path = tuple[str | int, ...]
 _DEEPEST = 40
+MAX_VALUES = 20_000
+"""Names and values of one document. Each takes about a kilobyte of memory while it is read."""
+_LONGEST_NUMBER = 100
+"""Characters. To read a number takes time that grows with the square of its length."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml: the loader in Python takes ten times as long, and minutes for some texts."""
+_BEGINS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
+_ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class WrongFile(ValueError):
@@ -40,12 +49,9 @@ def read(text: str) -> Document:
     """
     document = Document(None)
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                line = 1 if event.start_mark is None else event.start_mark.line + 1
-                raise WrongFile(line, "an alias (*) is not supported: write the value again")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        document.value = None if root is None else _value(root, (), document.lines)
+        _check_size(text)
+        root = yaml.compose(text, Loader=_LOADER)
+        document.value = None if root is None else _value(root, (), document.lines, yaml.SafeLoader(""))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise WrongFile(1 if mark is None else mark.line + 1, f"this is not YAML: {error.problem}") from error
@@ -56,21 +62,39 @@ def read(text: str) -> Document:
     return document
 
 
-def _value(node: yaml.Node, path: Path, lines: dict[Path, int]) -> Any:
+def _check_size(text: str) -> None:
+    """Look at one event after the other, and keep none."""
+    values = depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        line = 1 if event.start_mark is None else event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise WrongFile(line, "an alias (*) is not supported: write the value again")
+        depth += isinstance(event, _BEGINS) - isinstance(event, _ENDS)
+        if depth > _DEEPEST:
+            raise WrongFile(line, "it is nested too deeply")
+        values += isinstance(event, (*_BEGINS, yaml.ScalarEvent))
+        if values > MAX_VALUES:
+            raise WrongFile(line, f"there are more than {MAX_VALUES} names and values: give lists as a parameter")
+
+
+def _value(node: yaml.Node, path: Path, lines: dict[Path, int], scalars: yaml.SafeLoader) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
-    if len(path) > _DEEPEST:
-        raise WrongFile(line, "it is nested too deeply")
     if isinstance(node, yaml.SequenceNode):
-        return [_value(one, (*path, index), lines) for index, one in enumerate(node.value)]
+        return [_value(one, (*path, index), lines, scalars) for index, one in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
-        return _mapping(node, path, lines)
-    value = yaml.SafeLoader("").construct_object(node)
+        return _mapping(node, path, lines, scalars)
+    if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+        raise WrongFile(line, f"a number of {len(node.value)} characters: write it in quotes, as a text")
+    try:
+        value = scalars.construct_object(node)
+    except ValueError as error:  # 2026-02-31, or !!int of something else
+        raise WrongFile(line, f"{str(node.value)[:80]!r} cannot be read: {error}") from error
     # Dates and binary data have no place in JSON: they stay as they are written.
     return value if value is None or isinstance(value, str | int | float | bool) else str(node.value)
 
 
-def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[str, Any]:
+def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int], scalars: yaml.SafeLoader) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
@@ -80,5 +104,5 @@ def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict
         if name in found:
             raise WrongFile(line, f"{name} is there twice")
         lines[(*path, name)] = line
-        found[name] = _value(value, (*path, name), lines)
+        found[name] = _value(value, (*path, name), lines, scalars)
     return found

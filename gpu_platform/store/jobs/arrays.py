@@ -26,7 +26,7 @@ from gpu_platform.store.jobs.admission import check_quotas
 from gpu_platform.store.jobs.element_values import changes_of
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.owners import missing, no_such_array
-from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, only
+from gpu_platform.store.jobs.paging import cursor_of, newest_first, only, rows_of_page
 from gpu_platform.store.models import idempotency, job, job_array
 from gpu_platform.tracing import event_data
 
@@ -140,10 +140,8 @@ def list_arrays(
     query = only(select(*_COLUMNS), job_array, **chosen)
     if kind is not None:
         query = query.where(job_array.c.kind == kind)
-    limit = min(limit, MAX_PAGE)
-    rows = session.execute(newest_first(query, job_array, cursor).limit(limit + 1)).all()
-    following = cursor_of(rows[limit - 1]) if len(rows) > limit else None
-    return _shown(session, rows[:limit]), following
+    rows, more = rows_of_page(session, newest_first(query, job_array, cursor), limit, lambda row: len(row.spec))
+    return _shown(session, rows), cursor_of(rows[-1]) if more else None
 
 
 @reading

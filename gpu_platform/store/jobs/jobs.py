@@ -28,7 +28,7 @@ from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.job_states import change_job, lock_job
 from gpu_platform.store.jobs.owners import missing, no_such_job
-from gpu_platform.store.jobs.paging import MAX_PAGE, cursor_of, newest_first, only, read_index
+from gpu_platform.store.jobs.paging import cursor_of, newest_first, only, read_index, rows_of_page
 from gpu_platform.store.jobs.promises import as_told
 from gpu_platform.store.jobs.queue_view import positions
 from gpu_platform.store.jobs.work_kinds import inferred_kind, kind_data
@@ -183,10 +183,8 @@ def list_jobs(
     if kind is not None:
         query = query.where(or_(job.c.kind == kind, job.c.inferred_kind == kind))
     query = newest_first(query.where(job.c.array_id.is_(None)), job, cursor)
-    limit = min(limit, MAX_PAGE)
-    rows = session.execute(query.limit(limit + 1)).all()
-    following = cursor_of(rows[limit - 1]) if len(rows) > limit else None
-    return _jobs_with_reasons(session, rows[:limit]), following
+    rows, more = rows_of_page(session, query, limit, _size)
+    return _jobs_with_reasons(session, rows), cursor_of(rows[-1]) if more else None
 
 
 @reading
@@ -202,10 +200,8 @@ def list_elements(
     """One page of the elements of an array that have entered the queue, by index; otherwise as :func:`list_jobs`."""
     query = _WITH_REASON.where(job.c.array_id == array_id, job.c.array_index > read_index(cursor))
     query = only(query, job, states=states, visible=visible)
-    limit = min(limit, MAX_PAGE)
-    rows = session.execute(query.order_by(job.c.array_index).limit(limit + 1)).all()
-    following = str(rows[limit - 1].array_index) if len(rows) > limit else None
-    return _jobs_with_reasons(session, rows[:limit]), following
+    rows, more = rows_of_page(session, query.order_by(job.c.array_index), limit, _size)
+    return _jobs_with_reasons(session, rows), str(rows[-1].array_index) if more else None
 
 
 @reading
@@ -213,6 +209,10 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
     """How many jobs are in each state; every state is a key."""
     counts = {row.state: row.jobs for row in session.execute(_COUNT_BY_STATE)}
     return {state: counts.get(state, 0) for state in JobState}
+
+
+def _size(row: Row[Any]) -> int:
+    return len(row.spec)
 
 
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)

@@ -5,16 +5,40 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row, Select, Table, tuple_
+from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest
 
 MAX_PAGE = 1000
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""A page ends early when its rows have so many bytes: a job says up to 384 KiB, and as objects ten times as much."""
+_READ_AT_ONCE = 20
+
+
+def rows_of_page(
+    session: Session, query: Select[Any], limit: int, size: Callable[[Row[Any]], int]
+) -> tuple[list[Row[Any]], bool]:
+    """The first rows of a page, and whether there are more: at most ``limit``, and about :data:`MAX_PAGE_BYTES`, but
+    at least one. ``size``: the bytes of a row that may be many."""
+    found: list[Row[Any]] = []
+    size_bytes = 0
+    limited = query.limit(min(limit, MAX_PAGE) + 1)
+    if limit > _READ_AT_ONCE:
+        limited = limited.execution_options(yield_per=_READ_AT_ONCE)
+    rows = session.execute(limited)
+    for row in rows:
+        size_bytes += size(row)
+        if len(found) == limit or (found and size_bytes > MAX_PAGE_BYTES):
+            rows.close()
+            return found, True
+        found.append(row)
+    return found, False
 
 
 def newest_first(query: Select[Any], table: Table, cursor: str | None) -> Select[Any]:

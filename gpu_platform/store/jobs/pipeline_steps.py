@@ -17,17 +17,13 @@ from gpu_platform.domain.jobs.derived_ids import derived_array_id, derived_job_i
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.pipeline import Step
-from gpu_platform.domain.pipelines.readiness import NewJob
+from gpu_platform.domain.pipelines.readiness import MOST_INPUT_BYTES, NewJob
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import undone_alone
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.arrays import record_array
 from gpu_platform.store.jobs.jobs import record_submission
 from gpu_platform.store.models import pipeline, pipeline_job
-
-MOST_INPUT_BYTES = 512 * 1024
-"""The most bytes of names of directories that the elements of an array get which start at once: hosts get them all in
-one message of Temporal."""
 
 
 def submit_step(session: Session, row: Row[Any], jobs: Sequence[NewJob], now: datetime) -> set[str]:
@@ -72,13 +68,14 @@ def as_array(step: Step, jobs: Sequence[NewJob], artifacts: Artifacts) -> tuple[
     What differs from job to job becomes a parameter. So does what has braces: they mean nothing to a pipeline.
     """
     columns: dict[str, list[str]] = {}
+    texts, indices = jobs[0].texts, [one.index for one in jobs]
     command = [
-        _shared(columns, f"command_{place}", [one.command[place] for one in jobs])
-        for place in range(len(jobs[0].command))
+        _shared(columns, f"command_{place}", texts.column(part, indices))
+        for place, part in enumerate(texts.command_parts)
     ]
     env = {
-        name: _shared(columns, f"env_{place}", [one.env[name] for one in jobs])
-        for place, name in enumerate(jobs[0].env)
+        name: _shared(columns, f"env_{place}", texts.column(part, indices))
+        for place, (name, part) in enumerate(texts.env_parts.items())
     }
     fields: dict[str, Any] = {
         **step.job.model_dump(exclude_unset=True),
@@ -87,22 +84,23 @@ def as_array(step: Step, jobs: Sequence[NewJob], artifacts: Artifacts) -> tuple[
         "artifacts": artifacts,
     }
     if step.job.workdir is not None:
-        fields["workdir"] = _shared(columns, "workdir", [step.job.workdir] * len(jobs))
+        same = step.job.workdir
+        fields["workdir"] = _shared(columns, "workdir", [same] * len(jobs) if "{" in same else same)
     inputs = sum(len(one) for paths in artifacts.inputs.values() for one in paths)
     array = ArraySpec(
-        indices=str(IndexSet.of(one.index for one in jobs)),
+        indices=str(IndexSet.of(indices)),
         at_once=min(step.at_once, max(1, MOST_INPUT_BYTES // max(inputs, 1))),
         on_failure=OnFailure.NO_MORE,
-        parameters=_table(columns, [one.index for one in jobs]),
+        parameters=_table(columns, indices),
         count=jobs[0].total,
     )
     return type(step.job).model_validate(fields), array
 
 
-def _shared(columns: dict[str, list[str]], name: str, texts: list[str]) -> str:
+def _shared(columns: dict[str, list[str]], name: str, texts: list[str] | str) -> str:
     """The text that all jobs share, or the place of a parameter."""
-    if len(set(texts)) == 1 and "{" not in texts[0]:
-        return texts[0]
+    if isinstance(texts, str):
+        return texts
     columns[name] = texts
     return f"{{{name}}}"
 

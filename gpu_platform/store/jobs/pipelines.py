@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import Array
-from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
+from gpu_platform.domain.jobs.artifacts import MAX_OUTPUT_BYTES, MAX_OUTPUTS_BYTES, OutputRequest, StepOutput
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
@@ -34,6 +34,7 @@ from gpu_platform.store.jobs.awaited import states_of
 from gpu_platform.store.jobs.idempotency import IdempotencyKey, Taken, take_key
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.jobs.owners import missing
+from gpu_platform.store.jobs.paging import rows_of_page
 from gpu_platform.store.jobs.pipeline_steps import submit_step
 from gpu_platform.store.models import job, pipeline, pipeline_job
 
@@ -112,17 +113,18 @@ def get(session: Session, pipeline_id: str) -> Pipeline:
 @reading
 def list_pipelines(
     session: Session, visible: Collection[str] | None, namespace: str | None, before: str | None, limit: int
-) -> list[Pipeline]:
-    """Pipelines of the namespaces ``visible`` (None: all), newest first, without their steps. ``before``: only those
-    with a smaller id."""
-    query = select(pipeline).order_by(pipeline.c.id.desc()).limit(limit)
+) -> tuple[list[Pipeline], str | None]:
+    """One page of pipelines of the namespaces ``visible`` (None: all), newest first, without their steps, and what is
+    ``before`` of the next page (None: this is the last). ``before``: only those with a smaller id."""
+    query = select(pipeline).order_by(pipeline.c.id.desc())
     if visible is not None:
         query = query.where(pipeline.c.namespace.in_(sorted(visible)))
     if namespace is not None:
         query = query.where(pipeline.c.namespace == namespace)
     if before is not None:
         query = query.where(pipeline.c.id < before)
-    return [_pipeline(row, None) for row in session.execute(query)]
+    rows, more = rows_of_page(session, query, limit, lambda row: len(row.spec))
+    return [_pipeline(row, None) for row in rows], rows[-1].id if more else None
 
 
 @reading
@@ -167,7 +169,7 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
     for new in decision.submit:
         by_step[new.step.name].append(new)
     submitted = [submit_step(session, row, new, now) for new in [*by_step.values()][:SUBMITTED_AT_ONCE]]
-    done.more = bool(decision.submit)
+    done.more = bool(decision.submit) or decision.more
     pending = session.scalars(_PENDING, {"pipeline_id": pipeline_id}).all()
     arrays = {array for record, _ in records if record.is_live and (array := array_of(record.job_id or ""))}
     done.start = [get_job(session, name) for name in pending]
@@ -179,10 +181,30 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
 
 @writing
 def note_output(session: Session, pipeline_id: str, job_id: str, output: StepOutput) -> None:
-    """Write down what a job of the pipeline wrote."""
+    """Write down what a job of the pipeline wrote, if all outputs together are not too large."""
+    output = _kept(session, pipeline_id, output)
     which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
     values = {"output_read": True, "output": output.text, "problem": output.problem}
     session.execute(update(pipeline_job).where(which, pipeline_job.c.output_read.is_(False)).values(values))
+
+
+def _kept(session: Session, pipeline_id: str, output: StepOutput) -> StepOutput:
+    """What is kept of an output. A host says what it is, so it is read here once before others depend on it."""
+    if output.text is None:
+        return output
+    if len(output.text) > MAX_OUTPUT_BYTES:
+        return StepOutput(problem=f"its output is larger than {MAX_OUTPUT_BYTES} bytes: write large results into files")
+    try:
+        json.loads(output.text)
+    except (ValueError, RecursionError) as error:
+        return StepOutput(problem=f"its output cannot be read: {error}")
+    there = session.execute(_OUTPUT_BYTES, {"pipeline_id": pipeline_id}).scalar_one()
+    if there + len(output.text) > MAX_OUTPUTS_BYTES:
+        return StepOutput(
+            problem=f"its output has {len(output.text)} bytes, those of the pipeline's other jobs {there}, and at most "
+            f"{MAX_OUTPUTS_BYTES} are allowed together: write large results into files"
+        )
+    return output
 
 
 @writing
@@ -377,6 +399,9 @@ _JOBS = (
     .outerjoin(job, job.c.id == pipeline_job.c.job_id)
     .where(pipeline_job.c.pipeline_id == bindparam("pipeline_id"), pipeline_job.c.superseded.is_(False))
     .order_by(pipeline_job.c.step, pipeline_job.c.number)
+)
+_OUTPUT_BYTES = select(func.coalesce(func.sum(func.length(pipeline_job.c.output)), 0)).where(
+    pipeline_job.c.pipeline_id == bindparam("pipeline_id"), pipeline_job.c.superseded.is_(False)
 )
 _PENDING = (
     select(job.c.id)

@@ -20,6 +20,7 @@ from gpu_platform.store.database import change, reading, undone_alone, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.jobs import get_job, record_submission
+from gpu_platform.store.jobs.paging import rows_of_page
 from gpu_platform.store.models import job, schedule, schedule_run
 
 
@@ -81,16 +82,16 @@ def list_schedules(
 
     Raises :class:`InvalidRequest` for a wrong cursor.
     """
-    query = select(schedule).order_by(schedule.c.id).limit(limit + 1)
+    query = select(schedule).order_by(schedule.c.id)
     if visible is not None:
         query = query.where(schedule.c.namespace.in_(sorted(visible)))
     if namespace is not None:
         query = query.where(schedule.c.namespace == namespace)
     if cursor is not None:
         query = query.where(schedule.c.id > _read_cursor(cursor))
-    rows = session.execute(query).all()
-    following = base64.urlsafe_b64encode(rows[limit - 1].id.encode()).decode() if len(rows) > limit else None
-    return [_schedule(row) for row in rows[:limit]], following
+    rows, more = rows_of_page(session, query, limit, lambda row: len(row.request))
+    following = base64.urlsafe_b64encode(rows[-1].id.encode()).decode() if more else None
+    return [_schedule(row) for row in rows], following
 
 
 @writing
