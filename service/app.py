@@ -117,7 +117,8 @@ def create_app(
             app.state.context = context
             to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
             reseal = partial(keep_resealed, settings, store)
-            tasks = [asyncio.create_task(work()) for work in (context.feed.run, reseal, *background)]
+            beside = (context.feed.run, context.leader.run, reseal, *background)
+            tasks = [asyncio.create_task(work()) for work in beside]
             yield
             context.feed.close()
             context.planning.close()
