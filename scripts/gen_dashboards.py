@@ -173,7 +173,7 @@ OPERATORS = (
                 "Leader",
                 SECONDS,
                 [
-                    Line("silent for", "max(gpu_platform_leader_silent_seconds)"),
+                    Line("silent for", "min by (loop) (gpu_platform_leader_silent_seconds)"),
                     Line("behind the change feed", "max(gpu_platform_feed_lag_seconds)"),
                 ],
             ),

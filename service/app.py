@@ -118,7 +118,11 @@ def create_app(
             app.state.context = context
             to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
             reseal = partial(keep_resealed, settings, store)
-            works = {"the change feed": context.feed.run, "the sealing of targets": reseal}
+            works = {
+                "the change feed": context.feed.run,
+                "the look at the leader": context.leader.run,
+                "the sealing of targets": reseal,
+            }
             works |= {f"the background work {number}": work for number, work in enumerate(background)}
             tasks = [must_run(asyncio.create_task(work()), what) for what, work in works.items()]
             yield

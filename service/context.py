@@ -24,6 +24,7 @@ from service.access.code_flow import CodeFlow
 from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
+from service.leader_watch import LeaderWatch
 from service.node_agents import NodeAgents
 from service.operations.alerts import AlertInbox
 from service.operations.heartbeats import HeartbeatWriter
@@ -65,6 +66,11 @@ class ServiceContext:
     def readiness(self) -> Readiness:
         """Whether the service can do its work."""
         return Readiness(self.store, self.workflows)
+
+    @cached_property
+    def leader(self) -> LeaderWatch:
+        """Whether a scheduler leads."""
+        return LeaderWatch(self.store)
 
     @cached_property
     def revoked(self) -> Revocations:

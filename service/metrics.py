@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpu_platform.domain.leader_silence import LeaderLoop
 from gpu_platform.observability import REQUEST_SECONDS
 from gpu_platform.store import Store, windows
 from gpu_platform.store.hosts import gpus, hosts
@@ -20,20 +22,18 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from service.operations.ids import new_request_id
 
-_BEGAN_S = time.time()
-"""Since then a platform that never had a leader has none. Since 1970 would be an alert at its first start."""
 
-
-def exposition(store: Store) -> bytes:
-    """This process's metrics and the platform's, in the Prometheus text format. Raises :class:`Unavailable`."""
+def exposition(store: Store, leader_ages_s: Mapping[LeaderLoop, float] = MappingProxyType({})) -> bytes:
+    """This process's metrics and the platform's, in the Prometheus text format. ``leader_ages_s``: each loop of the
+    leader -> for how long it gave no sign. Raises :class:`Unavailable`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_PlatformCollector(store))
+    registry.register(_PlatformCollector(store, leader_ages_s))
     return generate_latest(REGISTRY) + generate_latest(registry)
 
 
 class _PlatformCollector(Collector):
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, leader_ages_s: Mapping[LeaderLoop, float]) -> None:
+        self._store, self._leader_ages_s = store, leader_ages_s
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         by_state = GaugeMetricFamily("gpu_platform_jobs", "Jobs by state", labels=["state"])
@@ -76,11 +76,14 @@ class _PlatformCollector(Collector):
             "How long the job waits that waits longest for a placement",
             value=0.0 if oldest is None else max(0.0, (now - oldest).total_seconds()),
         )
-        yield GaugeMetricFamily(
+        silent = GaugeMetricFamily(
             "gpu_platform_leader_silent_seconds",
-            "Since a leader last looked at the hosts' leases, which it does each second",
-            value=max(0.0, now.timestamp() - (leader.current_round(self._store) or _BEGAN_S)),
+            "For how long a loop of the leader gave no sign, as this service sees it. It gives one every 2 s",
+            labels=["loop"],
         )
+        for loop, age_s in self._leader_ages_s.items():
+            silent.add_metric([loop.value], age_s)
+        yield silent
         unfinished = GaugeMetricFamily(
             "gpu_platform_jobs_unfinished",
             "Jobs that have not ended, by kind of work and state",

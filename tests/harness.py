@@ -60,9 +60,10 @@ from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
 from tests.waiting import DEADLINE_S, eventually
 from workers.control import control_worker
+from workers.kept_workflows import Keeper, kept_workflows
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.main import node_worker, report_maker
-from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
+from workers.scheduler import scheduler_worker
 
 LEASE_TTL_S = 3600.0
 """Nodes report only when a test says so. The lease is so long that none is lost by itself."""
@@ -252,7 +253,7 @@ class Platform:
                     client, store, settings.scheduler, LEASE_TTL_S, settings.job_archive
                 )
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
-                await ensure_scheduler_workflow(client, settings)
+                await platform.keeper().look()
             try:
                 yield platform
             finally:
@@ -264,11 +265,15 @@ class Platform:
         node = self.nodes[name]
         return node_worker(node.client, node.agent, node.faults, node.health, node.reboot, self.node_guards())
 
+    def keeper(self) -> Keeper:
+        """What a scheduler or control worker that has just started looks after."""
+        return Keeper(self.client, self.store, kept_workflows(self.settings))
+
     async def change_leader(self) -> None:
         """Let the scheduler stop, and a new one without memory lead."""
         epoch = leader.current_epoch(self.store)
         await self.client.get_workflow_handle("scheduler").terminate()
-        await ensure_scheduler_workflow(self.client, self.settings)
+        await self.keeper().look()
         await eventually(lambda: leader.current_epoch(self.store) > epoch, "a new leader")
 
     # -- verbs ---------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import notices
 from workers.database import open_store
-from workers.notices import ensure_notice_feed, notice_feed_worker
+from workers.kept_workflows import keep_for_ever
+from workers.notices import notice_feed_worker
 from workers.order_checks import OrderChecks
 from workers.process import connect, measure, observe, run_process, run_worker
 from workers.starting import settings_of
@@ -221,8 +222,7 @@ async def main() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(run_worker(settings, client, worker, *sends))
             group.create_task(keep_served(client, settings))
-            if settings.notifications.opens_targets:
-                group.create_task(ensure_notice_feed(client, settings))
+            group.create_task(keep_for_ever(client, store, settings))
 
 
 if __name__ == "__main__":

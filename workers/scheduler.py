@@ -8,20 +8,17 @@ from datetime import timedelta
 
 import structlog
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
 
 from activities.leader.leader import LeaderActivities
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUEUE, SCHEDULER_WORKFLOW_ID
+from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.reading_settings import read_settings
-from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.database import open_store
-from workers.kept_workflows import keep_starting
+from workers.kept_workflows import keep_for_ever
 from workers.process import connect, measure, observe, run_process, run_worker
 from workers.starting import settings_of
-from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
 
@@ -38,22 +35,6 @@ def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
     )
 
 
-async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
-    """Start the scheduler's workflow unless it runs. Waits for a Temporal that starts itself."""
-
-    async def start() -> None:
-        await client.start_workflow(
-            SchedulerWorkflow.run,
-            SchedulerInput(heartbeat_timeout_s=settings.scheduler.leader_heartbeat_timeout_s),
-            id=SCHEDULER_WORKFLOW_ID,
-            task_queue=CONTROL_TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary=f"the scheduler of {settings.cluster.name}",
-        )
-
-    await keep_starting(start, settings)
-
-
 async def main() -> None:
     """Run the scheduler worker until it is told to stop."""
     settings = settings_of("scheduler")
@@ -62,12 +43,13 @@ async def main() -> None:
     measure(settings, "scheduler")
     store = await open_store(settings)
     client = await connect(settings)
-    await ensure_scheduler_workflow(client, settings)
     leading = LeaderActivities(
         client, store, settings.scheduler, settings.lease_ttl_s, settings.job_archive, settings.remediation.back_off
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_policy, leading)
-    await run_worker(settings, client, scheduler_worker(client, leading))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run_worker(settings, client, scheduler_worker(client, leading)))
+        group.create_task(keep_for_ever(client, store, settings))
 
 
 def reload_policy(leading: LeaderActivities) -> None:

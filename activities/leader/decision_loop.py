@@ -33,6 +33,7 @@ from activities.leader.window_keeper import WindowKeeper
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import AsksOtherwise, PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.leader_silence import SIGN_EVERY_S, LeaderLoop
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.loading import load_cluster_state
@@ -42,7 +43,7 @@ from gpu_platform.store import Store, events, state, windows
 from gpu_platform.store.change_watch import Pacer
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import queue, run_times
-from gpu_platform.store.leadership import leader
+from gpu_platform.store.leadership import leader, signs
 from gpu_platform.store.reservations import first_places
 
 log = structlog.get_logger()
@@ -91,6 +92,7 @@ class DecisionLoop:
         self._aside = ThreadPoolExecutor(1, "aside")
         """Does what would hold a decision up for too long, for the scheduler of now and for those before a reload."""
         self._seq = 0
+        self._next_sign = 0.0
         self._inbox = threading.Lock()
         self._unknown: list[PlacementRequest] = []
         self._new_policy: PolicyInForce | None = None
@@ -144,6 +146,7 @@ class DecisionLoop:
                     self._decide()
                     self._preemption_orders.repeat(self._holds, now)
                     next_check = now + EXPIRY_CHECK_S
+                self._give_sign(now)
             except PluginFailed as error:
                 # No result of this round was sent. The next round decides again without the plugin, and queries all
                 # hosts again.
@@ -382,6 +385,11 @@ class DecisionLoop:
             # it would get its GPUs, even the one that was preempted for it.
             if not isinstance(why, AsksOtherwise):
                 self._core.reject(key.job_id, key.attempt)
+
+    def _give_sign(self, now: float) -> None:
+        if now >= self._next_sign:
+            self._next_sign = now + SIGN_EVERY_S
+            signs.note_sign(self._store, LeaderLoop.DECISIONS, self._epoch, utc_now())
 
     def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)

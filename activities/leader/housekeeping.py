@@ -37,10 +37,11 @@ from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.array_steps import ElementsHostLost
 from gpu_platform.domain.jobs.attempt import HostLost
 from gpu_platform.domain.jobs.fencing import Fencing
+from gpu_platform.domain.leader_silence import SIGN_EVERY_S, LeaderLoop
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import flapping, gpu_states
 from gpu_platform.store.jobs import jobs, queue
-from gpu_platform.store.leadership import leases
+from gpu_platform.store.leadership import leases, signs
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ FIRST_PRUNE_S = 30.0
 SIGNALS_AT_ONCE = 8
 ROW_GRACE = timedelta(seconds=6)
 """A waiting job has its queue row within this time, or has lost it."""
+_AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _LEASE_ENDED = "its lease ended"
 
 
@@ -66,9 +68,10 @@ class Housekeeping:
         retention: Retention | None = None,
         back_off: BackOff | None = None,
         doubt: DatabaseDoubt | None = None,
+        epoch: int = 0,
     ) -> None:
         """``retention``: None: nothing is removed because it is old. ``back_off``: for hosts that are LOST again and
-        again. None: they get work as soon as they report."""
+        again. None: they get work as soon as they report. ``epoch``: of the leader."""
         self._store = store
         self._client = client
         self._retention = retention
@@ -83,6 +86,8 @@ class Housekeeping:
         self._schedules = ScheduleUpkeep(store, client)
         self._pipelines = PipelineUpkeep(store, client)
         self._back_off = back_off
+        self._epoch = epoch
+        self._next_sign = 0.0
 
     @property
     def round(self) -> int:
@@ -118,18 +123,10 @@ class Housekeeping:
         next_sweep, next_prune = 0.0, began + FIRST_PRUNE_S
         while True:
             try:
+                await self._give_sign()
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
-                    await self.restorer.look_if_due()
-                    await self._signal_lost_hosts_again()
-                    await asyncio.to_thread(self._release_quarantined)
-                    await self._ask_again()
-                    await self._dependencies.wake()
-                    await self._workflows.tell()
-                    await self._reconciler.sweep()
-                    await self._arrays.sweep()
-                    await self._schedules.sweep()
-                    await self._pipelines.sweep()
+                    await self._do_upkeep()
                 # Jobs that are not restored yet may need what nobody seems to need.
                 may_prune = self.restorer.has_compared or loop.time() >= began + PRUNE_S
                 if loop.time() >= next_prune and may_prune:
@@ -139,6 +136,34 @@ class Housekeeping:
             except (Unavailable, RPCError) as error:
                 log.warning("housekeeping.delayed", error=str(error))
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _do_upkeep(self) -> None:
+        """Each piece of it once. What Temporal refuses keeps nothing else waiting, unless Temporal is away."""
+        for work in (
+            self.restorer.look_if_due,
+            self._signal_lost_hosts_again,
+            self._release_quarantined,
+            self._ask_again,
+            self._dependencies.wake,
+            self._workflows.tell,
+            self._reconciler.sweep,
+            self._arrays.sweep,
+            self._schedules.sweep,
+            self._pipelines.sweep,
+        ):
+            try:
+                await work()
+            except RPCError as error:
+                if error.status in _AWAY:
+                    raise
+                log.warning("housekeeping.refused", work=work.__qualname__, error=str(error))
+            await self._give_sign()
+
+    async def _give_sign(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_sign:
+            self._next_sign = now + SIGN_EVERY_S
+            await asyncio.to_thread(signs.note_sign, self._store, LeaderLoop.UPKEEP, self._epoch, utc_now())
 
     async def note_ended(self, job_ids: Collection[str]) -> None:
         """Jobs have ended: wake those that wait for them."""
@@ -168,11 +193,11 @@ class Housekeeping:
         except (Unavailable, RPCError) as error:
             log.warning("housekeeping.delayed", error=str(error))
 
-    def _release_quarantined(self) -> None:
+    async def _release_quarantined(self) -> None:
         """Bring GPUs and hosts back whose quarantine is over."""
         now = utc_now()
-        for released in (gpu_states.release_quarantined(self._store, now), flapping.release_hosts(self._store, now)):
-            if released:
+        for release in (gpu_states.release_quarantined, flapping.release_hosts):
+            if released := await asyncio.to_thread(release, self._store, now):
                 log.info("quarantine.ended", released=released)
 
     async def _signal_lost_hosts_again(self) -> None:

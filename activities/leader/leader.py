@@ -29,13 +29,15 @@ from activities.leader.policy_in_force import PolicyInForce
 from activities.leader.preemptions import PreemptionOrder
 from activities.leader.retention import Retention
 from gpu_platform import tracing
+from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.leader_silence import SIGN_EVERY_S, LeaderLoop
 from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementRequest
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
-from gpu_platform.store.leadership import leader
+from gpu_platform.store.leadership import leader, signs
 from gpu_platform.store.restoring import restoring
 
 log = structlog.get_logger()
@@ -116,6 +118,7 @@ class LeaderActivities:
             Retention(self._store, self._settings, self._job_archive, lambda: self._policy.policy),
             self._back_off,
             doubt,
+            epoch,
         )
         decisions = self._decisions = DecisionLoop(
             self._store,
@@ -130,7 +133,7 @@ class LeaderActivities:
         )
         elements = ElementAnswers(self._client, send, decisions.unanswerable)
         housekeeping = asyncio.ensure_future(beside.run())
-        deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))
+        deciding = asyncio.ensure_future(self._decide(decisions, epoch, stopped, beside))
         deadline = loop.time() + lead_s
         try:
             while loop.time() < deadline:
@@ -152,6 +155,25 @@ class LeaderActivities:
                 task.cancel()
             await asyncio.gather(deciding, housekeeping, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
+
+    async def _decide(
+        self, decisions: DecisionLoop, epoch: int, stopped: threading.Event, beside: Housekeeping
+    ) -> None:
+        """Run the decision loop, but only after jobs that an older database lacks have their GPUs again: other jobs
+        would get them."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_TRY_S):
+                await self._settled(epoch, beside)
+        await asyncio.to_thread(decisions.run, stopped)
+
+    async def _settled(self, epoch: int, beside: Housekeeping) -> None:
+        settled = beside.restorer.settled
+        while not settled.is_set():
+            with contextlib.suppress(Unavailable):
+                await asyncio.to_thread(signs.note_sign, self._store, LeaderLoop.DECISIONS, epoch, utc_now())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SIGN_EVERY_S):
+                    await settled.wait()
 
     async def _doubt(self) -> tuple[DatabaseDoubt, int]:
         """Whether the database is older than the round that the previous leader reported in its heartbeats."""
@@ -193,12 +215,3 @@ class LeaderActivities:
                 await asyncio.sleep(ANSWER_RETRY_S)
             else:
                 return
-
-
-async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Housekeeping) -> None:
-    """Run the decision loop, but only after jobs that an older database lacks have their GPUs again: other jobs
-    would get them."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LAST_TRY_S):
-            await beside.restorer.settled.wait()
-    await asyncio.to_thread(decisions.run, stopped)

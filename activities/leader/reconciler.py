@@ -28,10 +28,11 @@ from typing import Any
 import structlog
 
 from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife, WorkflowView, cleanup_keys
+from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs import arrays, jobs
 from gpu_platform.store.restoring import orphans
 from gpu_platform.store.restoring.orphans import HeldAttempt, JobRow
 
@@ -105,6 +106,10 @@ class Reconciler:
         if not self._seen_before(job_id, (before, view), began, grace_s):
             return
         if view.life is WorkflowLife.UNKNOWN:
+            if (array_id := array_of(job_id)) is not None and await self._in_thread(
+                arrays.is_open, self._store, array_id
+            ):
+                return  # its array's workflow is unknown, too: the one that takes over starts this one as its child
             await self._take_over(before)
         elif view.life is WorkflowLife.OPEN:
             log.warning("job.workflow_is_older", job=job_id, state=before.state.value, attempt=before.attempt)

@@ -43,6 +43,10 @@ class Alert:
         }
 
 
+INTERVALS = {"gpu-platform-control-plane": {"interval": "5s"}}
+"""How often a group is evaluated, if not as often as Prometheus' others."""
+
+
 def alerts(settings: Settings) -> dict[str, list[Alert]]:
     """All alerts: group -> its alerts."""
     return {
@@ -57,7 +61,8 @@ def rules(settings: Settings) -> str:
     """The rule file, as YAML."""
     url = settings.alerts.runbook_url
     groups = [
-        {"name": name, "rules": [alert.rule(url) for alert in members]} for name, members in alerts(settings).items()
+        {"name": name, **INTERVALS.get(name, {}), "rules": [alert.rule(url) for alert in members]}
+        for name, members in alerts(settings).items()
     ]
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=120, allow_unicode=True)
 
@@ -229,10 +234,17 @@ def _of_control_plane(settings: Settings) -> list[Alert]:
         ),
         Alert(
             "NoLeader",
-            f"min(gpu_platform_leader_silent_seconds) > {given.leader_silent_s}",
+            f'max(min by (loop) (gpu_platform_leader_silent_seconds{{loop!="upkeep"}})) > {given.leader_silent_s}',
             "critical",
-            "No scheduler leads for {{ $value | humanizeDuration }}: nothing is placed, and no host becomes LOST",
-            "Look at the schedulers' logs, then at Temporal and the database.",
+            "No scheduler leads for {{ $value | humanizeDuration }}: nothing is placed, or no host becomes LOST",
+            "Look at /readyz, the schedulers' logs, then at Temporal and the database.",
+        ),
+        Alert(
+            "LeaderUpkeepStopped",
+            'min(gpu_platform_leader_silent_seconds{loop="upkeep"}) > 60',
+            "warning",
+            "The leader has repaired nothing for {{ $value | humanizeDuration }}: what was lost is not started again",
+            "Restart the leading scheduler; its log says what it did last.",
         ),
         Alert(
             "FeedLag",

@@ -25,8 +25,8 @@ class AlertSettings(BaseModel):
     """The time of these averages, minutes."""
     queue_wait_h: Annotated[float, Field(gt=0)] = 24.0
     """A job that waits longer for a place gives an alert."""
-    leader_silent_s: Annotated[int, Field(ge=10)] = 30
-    """If no scheduler has looked at the hosts' leases for so long, there is no leader."""
+    leader_silent_s: Annotated[int, Field(ge=8)] = 9
+    """If no scheduler has decided, or looked at the hosts' leases, for so long, there is no leader."""
     feed_lag_s: Annotated[int, Field(ge=1)] = 10
     """If the leader has not read events that are older, it is too slow."""
     temporal_task_s: Annotated[float, Field(gt=0)] = 5.0

@@ -37,6 +37,7 @@ class Health(BaseModel):
     """The answer of ``/readyz``."""
 
     status: str = "ok"
+    """``degraded``: no scheduler leads, or the leader stands still. Jobs are accepted, and wait."""
     version: str | None = None
     """The release of the service. Only for who may read the cluster."""
     warnings: list[str] = []

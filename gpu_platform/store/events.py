@@ -46,6 +46,12 @@ def append_event(
     session.info.setdefault("events", []).append(row)
 
 
+@writing
+def note_event(session: Session, kind: str, data: Mapping[str, Any], now: datetime) -> None:
+    """Write one event that belongs to no job or host."""
+    append_event(session, kind, "control", now, data=data)
+
+
 @reading
 def read_events(
     session: Session,

@@ -34,25 +34,28 @@ async def healthz() -> Health:
 
 @router.get("/readyz", response_model_exclude_none=True)
 async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
-    """Database and Temporal are reachable, and the process needs no restart; else 503 that names which is not so. Who
-    may read the cluster also sees why, the `version` of the service, and `warnings`: for example, that silent hosts are
-    not declared LOST, because too many are silent at once, that hosts report through Temporal, because no service
-    answers them, that an older database was restored, or that a filter or score of another package is switched off
-    because it failed."""
+    """Database and Temporal are reachable, and the process needs no restart; else 503 that names which is not so.
+    `status` is `degraded` if no scheduler leads, or the leader stands still: this service accepts submissions all the same, so the answer stays 200. Who may
+    read the cluster also sees why, the `version` of the service, and `warnings`: for example, that no scheduler leads,
+    that silent hosts are not declared LOST, because too many are silent at once, that hosts report through Temporal,
+    because no service answers them, that an older database was restored, or that a filter or score of another package
+    is switched off because it failed."""
     may_see = access.principal is not None and judge(_DETAILS, access.principal, Subject()).is_allowed
     if troubles := await context.readiness.troubles():
         unseen = {name: "must be restarted" if name == "process" else "not reachable" for name in troubles}
         shown = troubles if may_see else unseen
         problems = "; ".join(f"{name}: {trouble}" for name, trouble in shown.items())
         raise Unavailable(f"not ready: {problems}", **shown)
+    silence = context.leader.silence
+    status = "degraded" if silence else "ok"
     if not may_see:
-        return Health()
+        return Health(status=status)
     held = await run_in_threadpool(leases.held_verdict, context.store)
     away = await run_in_threadpool(leases.services_away, context.store)
     restored = await run_in_threadpool(restoring.last_restore, context.store, datetime.now(UTC))
     plugins = await run_in_threadpool(leader.plugin_faults, context.store)
-    warnings = [found.message for found in (held, away, restored, *plugins) if found]
-    return Health(version=version("gpu-platform"), warnings=warnings)
+    warnings = [found.message for found in (silence, held, away, restored, *plugins) if found]
+    return Health(status=status, version=version("gpu-platform"), warnings=warnings)
 
 
 @router.get("/v1/clocks")
@@ -65,4 +68,4 @@ async def clocks(context: ServiceContextDep) -> Page[Clock]:
 @router.get("/metrics", response_class=Response)
 def metrics(context: ServiceContextDep) -> Response:
     """Prometheus text format."""
-    return Response(exposition(context.store), media_type=CONTENT_TYPE_LATEST)
+    return Response(exposition(context.store, context.leader.ages_s()), media_type=CONTENT_TYPE_LATEST)

@@ -210,6 +210,9 @@ async def _shown(context: ServiceContext, access: Access, job: Job) -> Job:
     if job.state.is_terminal:
         return shown
     found = await run_in_threadpool(_warnings, context, job.spec)
+    silence = context.leader.silence
+    if silence is not None and silence.nothing_is_placed and not job.state.holds_gpus:
+        found = [silence.message, *found]
     return shown.model_copy(update={"warnings": found}) if found else shown
 
 

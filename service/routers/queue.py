@@ -43,6 +43,11 @@ def list_queue(
     start = offset_of(cursor)
     found = queue_view.list_queue(context.store, start, limit, namespace, access.namespaces)
     shown = Mask(context.store, access).entries(found)
+    if (silence := context.leader.silence) is not None:
+        shown = [
+            one if one.reason is None else one.model_copy(update={"reason": silence.said_before(one.reason)})
+            for one in shown
+        ]
     return Page(items=shown, next_cursor=str(start + limit) if len(found) == limit else None)
 
 
@@ -73,7 +78,9 @@ def _dry_run(context: ServiceContext, access: Access, spec: JobSpec) -> DryRun:
 async def read_reason(job_id: JobId, request: Request, context: ServiceContextDep, access: AccessDep) -> Reason:
     """Why this one job waits, computed for it alone: also estimates for gangs of groups and for shares of GPUs."""
     found = await context.planning.run(caller_of(request), dry_runs.why, context.store, job_id)
-    return await run_in_threadpool(Mask(context.store, access).reason, found)
+    shown = await run_in_threadpool(Mask(context.store, access).reason, found)
+    silence = context.leader.silence
+    return shown if silence is None else silence.said_before(shown)
 
 
 @router.get("/snapshot", dependencies=[limited("planning")])

@@ -33,7 +33,8 @@ from gpu_platform.store.jobs.jobs import submit_job
 from tests.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, silent_server, webhook
 from tests.waiting import eventually
 from workers.control import control_worker, notification_worker
-from workers.notices import notice_feed_worker, start_notice_feed
+from workers.kept_workflows import NOTICE_FEED, Keeper
+from workers.notices import notice_feed_worker
 
 NOW = datetime.now(UTC)
 
@@ -67,7 +68,7 @@ async def control(client: Client, store: Store, settings: NotificationSettings) 
 
 @asynccontextmanager
 async def following(client: Client, store: Store, settings: NotificationSettings) -> AsyncIterator[None]:
-    await start_notice_feed(client)
+    await Keeper(client, store, [NOTICE_FEED]).look()
     try:
         async with notice_feed_worker(client, NoticeFeed(client, store, settings, "lab")):
             await eventually(lambda: notices.position(store) is not None, "somebody to follow")

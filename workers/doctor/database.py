@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 
 from gpu_platform.clock_difference import compare
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.leader_silence import SIGN_EVERY_S, SILENT_AFTER_S, LeaderLoop, LeaderSilence, SignWatch
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
+from gpu_platform.store.leadership import signs
 from gpu_platform.store.migrate import is_newer, newest_revision
 from workers.doctor.clocks import judge
 from workers.doctor.results import Part, Result
@@ -44,6 +47,7 @@ def _checks(part: Part, settings: Settings) -> Iterator[Result]:
         yield part.ok("reachable", shown)
         yield part.ok("version", version)
         yield _schema(part, schema)
+        yield _leader(part, store)
         if store.clock() is None:
             yield part.skipped("clock", "the database is a file of this machine")
         else:
@@ -52,6 +56,29 @@ def _checks(part: Part, settings: Settings) -> Iterator[Result]:
         store.close()
     if file is not None:
         yield _room(part, settings, str(file.parent))
+
+
+def _leader(part: Part, store: Store) -> Result:
+    """By two looks: clocks of machines differ."""
+    watch, began = SignWatch(), time.time()
+    try:
+        first = signs.read_signs(store)
+        shown = f"{first.holder.split('/')[0]}, epoch {first.epoch}"
+        old = {loop: began - first.at.get(loop, 0.0) for loop in LeaderLoop}
+        if all(old[loop] < after_s for loop, after_s in SILENT_AFTER_S.items()):
+            return part.ok("leader", shown)
+        watch.observe(first, 0.0)
+        time.sleep(2 * SIGN_EVERY_S)
+        watch.observe(signs.read_signs(store), 2 * SIGN_EVERY_S)
+    except PlatformError as error:
+        return part.skipped("leader", error.message)
+    silent = [loop for loop, age_s in watch.ages_s(2 * SIGN_EVERY_S).items() if age_s > 0 and old[loop] > 0]
+    silent = [loop for loop in silent if old[loop] >= SILENT_AFTER_S[loop]]
+    if not silent:
+        return part.ok("leader", shown)
+    longest = max(old[loop] for loop in silent)
+    silence = LeaderSilence(loops=silent, silent_s=longest, epoch=first.epoch, holder=first.holder)
+    return part.failed("leader", silence.message, "docs/how-to/runbooks.md#noleader")
 
 
 def _schema(part: Part, schema: str | None) -> Result:

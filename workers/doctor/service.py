@@ -112,6 +112,9 @@ def _certificate(part: Part, shown: dict[str, Any]) -> Result:
 def _readiness(part: Part, answer: httpx.Response) -> Result:
     health = _health(answer)
     if health is not None:
+        if health.status != "ok":
+            found = "; ".join(health.warnings) or "no scheduler leads, or the leader stands still: nothing is placed"
+            return part.failed("ready", found, "docs/how-to/runbooks.md#noleader")
         if health.warnings:
             return part.warning("ready", "; ".join(health.warnings), "see docs/explanation/faults.md")
         return part.ok("ready", "database and Temporal answer the service")

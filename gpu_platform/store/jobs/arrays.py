@@ -153,6 +153,13 @@ def open_arrays(session: Session) -> list[str]:
 
 
 @reading
+def is_open(session: Session, array_id: str) -> bool:
+    """True if there is such an array, and it has not ended."""
+    state = session.scalar(select(job_array.c.state).where(job_array.c.id == array_id))
+    return state is not None and not ArrayState(state).is_terminal
+
+
+@reading
 def indices_in(session: Session, array_id: str, states: Collection[JobState]) -> list[int]:
     """The indices of the elements that have a row and are in one of these states, in ascending order."""
     wanted = (job.c.array_id == array_id) & job.c.state.in_([state.value for state in states])

@@ -26,7 +26,7 @@ from gpu_platform.store.models.jobs import (
     QueueEntryRecord,
     WaitingReasonRecord,
 )
-from gpu_platform.store.models.leadership import LeaderRecord, MembershipRecord
+from gpu_platform.store.models.leadership import LeaderRecord, LeaderSignRecord, MembershipRecord
 from gpu_platform.store.models.pipelines import PipelineJobRecord, PipelineRecord
 from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
 from gpu_platform.store.models.schedules import JobWatchRecord, ScheduleRecord, ScheduleRunRecord
@@ -60,6 +60,7 @@ fault = table_of(FaultRecord)
 repair = table_of(RepairRecord)
 flapping = table_of(FlappingRecord)
 leader = table_of(LeaderRecord)
+leader_sign = table_of(LeaderSignRecord)
 membership = table_of(MembershipRecord)
 api_token = table_of(ApiTokenRecord)
 exec_session = table_of(ExecSessionRecord)

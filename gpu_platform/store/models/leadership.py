@@ -35,6 +35,16 @@ class LeaderRecord(Record, table=True):
     """How far estimated starts were off, as JSON: see ``gpu_platform.prediction.start_intervals``."""
 
 
+class LeaderSignRecord(Record, table=True):
+    """A loop of the leader, and when it last came round: one that stands still writes nothing."""
+
+    loop: str = Field(primary_key=True, sa_type=Text)
+    epoch: int
+    """Of the leader whose loop it is."""
+    at_ms: int = Field(sa_type=BigInteger)
+    """Unix time in milliseconds, by the leader's clock. Readers whose clock differs look whether it changes."""
+
+
 class MembershipRecord(Record, table=True):
     """The hosts that are not LOST, as a numbered list; see ``gpu_platform.domain.hosts.lease_protocol``."""
 

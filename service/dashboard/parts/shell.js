@@ -2,9 +2,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { html } from "htm/preact";
 import { ahead } from "../api/clock.js";
+import { get } from "../api/http.js";
 import { lateSince, staleBecause, staleSince } from "../api/live.js";
+import { useLoader } from "../api/poll.js";
 import { me } from "../api/session.js";
 import { duration, time } from "./format.js";
+import { sentence } from "./page.js";
 import { NoRole, Person } from "./person.js";
 import { Link, path } from "./router.js";
 
@@ -43,6 +46,7 @@ export function Shell({ children }) {
       </div>
       <${Stale} />
       <${WrongClock} />
+      ${me.value && html`<${Degraded} />`}
       <${NoRole} />
     </header>
     ${children}`;
@@ -79,6 +83,16 @@ const WRONG_MS = 60_000;
 function WrongClock() {
   if (Math.abs(ahead.value) < WRONG_MS) return null;
   return html`<p class="stale" role="status">The clock of this computer is ${duration(Math.abs(ahead.value) / 1000)} ${ahead.value > 0 ? "ahead of" : "behind"} the service's. Times here are those of the service.</p>`;
+}
+
+const HEALTH_EVERY_MS = 5000;
+
+/** What works, but not as it should: for who may read the cluster. Others learn of it from their waiting jobs. */
+function Degraded() {
+  const [health, setHealth] = useState(null);
+  useLoader(async () => setHealth(await get("/readyz")), { every: HEALTH_EVERY_MS });
+  if (health?.status !== "degraded") return null;
+  return html`<p class="stale" role="status">${sentence(health.warnings[0] ?? "no scheduler leads: nothing is placed")}</p>`;
 }
 
 const THEMES = ["auto", "light", "dark"];
