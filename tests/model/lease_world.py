@@ -176,19 +176,21 @@ class LeaseRules:
         counted = self._counted(asker, world.voters)
         if counted != asker:
             yield "count votes", world._replace(asker=counted)
-        begun = HostLease.begin("a", self.times, NOW, run_until=NOW + asker.run_left)
-        host = self._read(begun, self._old, asker.host.heard, 0)
-        yield "restart a", world._replace(asker=Asker(host, int(begun.run_until) - NOW, 0), answer=None)
+        for verb, round in (("restart", asker.host.round), ("restart without its file", self._old)):
+            begun = HostLease.begin("a", self.times, NOW, run_until=NOW + asker.run_left, round=-round)
+            host = self._read(begun, -begun.round, asker.host.heard, 0)
+            yield f"{verb} a", world._replace(asker=Asker(host, int(begun.run_until) - NOW, 0), answer=None)
 
     def _voter_steps(self, voter: Host, current: int) -> list[tuple[str, Host]]:
         lease = self._lease(voter)
         answered = lease.answered(NOW, sent_at=NOW, round=0, term=1, members_version=1, members=None)
         voted, holds_s = lease.vote(NOW)
-        begun = HostLease.begin("b", self.times, NOW)
+        begun = HostLease.begin("b", self.times, NOW, round=-voter.round)
         found = [
             ("answer", self._read(answered, current, voter.heard, voter.vote)),
             ("vote", self._read(voted, voter.round, voter.heard, max(voter.vote, int(holds_s)))),
-            ("restart", self._read(begun, self._old, voter.heard, voter.vote)),
+            ("restart", self._read(begun, -begun.round, voter.heard, voter.vote)),
+            ("restart without its file", self._read(begun, self._old, voter.heard, voter.vote)),
         ]
         return [(verb, host) for verb, host in found if host != voter]
 

@@ -105,6 +105,17 @@ def test_reports_that_do_not_say_voted_are_found(monkeypatch: pytest.MonkeyPatch
     assert explore(LeaseRules(TICKS, ("ab",)))[0] is not None
 
 
+def test_a_host_that_forgets_its_vote_as_it_restarts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It remembers its round, so it would be heard while its vote holds."""
+    begin = HostLease.begin
+
+    def forgetful(*args: Any, **options: Any) -> HostLease:
+        return replace(begin(*args, **options), vote_binds_until=-1.0)
+
+    monkeypatch.setattr(HostLease, "begin", forgetful)
+    assert explore(LeaseRules(TICKS, ("abc",)))[0] is not None
+
+
 def test_a_clock_that_drifts_without_a_margin_is_found() -> None:
     assert explore(LeaseRules(replace(DRIFTING, ttl_s=4, kill_s=1), ("ab",), drift=1))[0] is not None
 

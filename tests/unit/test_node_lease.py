@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.lease_file import Lease, LeaseFile
 from gpu_platform.hosts.system.ports import free_port
@@ -139,6 +140,29 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
 
     assert [(report.round, report.lease_s) for report in reports[-2:]] == [(0, 60.0), (1_000, 60.0)]
     assert lease_file.ends_in_s(str(path)) > 40
+
+
+@pytest.mark.parametrize("keeps_file", [True, False])
+async def test_a_node_worker_that_dies_after_its_first_report_keeps_its_host(tmp_path: Path, keeps_file: bool) -> None:
+    """It brings back the round that its predecessor was answered. Else no report of a node worker that crashes again
+    and again renews the lease, and its host is LOST although the service hears it."""
+    path, renewed = tmp_path / "lease.json", []
+    made = HostReport(name="a", inventory=inventory("a", 1), session="s", address="127.0.0.1", agent_url="http://a:1")
+    agent = SimpleNamespace(host="a", checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)))
+    settings = Settings()
+    for life in range(5):
+
+        async def temporal(report: HostReport, round: int = 100 + 2 * life) -> LeaseAnswer:
+            does = renews(LeaseTimes.of(10.0), report.round, round)
+            renewed.append(does)
+            return LeaseAnswer(ttl_s=10, round=round, term=1, renewed=does)
+
+        keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, LeaseFile(str(path)))
+        await keeper._by_temporal(made, None)
+        if not keeps_file:
+            path.unlink()
+    assert renewed == [False, *[keeps_file] * 4]
+    assert not keeps_file or lease_file.ends_in_s(str(path)) > 5
 
 
 def test_a_full_disk_does_not_end_the_lease(small_disk: Path) -> None:

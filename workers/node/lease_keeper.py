@@ -139,6 +139,7 @@ class LeaseKeeper:
             run_until=left.run_until_s,
             leased_until=left.leased_until_s,
             term=left.term,
+            round=left.round,
         )
         self._turns = TemporalTurns(boot_clock_s())
 
@@ -431,7 +432,7 @@ class LeaseKeeper:
     def _write(self) -> None:
         lease = self._lease
         try:
-            self._record.write(Lease(lease.run_until, lease.leased_until, lease.term))
+            self._record.write(Lease(lease.run_until, lease.leased_until, lease.term, lease.round))
         except (
             OSError
         ) as error:  # the disk is full: ranks end with the lease that is on disk, unless it is renewed in time

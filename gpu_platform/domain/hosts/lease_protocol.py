@@ -140,11 +140,14 @@ class HostLease:
         run_until: float = -1.0,
         leased_until: float = -1.0,
         term: int = 0,
+        round: int = 0,
     ) -> HostLease:
-        """The lease at the start of a process. ``run_until``, ``leased_until`` and ``term`` are what its predecessor
-        left on disk.
+        """The lease at the start of a process. ``run_until``, ``leased_until``, ``term`` and ``round`` are what its
+        predecessor left on disk.
 
-        The predecessor may have voted, and nobody knows. So the new process acts as if it had.
+        The predecessor may have voted, and nobody knows. So the new process acts as if it had. The predecessor got the
+        answer with ``round``, so the first report of the new process renews the lease if that was lately. Without it
+        (0: the file is lost) the second one does, and a node worker that always dies before it would lose its host.
         """
         return cls(
             name=name,
@@ -153,6 +156,7 @@ class HostLease:
             run_until=run_until,
             leased_until=leased_until,
             vote_binds_until=now + times.vote_binds_s,
+            round=round,
             term=term,
         )
 

@@ -35,6 +35,8 @@ class Lease(NamedTuple):
     """No rank is started after this time."""
     term: int
     """The host's term when the lease was given. It grows each time that the host is declared LOST."""
+    round: int = 0
+    """The round in the newest answer. The next node worker brings it back, so that its first report renews the lease."""
 
 
 class LeaseRecord(Protocol):
@@ -100,7 +102,7 @@ def read_lease(path: str) -> Lease | None:
     record = records.read_record(path)
     if record is None or record["boot_id"] != boot_id():
         return None
-    return Lease(record["run_until_s"], record["leased_until_s"], record["term"])
+    return Lease(record["run_until_s"], record["leased_until_s"], record["term"], record["round"])
 
 
 def why_not_start(path: str, term: int) -> str | None:
