@@ -35,11 +35,11 @@ async def healthz() -> Health:
 @router.get("/readyz", response_model_exclude_none=True)
 async def readyz(context: ServiceContextDep, access: AccessDep) -> Health:
     """Database and Temporal are reachable, and the process needs no restart; else 503 that names which is not so.
-    `status` is `degraded` if no scheduler leads, or the leader stands still: this service accepts submissions all the same, so the answer stays 200. Who may
-    read the cluster also sees why, the `version` of the service, and `warnings`: for example, that no scheduler leads,
-    that silent hosts are not declared LOST, because too many are silent at once, that hosts report through Temporal,
-    because no service answers them, that an older database was restored, or that a filter or score of another package
-    is switched off because it failed."""
+    `status` is `degraded` if no scheduler leads, or the leader stands still: this service accepts submissions all the
+    same, so the answer stays 200. Who may read the cluster also sees why, the `version` of the service, and `warnings`:
+    for example, that no scheduler leads, that silent hosts are not declared LOST, because too many are silent at once,
+    that hosts report through Temporal, because no service answers them, that an older database was restored, or that a
+    filter or score of another package is switched off because it failed."""
     may_see = access.principal is not None and judge(_DETAILS, access.principal, Subject()).is_allowed
     if troubles := await context.readiness.troubles():
         unseen = {name: "must be restarted" if name == "process" else "not reachable" for name in troubles}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0045"
+revision = "0043"
 down_revision = "0042"
 branch_labels = None
 depends_on = None
