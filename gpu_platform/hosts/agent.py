@@ -11,7 +11,11 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
@@ -39,11 +43,13 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.logs import LogRead, read_log
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
-from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt, has_left_nothing
+from gpu_platform.hosts.processes.stopping import certain_end, close_attempt, end_attempt, has_left_nothing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S = 0.1
 
@@ -61,7 +67,7 @@ class HostAgent:
 
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
     ``dev`` is where device nodes of GPUs are found. ``stages`` are run around each attempt.
-    ``lease_file``: ranks start and run only under the lease in it (``lease_file.py``); None: without one.
+    ``lease_file``: the page of the lease under which ranks start and run (``lease_page.py``); None: they have none.
     ``secrets``: asks the service for the secrets of ranks that start.
     """
 
@@ -92,6 +98,14 @@ class HostAgent:
     def host(self) -> str:
         """The name of this host."""
         return self._node.name
+
+    def start_guard(self) -> None:
+        """Start the guard of this host now, not with the first rank: ranks of an earlier node worker may be here."""
+        self._launcher.spawner.on_guard = _say_begun
+        try:
+            self._launcher.spawner.start()
+        except OSError as error:  # supervisors end their ranks with the lease nevertheless
+            log.error("guard.not_started", error=str(error))
 
     def close(self) -> None:
         """Let the spawner end. Ranks and their supervisors go on."""
@@ -148,11 +162,22 @@ class HostAgent:
     async def stop(self, request: StopRequest) -> Stopped:
         """Close the attempt and end all its processes here; returns when none is left.
 
-        Also for an attempt that this host never saw: it is then closed in advance.
+        Also for an attempt that this host never saw: it is then closed in advance. Its processes are ended in time even
+        if the disk of the records hangs; then this returns when that works again, and the attempt is closed.
         """
+        directory = str(paths.attempt_dir(self._home, request.key))
+        ranks = partial(self._launcher.spawner.registered, directory)
+        async with certain_end(ranks, request.grace_s) as closed:
+            return await self._stop(request, closed)
+
+    async def _stop(self, request: StopRequest, closed: asyncio.Event) -> Stopped:
         key = request.key
         try:
-            while (left := await asyncio.to_thread(self._close, request)) is _Left.LAUNCH:  # noqa: ASYNC110  # of threads
+            while True:
+                left = await in_own_thread(lambda: self._close(request), name="stop")
+                closed.set()
+                if left is not _Left.LAUNCH:
+                    break
                 await asyncio.sleep(_LOOK_AGAIN_S)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
@@ -296,6 +321,11 @@ class HostAgent:
         reason = f"host {self.host} was cut off: its lease ended, so the job may start elsewhere"
         stops = [self.stop(StopRequest(key=key, host=self.host, grace_s=0, reason=reason)) for key in ending]
         await asyncio.gather(*stops)
+
+
+def _say_begun(begun: dict[str, Any]) -> None:
+    tell = log.warning if begun["without"] else log.info
+    tell("guard.begins", pid=begun["guard"], without=begun["without"])
 
 
 def _by_rank(exits: list[RankExit]) -> list[RankExit]:

@@ -320,7 +320,7 @@ async def main() -> None:
     observe(f"node/{node.name}", settings, host=node.name)
     measure_for(settings.cluster.name)
     home = node_dir(settings.state_dir.resolve(), node.name)
-    lease_file = Path(lease_path(str(home)))
+    lease_file = lease_path(str(home))
     identity = await NodeIdentity.begin(settings)
     nvml, inventory = open_gpus(node, home)
     ProcessRuntime.measure()
@@ -346,7 +346,7 @@ async def main() -> None:
         inventory,
         health,
         stages=stages_of(settings, nvml, inventory, home, fitness, sharing, accountant, identity),
-        lease_file=lease_file,
+        lease_file=Path(lease_file),
         secrets=ServiceSecrets(settings, identity),
     )
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
@@ -355,14 +355,13 @@ async def main() -> None:
     sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
     routes = [*reading_routes(health, accountant), sample_route(samples.files), votes_route(lambda: lease.votes())]
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
-    make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
         settings,
         agent,
-        make_report,
+        report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
         health.forget_resets_before,
         report_by_temporal(faults),
-        LeaseFile(str(lease_file)),
+        LeaseFile(lease_file),
         identity,
     )
     REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, kept_by_starts(node.disk_reserve_mib))))
@@ -370,6 +369,7 @@ async def main() -> None:
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(node, home, inventory, agent)
+    agent.start_guard()
     if node.gpus:
         health.start()
     try:
