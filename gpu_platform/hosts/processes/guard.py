@@ -39,6 +39,7 @@ LOOK_S = 1.0
 _AGAIN_S = 0.05
 """Until the next look while something does not die."""
 _CGROUP = f"{CGROUP_ROOT}-guard"
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_IO_FLUSHER = 15, 36, 57
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -73,6 +74,7 @@ def main(page_fd: int, page_path: str, life_fd: int, *, forks: bool) -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):  # the spawner's; and nobody reads what a guard says
         os.dup2(null, fd)
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # a rank of the same account must not trace it
     gc.freeze()
     guard = _Guard(page_fd, page, life_fd, spawner)
     while guard.is_needed:
