@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -38,22 +41,19 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.processes.kill_unrecorded import kill_unrecorded
 from gpu_platform.hosts.processes.logs import LogRead, read_log
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
-from gpu_platform.hosts.processes.stopping import close_attempt, end_attempt, has_left_nothing
+from gpu_platform.hosts.processes.stopping import certain_end, close_attempt, end_attempt, has_left_nothing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.own_loop import in_loop, records_loop
 from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.settings import Settings
 
-_LOOK_AGAIN_S = 0.1
-_RECORDS_PATIENCE_S = 3.0
-"""Seconds after the grace, in which the disk with the records should have told what to kill."""
-
 log = structlog.get_logger(__name__)
+
+_LOOK_AGAIN_S = 0.1
 
 
 class _Left(Enum):
@@ -69,7 +69,7 @@ class HostAgent:
 
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
     ``dev`` is where device nodes of GPUs are found. ``stages`` are run around each attempt.
-    ``lease_file``: ranks start and run only under the lease in it (``lease_file.py``); None: without one.
+    ``lease_file``: the page of the lease under which ranks start and run (``lease_page.py``); None: they have none.
     ``secrets``: asks the service for the secrets of ranks that start.
     """
 
@@ -100,6 +100,14 @@ class HostAgent:
     def host(self) -> str:
         """The name of this host."""
         return self._node.name
+
+    def start_guard(self) -> None:
+        """Start the guard of this host now, not with the first rank: ranks of an earlier node worker may be here."""
+        self._launcher.spawner.on_guard = _say_begun
+        try:
+            self._launcher.spawner.start()
+        except OSError as error:  # supervisors end their ranks with the lease nevertheless
+            log.error("guard.not_started", error=str(error))
 
     def close(self) -> None:
         """Let the spawner end. Ranks and their supervisors go on."""
@@ -156,29 +164,22 @@ class HostAgent:
     async def stop(self, request: StopRequest) -> Stopped:
         """Close the attempt and end all its processes here; returns when none is left.
 
-        Also for an attempt that this host never saw: it is then closed in advance.
-
-        While the disk of the records does not answer, nothing can be closed, or proved. Then the processes are killed
-        as far as the kernel knows them, and this returns when the disk is back.
+        Also for an attempt that this host never saw: it is then closed in advance. Its processes are ended in time even
+        if the disk of the records hangs; then this returns when that works again, and the attempt is closed.
         """
-        stopping = asyncio.ensure_future(in_loop(records_loop(), lambda: self._stop(request)))
-        try:
-            await asyncio.wait([stopping], timeout=request.grace_s + _RECORDS_PATIENCE_S)
-            if not stopping.done():
-                await in_own_thread(lambda: self._kill_unrecorded(request.key), name="stop")
-            return await stopping
-        finally:
-            stopping.cancel()
+        directory = str(paths.attempt_dir(self._home, request.key))
+        ranks = partial(self._launcher.spawner.registered, directory)
+        async with certain_end(ranks, request.grace_s) as closed:
+            return await in_loop(records_loop(), lambda: self._stop(request, closed))
 
-    def _kill_unrecorded(self, key: AttemptKey) -> None:
-        """The grace is over, so nothing should live. What does hangs in the kernel, or its record does."""
-        if killed := kill_unrecorded(self._home, self.host, key):
-            log.error("attempt.killed_unrecorded", job=key.job_id, attempt=key.attempt, processes=killed)
-
-    async def _stop(self, request: StopRequest) -> Stopped:
+    async def _stop(self, request: StopRequest, closed: threading.Event) -> Stopped:
         key = request.key
         try:
-            while (left := await asyncio.to_thread(self._close, request)) is _Left.LAUNCH:  # noqa: ASYNC110  # of threads
+            while True:
+                left = await in_own_thread(lambda: self._close(request), name="stop")
+                closed.set()
+                if left is not _Left.LAUNCH:
+                    break
                 await asyncio.sleep(_LOOK_AGAIN_S)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
@@ -322,6 +323,11 @@ class HostAgent:
         reason = f"host {self.host} was cut off: its lease ended, so the job may start elsewhere"
         stops = [self.stop(StopRequest(key=key, host=self.host, grace_s=0, reason=reason)) for key in ending]
         await asyncio.gather(*stops)
+
+
+def _say_begun(begun: dict[str, Any]) -> None:
+    tell = log.warning if begun["without"] else log.info
+    tell("guard.begins", pid=begun["guard"], without=begun["without"])
 
 
 def _by_rank(exits: list[RankExit]) -> list[RankExit]:

@@ -76,7 +76,7 @@ class Launcher:
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
         self.artifacts = ArtifactDirectories(settings.node.artifact_root or settings.state_dir / "artifacts")
         self.checkpointing = Checkpointing(settings.node, self._checkpoints, attempts.home)
-        self.spawner = SpawnerClient()
+        self.spawner = SpawnerClient(self._lease)
         self.stages = Stages(stages)
         isolation = choose_isolation(settings.node)
         self._jail_planner = None

@@ -131,7 +131,7 @@ async def test_a_killed_spawner_is_replaced(host: HostRig) -> None:
     assert is_running(pid)
 
 
-async def test_a_killed_supervisor_means_a_vanished_rank_whose_processes_are_found(host: HostRig) -> None:
+async def test_a_killed_supervisor_means_a_vanished_rank_of_which_nothing_is_left(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "(setsid sh -c 'echo $$; exec sleep 600' &) ; sleep 600 & echo $!; wait")
     pid = host.launch(plan).ranks[0].pid
     await eventually(lambda: len(host.log(plan).split()) == 2, "the tree")
@@ -142,12 +142,11 @@ async def test_a_killed_supervisor_means_a_vanished_rank_whose_processes_are_fou
     exits = await watching
     assert exits.first_failure is not None
     assert exits.first_failure.vanished
-    assert all(map(is_running, tree))
+    await eventually(lambda: not any(map(is_running, tree)), "the end of all that it left", within_s=5)
     assert host.launch(plan).ranks[0].pid == pid  # it ran once; it is not started again
     stopped = await host.stop(plan.key, grace_s=5)
-    assert not any(map(is_running, tree))
     assert stopped.exits[0].vanished
-    assert stopped.killed_processes == len(tree)
+    assert stopped.killed_processes == 0
 
 
 async def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_no_second_rank(host: HostRig) -> None:

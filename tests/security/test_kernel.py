@@ -36,6 +36,7 @@ from gpu_platform.hosts.isolation.orders import RankOrder
 from gpu_platform.hosts.isolation.passwd import HOLDER_UID, Account, is_account
 from gpu_platform.hosts.processes.spawner_client import _PROGRAM
 from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.lease_page import anonymous_page
 from gpu_platform.hosts.system.lock_watch import wait_released
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
@@ -391,17 +392,27 @@ async def test_spawner_and_idle_supervisors_are_hidden_from_ranks_that_run_as_th
     look = await asyncio.create_subprocess_exec(*as_nobody, f"open({root + '/pyproject.toml'!r})", stderr=-3)
     if await look.wait() != 0:
         pytest.skip("another user cannot read this Python or this checkout")
-    process = await asyncio.create_subprocess_exec(*as_nobody, _PROGRAM, root, stdin=-1, stdout=-1, env={})
+    page, (life, ours) = anonymous_page(), os.pipe()
+    arguments = [root, str(page), "", str(life), "forks"]
+    process = await asyncio.create_subprocess_exec(
+        *as_nobody, _PROGRAM, *arguments, stdin=-1, stdout=-1, env={}, pass_fds=[page, life]
+    )
     try:
-        await eventually(lambda: status_of(process.pid)["Name"] == "gpu-spawner", "the spawner")
-        await eventually(lambda: os.stat(f"/proc/{process.pid}/environ").st_uid == 0, "a hidden process")
-        assert status_of(process.pid)["Uid"].split()[0] == "65534"
+        assert process.stdout is not None
+        begun = json.loads(await process.stdout.readline())
+        assert begun["guard"] == process.pid
+        await eventually(lambda: status_of(begun["spawner"])["Name"] == "gpu-spawner", "the spawner")
+        for pid in (begun["guard"], begun["spawner"]):
+            await eventually(lambda pid=pid: os.stat(f"/proc/{pid}/environ").st_uid == 0, "a hidden process")
+            assert status_of(pid)["Uid"].split()[0] == "65534"
         # The memory of a supervisor that has run a rank may still have the rank's environment.
         supervisor = await run_rank(process)
         assert os.stat(f"/proc/{supervisor}/environ").st_uid == 0
         assert status_of(supervisor)["Uid"].split()[0] == "65534"
     finally:
-        process.kill()
+        for fd in (page, life, ours):
+            os.close(fd)
+        process.stdin.close()  # type: ignore[union-attr]
         await process.wait()
 
 

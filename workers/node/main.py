@@ -62,7 +62,7 @@ from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
-from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
+from gpu_platform.hosts.system.lease_file import LeaseFile, LeaseRecord, lease_path
 from gpu_platform.hosts.system.own_loop import OwnLoop, in_loop
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
@@ -71,13 +71,13 @@ from gpu_platform.observability import measure_for
 from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
+from workers.node.disk_probe import DiskProbe
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
 from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
 from workers.node.lease_keeper import LeaseKeeper
 from workers.node.lease_metrics import LeaseMetrics
-from workers.node.lease_saver import LeaseSaver
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
 from workers.node.peer_votes import votes_route
@@ -334,7 +334,7 @@ async def main() -> None:
     observe(f"node/{node.name}", settings, host=node.name)
     measure_for(settings.cluster.name)
     home = node_dir(settings.state_dir.resolve(), node.name)
-    lease_file = Path(lease_path(str(home)))
+    lease_file = lease_path(str(home))
     lease_loop, http_loop = OwnLoop("lease", uvloop.new_event_loop()), OwnLoop("http", uvloop.new_event_loop())
     identity = await NodeIdentity.begin(settings)
     nvml, inventory = open_gpus(node, home)
@@ -361,7 +361,7 @@ async def main() -> None:
         inventory,
         health,
         stages=stages_of(settings, nvml, inventory, home, fitness, sharing, accountant, identity),
-        lease_file=lease_file,
+        lease_file=Path(lease_file),
         secrets=ServiceSecrets(settings, identity),
     )
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
@@ -374,16 +374,20 @@ async def main() -> None:
         votes_route(lambda: lease_loop.ask(lease.votes)),
     ]
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
-    saver = LeaseSaver(LeaseFile(str(lease_file)))
+    probe = DiskProbe(home)
     make_report = report_maker(
-        settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory), saver.why_stuck
+        settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory), probe.why_stuck
     )
-    lease = keeper_apart(settings, agent, make_report, health.forget_resets_before, faults, saver, identity)
+    lease = keeper_apart(
+        settings, agent, make_report, health.forget_resets_before, faults, LeaseFile(lease_file), identity
+    )
+    probe.start()
     REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, kept_by_starts(node.disk_reserve_mib))))
     REGISTRY.register(LeaseMetrics(lease))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(node, home, inventory, agent)
+    agent.start_guard()
     health.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -410,7 +414,7 @@ def keeper_apart(
     make_report: Callable[[], HostReport],
     forget_resets_before: Callable[[int], None],
     faults: FaultDispatcher,
-    saver: LeaseSaver,
+    record: LeaseRecord,
     identity: NodeIdentity,
 ) -> LeaseKeeper:
     """The keeper for a loop of its own. Ranks are ended, and Temporal is asked, in the loop that runs now."""
@@ -419,7 +423,7 @@ def keeper_apart(
     async def report(made: HostReport) -> LeaseAnswer:
         return await in_loop(main_loop, partial(by_temporal, made))
 
-    lease = LeaseKeeper(settings, agent, make_report, forget_resets_before, report, saver, identity)
+    lease = LeaseKeeper(settings, agent, make_report, forget_resets_before, report, record, identity)
     lease.read = Lane("report", patience_s=REPORT_WITHIN_S).run
     lease.carry_out = partial(in_loop, main_loop)
     return lease

@@ -36,7 +36,8 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import lease_file
-from gpu_platform.hosts.system.lease_file import Lease
+from gpu_platform.hosts.system.lease_file import LeaseFile
+from gpu_platform.hosts.system.lease_page import Lease
 from gpu_platform.settings import Settings
 
 RENDEZVOUS_PORT = 29_500
@@ -45,11 +46,12 @@ _LEASE_LOOK_S = 0.25
 
 
 class FleetLease:
-    """The lease of a fleet host, in memory. While real ranks are there it is on disk, too, where their supervisors read
-    it."""
+    """The lease of a fleet host, in this process. While real ranks are there it is in the host's page, too, where their
+    supervisors read it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._page: LeaseFile | None = None
         self.current: Lease | None = None
         self.on_lease: Callable[[], None] = lambda: None
         """Called when the host gets its first lease."""
@@ -69,9 +71,10 @@ class FleetLease:
             self.save()
 
     def save(self) -> None:
-        """Write the lease to disk."""
+        """Write the lease into the page."""
         if self.current is not None:
-            lease_file.write_lease(str(self.path), self.current)
+            self._page = self._page or LeaseFile(str(self.path))
+            self._page.write(self.current)
 
 
 class FleetAgent(HostAgent):

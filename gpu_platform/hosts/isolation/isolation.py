@@ -23,12 +23,18 @@ from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation import privileges, workdirs
 from gpu_platform.hosts.isolation.accounts import EVERYBODY, AccountBook, account_of, configuration_problem, tenant_of
 from gpu_platform.hosts.isolation.cgroups import host_limits
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies, find_hierarchies, without_unusable
+from gpu_platform.hosts.isolation.cgroups.cgroup import (
+    CGROUP_ROOT,
+    Cgroup,
+    Hierarchies,
+    find_hierarchies,
+    without_unusable,
+)
 from gpu_platform.hosts.isolation.cgroups.cpus import nearest, own_gpus
 from gpu_platform.hosts.isolation.filters import device_filter, port_filter
 from gpu_platform.hosts.isolation.filters.port_filter import Ports
 from gpu_platform.hosts.isolation.jail import cgroup_name
-from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
+from gpu_platform.hosts.isolation.orders import JailOrder, RankJailOrder
 from gpu_platform.hosts.isolation.passwd import Account
 from gpu_platform.hosts.isolation.sandbox import Mounts
 from gpu_platform.hosts.isolation.workdirs import Directory

@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_platform.hosts.isolation import privileges, sandbox
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup import CGROUP_ROOT, Cgroup, Hierarchies
 from gpu_platform.hosts.isolation.cgroups.cgroup_limits import apply_limits
 from gpu_platform.hosts.isolation.filters import device_filter, port_filter, seccomp
 from gpu_platform.hosts.isolation.furnishing import Furniture, furnish, open_trees
 from gpu_platform.hosts.isolation.image_root import holder_files, leave_mounts_of_host, mount_root
-from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
+from gpu_platform.hosts.isolation.orders import JailOrder, RankJailOrder
 from gpu_platform.hosts.isolation.passwd import account_files
 from gpu_platform.hosts.isolation.workdirs import Named, RefusedDirectory, Tree, look_at, open_below
 from gpu_platform.hosts.network.links import AttemptNetwork

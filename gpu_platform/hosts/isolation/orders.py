@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from gpu_platform.hosts.isolation.cgroups.cgroup import Hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup import CGROUP_ROOT, Hierarchies
 from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits
 from gpu_platform.hosts.isolation.filters.device_filter import Device
 from gpu_platform.hosts.isolation.filters.port_filter import Ports, are_ports
@@ -33,9 +33,6 @@ from gpu_platform.hosts.isolation.sandbox import Mounts, are_files
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.isolation.workdirs import AS_ACCOUNT, Directory, is_directory
 from gpu_platform.hosts.network.links import NetworkOrder, is_network
-
-CGROUP_ROOT = "gpu-platform"
-"""Every cgroup of ranks is below this one."""
 
 _LIMITS_OF_EARLIER_RELEASES = 4
 """How many values the limits of a rank have in a record of an earlier release."""

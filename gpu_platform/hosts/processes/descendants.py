@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 
-from gpu_platform.hosts.system.process_tree import all_processes, descendants, send_signal
+from gpu_platform.hosts.processes.ending import kill_below
 from gpu_platform.hosts.system.records import boot_clock_s
 
 UNKILLABLE_S = 10.0
@@ -53,9 +53,7 @@ class Descendants:
 
     def send_kill(self) -> None:
         """Send SIGKILL to all of them, once."""
-        # Parents first: a shell would go on after its child was killed.
-        for process in sorted(descendants([os.getpid()], all_processes()), key=lambda process: process.pid):
-            send_signal(process, signal.SIGKILL)
+        kill_below([os.getpid()])
 
     def kill(self) -> bool:
         """Send SIGKILL to them until none is left. False: one does not die."""

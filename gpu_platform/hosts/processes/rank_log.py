@@ -14,7 +14,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 from _thread import allocate_lock, start_new_thread
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpu_platform.disk_room import KEPT_BY_OUTPUT, is_full
@@ -25,6 +27,7 @@ READ_BYTES = 64 * 1024
 _PIPE_BYTES = 256 * 1024
 _LONGEST_LINE_BYTES = 64 * 1024
 """A line that is longer than this may be cut where a file ends."""
+_NOTE_PATIENCE_S = 1.0
 _F_SETPIPE_SZ = 1031
 _TRIES = 20
 
@@ -182,8 +185,20 @@ class LogPump:
         start_new_thread(self._run, ())
 
     def note(self, text: str) -> None:
-        """Append a line of the platform. It comes after all that the rank wrote before."""
-        os.write(self.write_end, f"gpu-platform: {text}\n".encode())
+        """Append a line of the platform. It comes after all that the rank wrote before.
+
+        It is lost if the pipe stays full for ``_NOTE_PATIENCE_S``: the disk of the log hangs, and nothing waits for it.
+        """
+        with suppress(OSError):
+            # A description of its own: the rank's stdout must go on blocking.
+            fd = os.open(f"/proc/self/fd/{self.write_end}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                poll = select.poll()
+                poll.register(fd, select.POLLOUT)
+                poll.poll(_NOTE_PATIENCE_S * 1000)
+                os.write(fd, f"gpu-platform: {text}\n".encode())
+            finally:
+                os.close(fd)
 
     def finish(self, timeout_s: float) -> bool:
         """Wait until every process that wrote to the pipe is gone and all output is in the log, at most

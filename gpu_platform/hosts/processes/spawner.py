@@ -5,6 +5,9 @@ worker (threads, Temporal, NVML) must not fork. Orders (``isolation/orders.py``)
 and JSON; answers go to stdout, one line each. Nobody else has these two pipes: a supervisor
 answers through a socket of its own.
 
+The guard (``guard``) forks it. Both are subreapers: what a killed supervisor leaves falls to the spawner, which kills
+it, or to the guard if the spawner was killed, too.
+
 A supervisor that is done with its rank may say that it is idle (``supervisor``): it gets the next order of a rank
 without a jail, which saves a fork and the copies of pages after it. The spawner ends when the node worker is gone. Idle
 supervisors end with it, the others when they are done; they do not need it.
@@ -13,23 +16,28 @@ supervisors end with it, the others when they are done; they do not need it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
+import mmap
 import os
 import select
 import signal
 import socket
-import sys
 import time
 import traceback
 from typing import Any, NoReturn
 
 from gpu_platform.hosts.isolation import privileges
+from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
 from gpu_platform.hosts.isolation.filters import seccomp
 from gpu_platform.hosts.isolation.jail import create_jail
 from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, parse_order
-from gpu_platform.hosts.processes.supervisor import become_supervisor, name_process, supervise
-from gpu_platform.hosts.system.process_tree import boot_id
+from gpu_platform.hosts.processes.ending import Orphans, children_of, clear_up
+from gpu_platform.hosts.processes.supervisor import adopt_orphans, become_supervisor, name_process, supervise
+from gpu_platform.hosts.system import lease_page
+from gpu_platform.hosts.system.lease_page import Slot
+from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 
 ORDERS, ANSWERS = 0, 1
 HEAD_BYTES = 9
@@ -41,14 +49,17 @@ IDLE_S = 5.0
 _MESSAGE_CHARACTERS = 500
 MAX_PASSED_BYTES = 64 * 1024
 """Longer orders get a new supervisor, because they may fit into no message of a socket."""
-_CHANNEL = 3
+_CHANNEL, _PAGE = 3, 4
+_WAKES = 4096
+_TRIES, _AGAIN_S = 5, 0.01
 _IDLE = b"idle"
 
 
-def main() -> None:
-    """Take orders and have a process carry out each, until the node worker is gone."""
+def main(page_fd: int) -> None:
+    """Take orders and have a process carry out each, until the node worker is gone. ``page_fd``: the host's page."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is meant for the node worker
     name_process(b"gpu-spawner")
+    adopt_orphans()
     privileges.hide_memory()
     os.chdir("/")
     boot_id()  # read once here, so that every fork knows it
@@ -56,7 +67,7 @@ def main() -> None:
         with contextlib.suppress(OSError):  # no libseccomp: then ranks here are plain processes
             seccomp.program()  # for the same reason
     gc.freeze()  # objects that exist now are never collected, so forks share their pages
-    _Spawner().serve()
+    _Spawner(page_fd).serve()
 
 
 class _Child:
@@ -70,11 +81,19 @@ class _Child:
 
 
 class _Spawner:
-    def __init__(self) -> None:
+    def __init__(self, page_fd: int) -> None:
+        self._page_fd, self._page = page_fd, mmap.mmap(page_fd, lease_page.SIZE_BYTES, prot=mmap.PROT_READ)
+        self._hierarchies = find_hierarchies()
         self._children: dict[int, _Child] = {}  # by descriptor of the channel
         self._idle: list[_Child] = []  # the one that waits longest comes first
         self._poll = select.poll()
         self._poll.register(ORDERS, select.POLLIN)
+        self._wakes, wake = os.pipe()
+        for fd in (self._wakes, wake):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._poll.register(self._wakes, select.POLLIN)
 
     def serve(self) -> None:
         """Return when the node worker is gone."""
@@ -83,6 +102,9 @@ class _Spawner:
                 if fd == ORDERS:
                     if not self._take_order():
                         return
+                elif fd == self._wakes:
+                    os.read(fd, _WAKES)
+                    self._reap_orphans()
                 else:
                     self._hear(self._children[fd])
 
@@ -108,7 +130,7 @@ class _Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
-            _become_child(theirs.fileno(), body)
+            _become_child(theirs.fileno(), self._page_fd, body)
         theirs.close()
         child = _Child(pid, ours)
         child.number = number
@@ -131,8 +153,30 @@ class _Spawner:
             child.channel.close()
             if child in self._idle:
                 self._idle.remove(child)
-            os.waitpid(child.pid, 0)
+            _, status = os.waitpid(child.pid, 0)
+            if status != 0:
+                self._clear_up()
             self._answer(child, b'{"status": "ended"}')
+
+    def _clear_up(self) -> None:
+        """Kill what a supervisor left that was killed. The guard does it again if something does not die."""
+        orphans = Orphans([os.getpid()], self._read)
+        for _ in range(_TRIES):
+            left = clear_up(self._page_fd, self._read, self._hierarchies, orphans)
+            self._reap_orphans()
+            if not left:
+                return
+            time.sleep(_AGAIN_S)
+
+    def _reap_orphans(self) -> None:
+        """Reap adopted processes that have ended."""
+        own = {child.pid for child in self._children.values()}
+        for pid in set(children_of(os.getpid())) - own:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def _read(self, at: int, size: int) -> bytes:
+        return self._page[at : at + size]
 
     def _answer(self, child: _Child, answer: bytes) -> None:
         """Send the answer to the order, if it has none yet."""
@@ -162,19 +206,30 @@ def _read_exactly(size: int) -> bytes | None:
     return bytes(parts)
 
 
-def _become_child(channel: int, body: bytes) -> NoReturn:
+def _become_child(channel: int, page_fd: int, body: bytes) -> NoReturn:
     """Carry out the order, and those that come after it."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):  # close the node worker's pipes
         os.dup2(null, fd)
+    channel, page_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PAGE + 1) for fd in (channel, page_fd))
     os.dup2(channel, _CHANNEL, inheritable=False)
-    os.closerange(_CHANNEL + 1, 1 << 20)
     try:
-        again = _carry_out(body, first=True)
+        me = read_stat("self")
+        assert me is not None
+        slot = Slot.claim(page_fd, _PAGE, me.process)
+    except OSError as error:
+        _reply({"status": "error", "message": error.strerror})
+        os._exit(1)
+    os.closerange(_PAGE + 1, 1 << 20)
+    try:
+        again = _carry_out(body, slot, first=True)
         del body
         while again:
             os.write(_CHANNEL, _IDLE)
-            again = bool(body := os.read(_CHANNEL, MAX_PASSED_BYTES)) and _carry_out(body, first=False)
+            again = bool(body := os.read(_CHANNEL, MAX_PASSED_BYTES)) and _carry_out(body, slot, first=False)
+        slot.free()
     finally:  # also when the spawner is gone
         os._exit(0)
 
@@ -189,7 +244,7 @@ def _reply(answer: dict[str, Any]) -> None:
         os.write(_CHANNEL, json.dumps(answer).encode())
 
 
-def _carry_out(body: bytes, *, first: bool) -> bool:
+def _carry_out(body: bytes, slot: Slot, *, first: bool) -> bool:
     """Carry out an order. True: this process may carry out another one."""
     try:
         order = parse_order(json.loads(body))
@@ -202,13 +257,9 @@ def _carry_out(body: bytes, *, first: bool) -> bool:
             return False
         if first:
             become_supervisor()
-        return supervise(order, _reply)
+        return supervise(order, slot, _reply)
     except BaseException:
         os.umask(0o077)
         with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,36 +1,64 @@
-"""The node worker's side of the spawner: starts it, talks to it, replaces it when it dies."""
+"""The node worker's side of the spawner and of the guard: starts them, talks to them, replaces them when they die."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 import gpu_platform
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.orders import JailOrder, RankOrder
+from gpu_platform.hosts.system.lease_page import (
+    LEASED,
+    RELAXED,
+    SlotContent,
+    anonymous_page,
+    attempt_mark,
+    open_page,
+    taken_slots,
+)
 
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_platform.hosts.processes.spawner import main; main()"
+log = structlog.get_logger(__name__)
+
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from gpu_platform.hosts.processes.guard import main; "
+    "main(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), forks=sys.argv[5] == 'forks')"
+)
 _ANSWER_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 2.0
 _TRIES = 3
+_GUARD_AGAIN_S = 1.0
+"""Between two tries to start a guard."""
 
 
 class SpawnerClient:
-    """Sends orders to the spawner. Thread-safe.
+    """Sends orders to the spawner, and keeps a guard. Thread-safe.
 
-    ``start_ranks`` may be called again after any failure: a rank starts only once.
+    ``page``: of the host's lease, see ``lease_page``. None: it has none, and the guard only ends what killed
+    supervisors leave. ``start_ranks`` may be called again after any failure: a rank starts only once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, page: str | None = None) -> None:
         self._lock = threading.Lock()
+        self._page = page
+        self._page_fd: int | None = None
         self._connection: _SpawnerConnection | None = None
+        self._guards: list[_Process] = []
+        self._closed = threading.Event()
+        self.on_guard: Callable[[dict[str, Any]], None] = lambda begun: None
+        """Called when a guard has begun, with its pid (``guard``) and what it could not have (``without``)."""
 
     def start_ranks(self, orders: Sequence[RankOrder | JailOrder]) -> list[dict[str, Any]]:
         """Start ranks or jails, with one answer for each order; see
@@ -51,32 +79,118 @@ class SpawnerClient:
                 except _Gone:
                     continue
                 except TimeoutError:
-                    connection.process.kill()
+                    connection.kill()
                     raise HostUnavailable(f"the spawner did not answer within {_ANSWER_TIMEOUT_S:g} s") from None
         result = [answer for answer in answers if answer is not None]
         if len(result) < len(orders):
             raise HostUnavailable("the process that starts ranks was killed each time it was started")
         return result
 
+    def start(self) -> None:
+        """Start spawner and guard now, e.g. for ranks that an earlier node worker started. They need not be there when
+        this returns."""
+        self._connect()
+
     @property
     def pid(self) -> int:
         """The pid of the spawner. Starts one if there is none."""
-        return self._connect().process.pid
+        return self._connect().wait_begun()["spawner"]
+
+    @property
+    def guard_pids(self) -> list[int]:
+        """The pids of the guards that this node worker has started and that live: usually one."""
+        with self._lock:
+            guards = list(self._guards)
+        return [guard.process.pid for guard in guards if guard.process.poll() is None]
+
+    def registered(self, attempt_dir: str) -> list[SlotContent]:
+        """The ranks of the attempt that run here, as their supervisors say it in the page. No disk is asked."""
+        fd, mark = self._page_fd, attempt_mark(attempt_dir)
+        if fd is None:
+            return []
+        slots = taken_slots(lambda at, size: os.pread(fd, size, at))
+        return [slot for _, slot in slots if slot.state in (RELAXED, LEASED) and slot.attempt == mark]
 
     def close(self) -> None:
-        """End the spawner. Ranks and their supervisors go on."""
+        """End the spawner. Ranks and their supervisors go on, and so does the guard while there are any."""
         with self._lock:
+            self._closed.set()
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+            for guard in self._guards:
+                guard.leave()
+            if self._page_fd is not None:
+                os.close(self._page_fd)
+                self._page_fd = None
 
     def _connect(self) -> _SpawnerConnection:
         with self._lock:
             if self._connection is None or self._connection.gone:
                 if self._connection is not None:
                     self._connection.close()
-                self._connection = _SpawnerConnection()
+                self._closed.clear()
+                process = self._start_guard("forks", stdin=subprocess.PIPE)
+                self._connection = _SpawnerConnection(process.process, self.on_guard)
             return self._connection
+
+    def _start_guard(self, what: str, *, stdin: int) -> _Process:
+        if self._page_fd is None:
+            self._page_fd = anonymous_page() if self._page is None else open_page(self._page)
+        root = str(Path(gpu_platform.__file__).parent.parent)
+        life, ours = os.pipe()
+        arguments = [root, str(self._page_fd), self._page or "", str(life), what]
+        try:
+            # No site packages and an empty environment: the process is small, and supervisors inherit nothing secret.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, *arguments],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                env={},
+                pass_fds=[self._page_fd, life],
+            )
+        except OSError:
+            os.close(ours)
+            raise
+        finally:
+            os.close(life)
+        guard = _Process(process, ours)
+        self._guards = [one for one in self._guards if one.process.poll() is None] + [guard]
+        threading.Thread(target=self._keep_guard, args=(guard,), name="guard", daemon=True).start()
+        return guard
+
+    def _keep_guard(self, guard: _Process) -> None:
+        """Wait for its end, and start another one at once. The spawner goes on meanwhile."""
+        guard.process.wait()
+        guard.leave()
+        while not self._closed.is_set():
+            with self._lock:
+                if self._closed.is_set() or any(one.process.poll() is None for one in self._guards):
+                    return
+                log.error("guard.ended", pid=guard.process.pid, code=guard.process.returncode)
+                try:
+                    new = self._start_guard("alone", stdin=subprocess.DEVNULL)
+                except OSError as error:  # ranks end with their supervisors as long as there is none
+                    log.error("guard.not_started", error=str(error))
+                    new = None
+            if new is not None:
+                _hear_alone(new.process, self.on_guard)
+                return
+            self._closed.wait(_GUARD_AGAIN_S)
+
+
+class _Process:
+    """A guard, and the pipe that tells it that the node worker is gone."""
+
+    def __init__(self, process: subprocess.Popen[bytes], life: int) -> None:
+        self.process = process
+        self._life: int | None = life
+
+    def leave(self) -> None:
+        """Let it end as soon as there is no rank."""
+        life, self._life = self._life, None
+        if life is not None:
+            os.close(life)
 
 
 class _Gone(Exception):
@@ -84,24 +198,25 @@ class _Gone(Exception):
 
 
 class _SpawnerConnection:
-    def __init__(self) -> None:
-        root = str(Path(gpu_platform.__file__).parent.parent)
-        # No site packages and an empty environment: the process is small, and supervisors inherit nothing secret.
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, root],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={},
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._orders, self._answers = self.process.stdin, self.process.stdout
+    def __init__(self, guard: subprocess.Popen[bytes], on_guard: Callable[[dict[str, Any]], None]) -> None:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        self._guard, self._on_guard = guard, on_guard
+        self._orders, self._answers = guard.stdin, guard.stdout
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._count = 0
+        self._begun: Future[dict[str, Any]] = Future()
         self.gone = False
         self._reader = threading.Thread(target=self._read, name="spawner", daemon=True)
         self._reader.start()
+
+    def wait_begun(self) -> dict[str, Any]:
+        """What the guard said when it was there. Raises :class:`HostUnavailable`."""
+        try:
+            return self._begun.result(_START_TIMEOUT_S)
+        except (_Gone, TimeoutError):
+            raise HostUnavailable("the process that starts ranks does not begin") from None
 
     def send(self, orders: Sequence[RankOrder | JailOrder]) -> list[Future[dict[str, Any]]]:
         futures: list[Future[dict[str, Any]]] = [Future() for _ in orders]
@@ -122,22 +237,33 @@ class _SpawnerConnection:
                 self._orders.flush()
         return futures
 
+    def kill(self) -> None:
+        """Kill the spawner. Its guard stays with the ranks."""
+        if self._begun.done() and self._begun.exception() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._begun.result()["spawner"], signal.SIGKILL)
+        else:
+            self._guard.kill()
+
     def close(self) -> None:
         """End the spawner. Ranks and their supervisors go on."""
         with self._lock:
             self.gone = True
             with contextlib.suppress(BrokenPipeError):
                 self._orders.close()
-        try:
-            self.process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self._reader.join(_END_TIMEOUT_S)
+        if self._reader.is_alive():
+            self.kill()
+            self._reader.join(_END_TIMEOUT_S)
 
     def _read(self) -> None:
         with self._answers as answers:
             for line in answers:
                 answer = json.loads(line)
+                if "guard" in answer:
+                    self._begun.set_result(answer)
+                    self._on_guard(answer)
+                    continue
                 with self._lock:
                     future = self._waiting.pop(answer.pop("number"), None)
                 if future is None:
@@ -151,4 +277,12 @@ class _SpawnerConnection:
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             future.set_exception(_Gone())
-        self.process.wait()
+        if not self._begun.done():
+            self._begun.set_exception(_Gone())
+
+
+def _hear_alone(guard: subprocess.Popen[bytes], on_guard: Callable[[dict[str, Any]], None]) -> None:
+    assert guard.stdout is not None
+    with guard.stdout as lines:
+        if line := lines.readline():
+            on_guard(json.loads(line))

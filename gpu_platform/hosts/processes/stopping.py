@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
 
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
 from gpu_platform.hosts.isolation.jail import Jail, jail_lock
+from gpu_platform.hosts.processes.ending import ask_ranks, end_ranks
 from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.ranks import RankProcess, wait_all_ended
 from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.lease_page import SlotContent
+from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.hosts.system.process_tree import (
     Process,
@@ -29,6 +35,8 @@ from gpu_platform.hosts.system.process_tree import (
 
 log = structlog.get_logger(__name__)
 
+CLOSE_PATIENCE_S = 1.0
+"""An attempt that is not closed on disk after this time is ended without that."""
 _SUPERVISOR_PATIENCE_S = 5.0
 _MAX_ROUND_S = 1.0
 _EXECUTE_S = 0.1
@@ -100,20 +108,47 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess])
     )
 
 
+@asynccontextmanager
+async def certain_end(registered: Callable[[], list[SlotContent]], grace_s: float) -> AsyncIterator[threading.Event]:
+    """Inside the block the ranks of an attempt are ended ``grace_s`` from now, whatever else the block waits for: a
+    disk that hangs, or a launch. ``registered``: the ranks, as the page has them. Yields what is set once the attempt
+    is closed; from then on the block asks the ranks to end.
+
+    It only kills. That no rank of the attempt starts again, and that none is left, the block has to see to.
+    """
+    closed = threading.Event()
+    ending = asyncio.create_task(_end_registered(registered, grace_s, closed))
+    try:
+        yield closed
+    finally:
+        ending.cancel()
+
+
+async def _end_registered(registered: Callable[[], list[SlotContent]], grace_s: float, closed: threading.Event) -> None:
+    await asyncio.sleep(CLOSE_PATIENCE_S)
+    if grace_s > 0 and not closed.is_set():
+        await in_own_thread(lambda: ask_ranks(registered()), name="stop")
+    await asyncio.sleep(grace_s)
+    hierarchies = find_hierarchies()
+    while True:
+        await in_own_thread(lambda: end_ranks(registered(), hierarchies), name="stop")
+        await asyncio.sleep(_MAX_ROUND_S)
+
+
 async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
     """End all processes: SIGTERM, ``grace_s`` seconds, then SIGKILL until none is left. The attempt must be closed.
 
     Returns how many processes had to be ended. It waits as long as a process does not die (it hangs in the kernel),
     because nobody else may get the GPU before.
     """
-    await asyncio.to_thread(_wait_for_jail, home, key)
+    await in_own_thread(lambda: _wait_for_jail(home, key), name="stop")
     for rank in ranks:
         await rank.wait_started()
     if any(rank.may_execute_unseen for rank in ranks):
         await asyncio.sleep(_EXECUTE_S)
     killed = await _end_ranks(home, key, ranks, grace_s)
     jail = Jail.of(str(attempt_dir(home, key)))
-    while jail is not None and not await asyncio.to_thread(jail.remove):
+    while jail is not None and not await in_own_thread(jail.remove, name="stop"):
         log.error("attempt.jail_not_removed", job=key.job_id, attempt=key.attempt, cgroup=jail.cgroup.name)
     return killed
 
@@ -156,10 +191,10 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], 
 async def _signal_all(
     home: Path, key: AttemptKey, ranks: Sequence[RankProcess], number: int, seen: set[Process]
 ) -> set[Process]:
-    living = await asyncio.to_thread(attempt_processes, home, key, ranks)
+    living = await in_own_thread(lambda: attempt_processes(home, key, ranks), name="stop")
     seen |= living
     if number == signal.SIGKILL and (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
-        await asyncio.to_thread(jail.kill)
+        await in_own_thread(jail.kill, name="stop")
     # Parents first: a shell would run its next command after its child was killed.
     for process in sorted(living, key=lambda process: process.pid):
         send_signal(process, number)

@@ -40,6 +40,7 @@ from gpu_platform.hosts.processes.descendants import UNKILLABLE_S, Descendants
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
 from gpu_platform.hosts.processes.starting import RANK_UMASK, StartFailed, execute, explain, spawn
 from gpu_platform.hosts.system import lease_file, records
+from gpu_platform.hosts.system.lease_page import LEASED, RELAXED, Slot, attempt_mark
 from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 
 Reply = Callable[[dict[str, Any]], None]
@@ -68,8 +69,10 @@ def become_supervisor() -> None:
     become_subreaper()
 
 
-def supervise(order: RankOrder, reply: Reply) -> bool:
+def supervise(order: RankOrder, slot: Slot, reply: Reply) -> bool:
     """Run one rank to its end. True: nothing of it is left in this process or below it, so it may take another order.
+
+    ``slot``: of this process, in which the guard sees the rank.
 
     ``reply`` is called once, as soon as the rank executes or cannot:
     ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
@@ -94,7 +97,14 @@ def supervise(order: RankOrder, reply: Reply) -> bool:
         records.write_new(os.path.join(rank_dir, records.ORDER), order.to_json())
         jail = None if order.jail is None else RankJail(order.attempt_dir, order.jail)
         pump = LogPump(LogWriter(rank_dir, LogBounds(order.log_file_bytes, order.log_files)))
-        begun = _spawn(order, pump.write_end) if jail is None else _fork(order, jail, pump.write_end)
+        since_s = records.boot_clock_s()
+        slot.hold(
+            LEASED if lease is not None and lease.ends_rank else RELAXED,
+            since_s,
+            attempt_mark(order.attempt_dir),
+            "" if jail is None else jail.cgroup.name,
+        )
+        begun = _spawn(order, slot, pump.write_end) if jail is None else _fork(order, jail, slot, pump.write_end)
     except OSError as error:  # disk full, no permission, no more processes
         reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
         return False
@@ -105,11 +115,12 @@ def supervise(order: RankOrder, reply: Reply) -> bool:
     pump.start()
     if begun.failed is None:
         reply({"status": "started", "pid": begun.pid})
-    end = _run_to_end(order, begun, jail, pump)
+    end = _run_to_end(order, begun, jail, pump, since_s)
     if begun.failed is not None:
         reply({"status": "failed", "failure": end.failure, "exit_code": end.code})
     if not end.alone:
         _end_leftovers(order, jail)
+    slot.idle()
     if jail is not None:
         jail.cgroup.remove()
     logged = pump.finish(_LOG_PATIENCE_S)
@@ -135,7 +146,7 @@ class _End(NamedTuple):
     """No other process of it is left."""
 
 
-def _spawn(order: RankOrder, log: int) -> _Begun:
+def _spawn(order: RankOrder, slot: Slot, log: int) -> _Begun:
     """Start a rank without a jail, between two writes of its start record."""
     path = os.path.join(order.rank_dir, records.STARTED)
     record = {**_own_process(), "started_at_ms": time.time_ns() // 1_000_000}
@@ -154,26 +165,27 @@ def _spawn(order: RankOrder, log: int) -> _Begun:
             raise
         found = read_stat(pid)  # there even if it has ended: only this process reaps it
         assert found is not None
+        slot.started(found.process)
         # Not fsynced: only a power loss could undo it, and that ends the rank as well.
         started.write({**record, **found.process._asdict()}, pid_known=True)
     return _Begun(pid, None)
 
 
-def _fork(order: RankOrder, jail: RankJail, log: int) -> _Begun:
+def _fork(order: RankOrder, jail: RankJail, slot: Slot, log: int) -> _Begun:
     """Fork into the jail, and wait until the child executes its program or says why it cannot."""
     if jail.user[0] is not None and jail.user[1] is not None:
         os.fchown(log, jail.user[0], jail.user[1])  # so that the program can open its /dev/stdout
     read_end, error_fd = os.pipe()
     pid = jail.fork()
     if pid == 0:
-        _become_rank(order, jail, log, error_fd)
+        _become_rank(order, jail, slot, log, error_fd)
     os.close(error_fd)
     with open(read_end, "rb") as file:  # closes when the child executes, because its end is close-on-exec
         error = file.read()
     return _Begun(pid, StartFailed(*json.loads(error)) if error else None)
 
 
-def _become_rank(order: RankOrder, jail: RankJail, log: int, error_fd: int) -> NoReturn:
+def _become_rank(order: RankOrder, jail: RankJail, slot: Slot, log: int, error_fd: int) -> NoReturn:
     step = _JAIL
     try:
         os.setsid()
@@ -186,6 +198,7 @@ def _become_rank(order: RankOrder, jail: RankJail, log: int, error_fd: int) -> N
         step = _RECORD
         me = read_stat("self")
         assert me is not None
+        slot.started(me.process)
         record = {**me.process._asdict(), "boot_id": boot_id(), "started_at_ms": time.time_ns() // 1_000_000}
         records.write_record(os.path.join(order.rank_dir, records.STARTED), record, durable=False)
     except OSError as error:
@@ -194,18 +207,23 @@ def _become_rank(order: RankOrder, jail: RankJail, log: int, error_fd: int) -> N
     execute(order, jail, (os.open(os.devnull, os.O_RDONLY), log, log), error_fd)
 
 
-def _run_to_end(order: RankOrder, begun: _Begun, jail: RankJail | None, pump: LogPump) -> _End:
+def _run_to_end(order: RankOrder, begun: _Begun, jail: RankJail | None, pump: LogPump, since_s: float) -> _End:
     """Wait for the rank's end, by itself or with its lease, and record it."""
-    lease, below = order.lease, Descendants()
+    path = order.lease.path if order.lease is not None and order.lease.ends_rank else None
+    below = Descendants()
     failure = None if begun.failed is None else explain(order, begun.failed.step, begun.failed.number)
     if begun.pid is None:
         code = begun.failed.exit_code if begun.failed is not None else 0
     else:
-        status = _wait_for(begun.pid, below, lease.path if lease is not None and lease.ends_rank else None)
+        status = _wait_for(begun.pid, below, path, since_s)
         if status is None:
-            failure = _lease_ended(order)
-            pump.note(failure["message"])
+            # First of all: whatever is written before it may hang, and the rank would outlive its lease.
             status = _end_rank(begun.pid, below, jail)
+            failure = _lease_ended(order)
+        elif path is not None and _is_killed(status) and lease_file.ends_in_s(path, since_s) <= 0:
+            failure = _lease_ended(order)  # the guard did it, because this process stood still
+        if failure is not None and begun.failed is None:
+            pump.note(failure["message"])
         code = exit_code(status)
     if jail is not None and jail.cgroup.out_of_memory_kills():
         pump.note("the kernel ended processes of this rank: it was at its memory limit")
@@ -234,9 +252,14 @@ def _run_to_end(order: RankOrder, begun: _Begun, jail: RankJail | None, pump: Lo
     return _End(code, failure, alone)
 
 
-def become_subreaper() -> None:
-    """Make this process the parent of all orphans below it, and ignore every signal but SIGKILL (prctl(2))."""
+def adopt_orphans() -> None:
+    """Make this process a subreaper: the parent of all orphans below it (prctl(2))."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of all orphans below it, and ignore every signal but SIGKILL."""
+    adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -281,8 +304,8 @@ def _usage(below: Descendants, jail: RankJail | None) -> dict[str, float]:
     return {"cpu_s": below.cpu_s, "peak_memory_mib": below.peak_memory_kib >> 10}
 
 
-def _wait_for(child: int, below: Descendants, lease: str | None) -> int | None:
-    """Wait for the child and reap descendants. Returns its wait status. None: the lease in the file ``lease`` ended
+def _wait_for(child: int, below: Descendants, lease: str | None, since_s: float) -> int | None:
+    """Wait for the child and reap descendants. Returns its wait status. None: the lease in the page ``lease`` ended
     first."""
     while True:
         status = below.reap_until(child)
@@ -291,22 +314,30 @@ def _wait_for(child: int, below: Descendants, lease: str | None) -> int | None:
         if lease is None:
             signal.sigwait({signal.SIGCHLD})
             continue
-        left_s = lease_file.ends_in_s(lease)
+        left_s = lease_file.ends_in_s(lease, since_s)
         if left_s <= 0:
             return None
         signal.sigtimedwait({signal.SIGCHLD}, min(left_s, _LEASE_LOOK_S))
 
 
 def _end_rank(child: int, below: Descendants, jail: RankJail | None) -> int:
-    """Send SIGKILL to every process of the rank. Returns the child's wait status."""
-    if jail is not None:
-        jail.cgroup.kill()
+    """Send SIGKILL to every process of the rank. Returns the child's wait status. It touches no file but those of the
+    kernel."""
     while True:
         below.send_kill()
+        if jail is not None:
+            jail.cgroup.kill()
         status = below.reap_until(child)
         if status is not None:
+            below.kill()
+            if jail is not None:
+                jail.cgroup.wait_empty(UNKILLABLE_S)
             return status
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+def _is_killed(status: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def _lease_ended(order: RankOrder) -> dict[str, Any]:

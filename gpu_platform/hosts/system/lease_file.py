@@ -1,42 +1,20 @@
-"""The host's lease on disk, so that ranks end with it even while the node worker is frozen or dead.
+"""The host's lease, so that ranks end with it even while the node worker is frozen or dead.
 
-The node worker writes it; the supervisor of each rank reads it and ends its rank when the lease has ended. Times are
-of the boot clock (``records.boot_clock_s``), which all processes of a host share. Standard library only: the spawner
-imports it.
-
-A full disk must not end the ranks of a host. So there is a second file beside the lease, which has its room already:
-if no new file can be written, the lease goes into the second one, and the two change names.
+The node worker writes it into the host's page (``lease_page``), which is memory; the supervisor of each rank and the
+guard read it there and end ranks when the lease has ended. No disk is needed for that: neither one that is full nor one
+that hangs ends the ranks of a host, or keeps them alive. Times are of the boot clock (``records.boot_clock_s``), which
+all processes of a host share. Standard library only: the spawner imports it.
 """
 
 from __future__ import annotations
 
-import ctypes
+import math
 import os
-from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
-from gpu_platform import disk_room
 from gpu_platform.domain.hosts.lease_protocol import may_start
 from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.process_tree import boot_id
-
-FILE = "lease.json"
-_SPARE = ".spare"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-
-
-class Lease(NamedTuple):
-    """The lease as the ranks' supervisors see it. Times are seconds of the boot clock."""
-
-    run_until_s: float
-    """Ranks must end at this time."""
-    leased_until_s: float
-    """No rank is started after this time."""
-    term: int
-    """The host's term when the lease was given. It grows each time that the host is declared LOST."""
-    round: int = 0
-    """The round in the newest answer. The next node worker brings it back, so its first report renews the lease."""
+from gpu_platform.hosts.system.lease_page import Lease, open_page, page_path, read_held, write_lease_to
 
 
 class LeaseRecord(Protocol):
@@ -47,15 +25,17 @@ class LeaseRecord(Protocol):
         ...
 
     def write(self, lease: Lease) -> None:
-        """Replace the lease. Raises ``OSError``, e.g. if the disk is full and there is no second file yet."""
+        """Replace the lease. It does not wait for a disk."""
         ...
 
 
 class LeaseFile:
-    """A :class:`LeaseRecord` on disk, which supervisors read."""
+    """A :class:`LeaseRecord` in the page at ``path``, which is made if there is none. Raises ``OSError`` if it cannot
+    be."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._fd = open_page(path)
 
     def read(self) -> Lease | None:
         """See :class:`LeaseRecord`."""
@@ -63,46 +43,31 @@ class LeaseFile:
 
     def write(self, lease: Lease) -> None:
         """See :class:`LeaseRecord`."""
-        write_lease(self._path, lease)
+        write_lease_to(self._fd, lease, records.boot_clock_s())
+
+    def close(self) -> None:
+        """Write no more. Ranks keep to the lease as it is."""
+        os.close(self._fd)
 
 
 def lease_path(home: str) -> str:
-    """The file of the lease. ``home``: see ``paths.node_dir``."""
-    return os.path.join(home, FILE)
+    """The page with the lease. ``home``: see ``paths.node_dir``."""
+    return page_path(home)
 
 
 def write_lease(path: str, lease: Lease) -> None:
-    """Replace the lease on disk. A power loss ends the ranks as well, so it is not fsynced."""
-    record = {**lease._asdict(), "boot_id": boot_id()}
-    spare = f"{path}{_SPARE}"
+    """Replace the lease in the page at ``path``, which is made if there is none. Raises ``OSError``."""
+    record = LeaseFile(path)
     try:
-        records.write_record(path, record, durable=False)
-    except OSError as error:
-        if not disk_room.fails_because_full(error) or not os.path.exists(spare):
-            raise
-        _write_without_room(path, spare, record)
-        return
-    if not os.path.exists(spare):
-        with suppress(OSError):  # the disk is full: it is tried again with the next lease
-            records.write_in_place(spare, record)
-
-
-def _write_without_room(path: str, spare: str, record: dict[str, Any]) -> None:
-    """Whoever reads ``path`` meanwhile has the old lease or the new one: each is in a file that is not written to."""
-    records.write_in_place(spare, record)
-    names = (os.fsencode(spare), os.fsencode(path))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
+        record.write(lease)
+    finally:
+        record.close()
 
 
 def read_lease(path: str) -> Lease | None:
-    """The lease on disk. None: there was none in this boot."""
-    record = records.read_record(path)
-    if record is None or record["boot_id"] != boot_id():
-        return None
-    return Lease(record["run_until_s"], record["leased_until_s"], record["term"], record["round"])
+    """The lease in the page. None: there was none in this boot."""
+    held = read_held(path)
+    return None if held is None else held.lease
 
 
 def why_not_start(path: str, term: int) -> str | None:
@@ -133,7 +98,10 @@ def is_renewable(lease: Lease | None, term: int) -> bool:
     return term > lease.term or (term in (0, lease.term) and records.boot_clock_s() >= lease.leased_until_s)
 
 
-def ends_in_s(path: str) -> float:
-    """Seconds until ranks must end. 0.0: they must end now."""
-    lease = read_lease(path)
-    return 0.0 if lease is None else max(0.0, lease.run_until_s - records.boot_clock_s())
+def ends_in_s(path: str, since_s: float = math.inf) -> float:
+    """Seconds until a rank that started at ``since_s`` must end. 0.0: it must end now.
+
+    A lease that ended since, and was given again, counts as well: the host may have been LOST meanwhile.
+    """
+    held = read_held(path)
+    return 0.0 if held is None else held.left_s(records.boot_clock_s(), since_s)

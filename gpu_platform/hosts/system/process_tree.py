@@ -23,11 +23,14 @@ class Process(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """A process, its parent's pid, and whether it has ended and waits for its parent."""
+    """A process as the kernel shows it."""
 
     process: Process
     parent: int
     zombie: bool
+    """It has ended and waits for its parent."""
+    session: int = 0
+    """Only the process itself can change it, and only to a new one (setsid(2))."""
 
 
 @cache
@@ -38,7 +41,7 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int | Literal["self"]) -> Stat | None:
-    """Read ``/proc/<pid>/stat``. None: there is no such process.
+    """Read ``/proc/<pid>/stat``. None: there is no such process. It waits for nobody.
 
     ``"self"`` gives the pid that ``/proc`` shows, even to a process of an inner PID namespace.
     """
@@ -50,7 +53,7 @@ def read_stat(pid: int | Literal["self"]) -> Stat | None:
     pid = int(text[: text.index(b" ")])
     # The name is in brackets and may itself contain brackets and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"))
+    return Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"), int(fields[3]))
 
 
 def is_alive(process: Process) -> bool:
@@ -67,6 +70,8 @@ def all_processes() -> dict[int, Stat]:
 
 def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
     """True if the process was started with all of these ``NAME=value`` in its environment, and is in no jail.
+
+    It waits for as long as the process hangs in ``execve`` or changes its memory.
 
     A job chooses its own environment, so it could pass for anybody. Jailed processes are in other PID namespaces.
     """

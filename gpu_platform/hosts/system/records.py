@@ -209,7 +209,7 @@ def read_record(path: str) -> dict[str, Any] | None:
         raise
     try:
         found = os.fstat(fd)
-        _check_owner(path, found)
+        check_owner(path, found)
         text = os.read(fd, found.st_size + 1)
         while more := os.read(fd, _READ_BYTES):
             text += more
@@ -226,7 +226,8 @@ def read_record(path: str) -> dict[str, Any] | None:
     return record
 
 
-def _check_owner(path: str, found: os.stat_result) -> None:
+def check_owner(path: str, found: os.stat_result) -> None:
+    """Raise :class:`UntrustedRecord` unless only this account, or root, can write the file."""
     if found.st_uid not in (0, os.geteuid()):
         raise UntrustedRecord(path, f"it belongs to the account {found.st_uid}")
     if not stat.S_ISREG(found.st_mode) or found.st_mode & _OTHERS_WRITE:

@@ -18,6 +18,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+CGROUP_ROOT = "gpu-platform"
+"""Every cgroup of ranks is below this one."""
+
 USED = ("memory", "pids", "cpuset", "cpu", "io", "devices", "freezer")
 """The controllers that we use. The last two exist only in v1."""
 WEIGHTS = ("cpu", "io")

@@ -13,9 +13,8 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup import CGROUP_ROOT, Cgroup, Hierarchies
 from gpu_platform.hosts.isolation.cgroups.cgroup_limits import DEFAULT_WEIGHT, GREATEST_WEIGHT, Limits, apply_limits
-from gpu_platform.hosts.isolation.orders import CGROUP_ROOT
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
