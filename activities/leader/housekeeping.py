@@ -8,6 +8,8 @@ repeat, and a new leader starts with all of it.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -83,6 +85,8 @@ class Housekeeping:
         self._schedules = ScheduleUpkeep(store, client)
         self._pipelines = PipelineUpkeep(store, client)
         self._back_off = back_off
+        self.looked_at = math.inf
+        """When it last began to look at the leases, on the monotonic clock. Infinite: it has not begun."""
 
     @property
     def round(self) -> int:
@@ -103,6 +107,7 @@ class Housekeeping:
     async def _watch_leases(self) -> None:
         signals: set[asyncio.Task[None]] = set()
         while True:
+            self.looked_at = time.monotonic()
             try:
                 if lost := await self._expire_leases():
                     signals.add(task := asyncio.create_task(self.signal_all(lost)))
