@@ -74,8 +74,11 @@ def bound_stop() -> None:
 
 
 def exit_code() -> int:
-    """The code of a process that has stopped."""
-    return 0 if _END.why is None else RESTART_CODE
+    """The code of a process that has stopped. If it must be started again, the last line of its log says why."""
+    if _END.why is None:
+        return 0
+    log.critical("process.ended", error=_END.why)
+    return RESTART_CODE
 
 
 def must_run(task: asyncio.Task[None], what: str) -> asyncio.Task[None]:

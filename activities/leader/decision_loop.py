@@ -93,6 +93,8 @@ class DecisionLoop:
         """Does what would hold a decision up for too long, for the scheduler of now and for those before a reload."""
         self._seq = 0
         self._next_sign = 0.0
+        self.turned_at = math.inf
+        """When its newest turn began, on the monotonic clock. Infinite: it has not begun."""
         self._inbox = threading.Lock()
         self._unknown: list[PlacementRequest] = []
         self._new_policy: PolicyInForce | None = None
@@ -122,6 +124,7 @@ class DecisionLoop:
         loaded = False
         changed = False
         while not stopped.is_set():
+            self.turned_at = time.monotonic()
             try:
                 if not loaded:
                     self._load(self._policy_is_new)

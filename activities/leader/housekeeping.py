@@ -8,6 +8,8 @@ repeat, and a new leader starts with all of it.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -88,6 +90,8 @@ class Housekeeping:
         self._back_off = back_off
         self._epoch = epoch
         self._next_sign = 0.0
+        self.looked_at = math.inf
+        """When it last began to look at the leases, on the monotonic clock. Infinite: it has not begun."""
 
     @property
     def round(self) -> int:
@@ -108,6 +112,7 @@ class Housekeeping:
     async def _watch_leases(self) -> None:
         signals: set[asyncio.Task[None]] = set()
         while True:
+            self.looked_at = time.monotonic()
             try:
                 if lost := await self._expire_leases():
                     signals.add(task := asyncio.create_task(self.signal_all(lost)))

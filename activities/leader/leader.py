@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Coroutine, Set
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.leader_silence import SIGN_EVERY_S, LeaderLoop
 from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementRequest
+from gpu_platform.process_end import end_for_restart
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, signs
@@ -43,6 +45,8 @@ from gpu_platform.store.restoring import restoring
 log = structlog.get_logger()
 
 ANSWER_RETRY_S = 0.2
+STANDS_STILL_S = 60.0
+"""One turn waits at most half as long for a database that is locked, and takes seconds in the largest cluster."""
 _AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
 """With these codes Temporal has not taken the answer."""
 
@@ -138,6 +142,7 @@ class LeaderActivities:
         try:
             while loop.time() < deadline:
                 activity.heartbeat(epoch, max(reported, beside.round))
+                _end_if_stuck(decisions, beside)
                 done, _ = await asyncio.wait(
                     [deciding, housekeeping],
                     timeout=self._settings.leader_heartbeat_timeout_s / 4,
@@ -215,3 +220,11 @@ class LeaderActivities:
                 await asyncio.sleep(ANSWER_RETRY_S)
             else:
                 return
+
+
+def _end_if_stuck(decisions: DecisionLoop, beside: Housekeeping) -> None:
+    """A leader whose heartbeats go on while it does nothing keeps the standbys away for ever."""
+    now_s = time.monotonic()
+    for what, at_s in (("decision loop", decisions.turned_at), ("look at the leases", beside.looked_at)):
+        if now_s - at_s > STANDS_STILL_S:
+            end_for_restart(f"the {what} has stood still for {STANDS_STILL_S:g} s: the database, or a plugin, hangs")

@@ -25,12 +25,15 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import is_alive
+from gpu_platform.lanes import Lane, Stuck
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
 _CLOCK_S = 0.5
 """Seconds between two checks of the time limits."""
+_DISK_S = 3.0
+"""They wait so long for the disk with the records."""
 
 
 class AttemptStopper(Protocol):
@@ -65,18 +68,34 @@ class AttemptWatch:
         self._gpu_indices = gpu_indices
         self._watchdogs: dict[AttemptKey, Watchdog] = {}
         self._ending: dict[AttemptKey, asyncio.Task[Stopped]] = {}
+        self._began_s: dict[AttemptKey, tuple[limits.RankLimits, float]] = {}
+        """Limits of the attempts that have any, and when their ranks began, by the clock since boot."""
+        self._clocks = Lane("time limits", patience_s=_DISK_S)
+        self._samples = Lane("accounting", patience_s=_DISK_S)
 
     async def run(self, agent: AttemptStopper) -> None:
         """Sample the attempts and enforce their time limits, until cancelled."""
-        sample_at_s = 0.0
+        await asyncio.gather(self._end_overdue(agent), self._sample_for_ever())
+
+    async def _end_overdue(self, agent: AttemptStopper) -> None:
         while True:
-            for key, end in (await asyncio.to_thread(self.check_clocks)).items():
+            try:
+                overdue = await self._clocks.run(self.check_clocks)
+            except Stuck as error:
+                log.error("attempt.limits_from_memory", error=str(error))
+                overdue = self.overdue_by_memory()
+            for key, end in overdue.items():
                 if key not in self._ending:
                     self._ending[key] = asyncio.create_task(self._end(agent, key, end))
-            if time.monotonic() >= sample_at_s:
-                sample_at_s = time.monotonic() + self._node.accounting_interval_s
-                await asyncio.to_thread(self.sample)
             await asyncio.sleep(min(_CLOCK_S, self._node.accounting_interval_s))
+
+    async def _sample_for_ever(self) -> None:
+        while True:
+            try:
+                await self._samples.run(self.sample)
+            except Stuck as error:
+                log.warning("attempt.not_sampled_in_time", error=str(error))
+            await asyncio.sleep(self._node.accounting_interval_s)
 
     def sample(self) -> None:
         """Read what every live attempt has used, write it to disk, and report attempts that make no progress."""
@@ -107,7 +126,9 @@ class AttemptWatch:
         for attempt in live:
             wanted = limits.in_force(attempt.plan.limits, attempt.directory)
             if wanted.is_endless or not (seconds := limits.ran_s(attempt.ranks)):
+                self._began_s.pop(attempt.key, None)
                 continue
+            self._began_s[attempt.key] = wanted, records.boot_clock_s() - seconds
             end = limits.end_of(wanted, seconds)
             assert end is not None, "it has a limit"
             if limits.warning_due(wanted, attempt.directory, end):
@@ -116,9 +137,22 @@ class AttemptWatch:
                 overdue[attempt.key] = end
         return overdue
 
+    def overdue_by_memory(self) -> dict[AttemptKey, limits.RankEnd]:
+        """As :meth:`check_clocks`, without the disk: by the limits that were seen last. No warning is sent."""
+        overdue: dict[AttemptKey, limits.RankEnd] = {}
+        alive = {attempt.key for attempt in self._accountant.live()}
+        for key, (wanted, began_s) in [*self._began_s.items()]:
+            end = limits.end_of(wanted, records.boot_clock_s() - began_s)
+            if key in alive and end is not None and end.left_s <= -self._node.time_limit_slack_s:
+                overdue[key] = end
+        return overdue
+
     async def _end(self, agent: AttemptStopper, key: AttemptKey, end: limits.RankEnd) -> Stopped:
         [attempt] = [attempt for attempt in self._accountant.live() if attempt.key == key]
-        limits.note_overdue(end, attempt.directory)
+        try:
+            await Lane("overdue", patience_s=_DISK_S).run(lambda: limits.note_overdue(end, attempt.directory))
+        except (OSError, Stuck) as error:  # the end matters more than its reason
+            log.error("attempt.end_not_noted", job=key.job_id, attempt=key.attempt, error=str(error))
         log.warning("attempt.overdue", job=key.job_id, attempt=key.attempt)
         grace_s = attempt.plan.limits.grace_s
         try:

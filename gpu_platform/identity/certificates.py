@@ -21,6 +21,7 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.dates import issued_at_s
 from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.lanes import LastKnown
 from gpu_platform.observability import get_logger
 from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
 
@@ -101,6 +102,11 @@ def make_key_and_request() -> tuple[bytes, bytes]:
     return key_pem, request.public_bytes(serialization.Encoding.PEM)
 
 
+_DISK_S = 0.5
+"""A connection waits so long for the disk with the certificate, if it is the first to notice that it hangs."""
+_FRESH_S = 0.1
+
+
 class TlsContexts:
     """TLS contexts of one process, always with the newest certificate and the newest trusted authorities.
 
@@ -111,6 +117,10 @@ class TlsContexts:
         self.files = files
         self._lock = threading.Lock()
         self._loaded: dict[bool, tuple[tuple[Any, ...], ssl.SSLContext]] = {}
+        self._newest = {
+            server: LastKnown[ssl.SSLContext | None](None, "certificate", patience_s=_DISK_S, fresh_s=_FRESH_S)
+            for server in (False, True)
+        }
 
     def server(self) -> ssl.SSLContext:
         """For a server. Clients may show a certificate; one that is not trusted ends the handshake. Raises
@@ -129,8 +139,12 @@ class TlsContexts:
         return self._current(server=False)
 
     def _current(self, *, server: bool) -> ssl.SSLContext:
-        """The loaded context, or a new one if the files have changed. If they cannot be read now, the old one goes
-        on."""
+        """The loaded context, or a new one if the files have changed. If they cannot be read now, or their disk hangs,
+        the old one goes on: event loops ask for it, with each connection."""
+        found = self._newest[server].read(lambda: self._look(server=server))
+        return found or self._look(server=server)  # without any context nothing can go on
+
+    def _look(self, *, server: bool) -> ssl.SSLContext:
         version = tuple(_version(path) for path in (self.files.certificate, self.files.key, self.files.trusted))
         with self._lock:
             known = self._loaded.get(server)

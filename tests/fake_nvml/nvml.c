@@ -98,6 +98,7 @@ static nvmlReturn_t check(const char *function, nvmlDevice_t device) {
     if (number("away", 0)) return UNINITIALIZED; /* as after a driver that was unloaded under us */
     if (!device) return OK;
     if (device->index < 0 || device->index >= number("count", 0)) return INVALID_ARGUMENT;
+    while (gpu_number(device, "hangs", 0)) nanosleep(&(struct timespec){0, 20000000}, NULL);
     if (gpu_number(device, "lost", 0)) return GPU_IS_LOST;
     return gpu_number(device, "reset_required", 0) ? RESET_REQUIRED : OK;
 }

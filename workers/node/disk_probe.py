@@ -1,5 +1,5 @@
-"""Notices that the disk of this host's records hangs. Ranks that run need no disk for their lease, and go on; a host whose
-disk hangs gets no new work.
+"""Notices that the disk of this host's records hangs. Ranks that run need no disk for their lease, and go on; a host
+whose disk hangs gets no new work.
 """
 
 from __future__ import annotations
