@@ -236,7 +236,10 @@ class Gate:
             if principal is None:
                 with _reading(credential):
                     principal = _holder(session, credential)
-            return principal, _subject(session, asked.matched.path_params)
+            subject = _subject(session, asked.matched.path_params)
+            if asked.matched.rule.shared and subject.job_id is not None:
+                subject = replace(subject, is_shared=owners.is_shared(session, subject.job_id))
+            return principal, subject
 
     def _of_attempt(self, path_params: Mapping[str, str]) -> Subject:
         host, job_id, attempt = (path_params[name] for name in ("name", "job_id", "attempt"))

@@ -28,7 +28,9 @@ SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
 RETRY = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
 """The new job or array belongs to the user of the first one: see ``submissions.py``."""
 STOP_JOB = Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
-READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
+READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, shared=True, break_glass=True)
+SEE_CHECKPOINTS = Rule(Permission.JOBS_READ, Role.OPERATOR, Reach.JOB, owner=True, shared=True, of_jobs=True)
+"""Who begins another job with one: see ``submissions.py``."""
 ENTER_JOB = Rule(Permission.JOBS_EXEC, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
 OWN_SESSION = Rule(Permission.JOBS_EXEC, Role.USER, Reach.SESSION)
 SEE_HOSTS = Rule(Permission.HOSTS_READ, Role.VIEWER, Reach.SOMEWHERE)
@@ -92,7 +94,7 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/jobs/{job_id}/events": READ_JOB,
     "GET /v1/jobs/{job_id}/usage": READ_JOB,
     "GET /v1/jobs/{job_id}/metrics": READ_JOB,
-    "GET /v1/jobs/{job_id}/checkpoints": READ_JOB,
+    "GET /v1/jobs/{job_id}/checkpoints": SEE_CHECKPOINTS,
     "GET /v1/jobs/{job_id}/logs": READ_OUTPUT,
     "POST /v1/jobs/{job_id}/cancel": replace(STOP_JOB, of_jobs=True),
     "POST /v1/jobs/{job_id}/kill": STOP_JOB,

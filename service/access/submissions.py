@@ -36,10 +36,11 @@ def as_allowed(settings: Settings, store: Store, access: Access, spec: JobSpec) 
             needs=Role.USER.value,
         )
     check_namespace(store, access, namespace)
-    _check_resume(store, access, spec)
     check_dependencies(store, access, spec)
     user = _user(settings, store, access, spec.model_copy(update={"namespace": namespace}))
-    return spec.model_copy(update={"namespace": namespace, "user": user})
+    spec = spec.model_copy(update={"namespace": namespace, "user": user})
+    _check_resume(store, access, spec)
+    return spec
 
 
 def check_priority(principal: Principal, spec: JobSpec, highest: int) -> None:
@@ -112,7 +113,8 @@ def _user(settings: Settings, store: Store, access: Access, spec: JobSpec) -> st
 
 
 def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
-    """A job that one may not see is not there to resume from."""
+    """A job that one may not see is not there to resume from. One's own is, and one that is shared: whoever begins with
+    a checkpoint reads it, as somebody who reads the output does."""
     point = spec.checkpoint.resume_point
     if point is None:
         return
@@ -121,6 +123,16 @@ def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
         raise access.refused(
             InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}"), Verdict.UNSEEN
         )
+    if owner is None or owner.user == spec.user or access.who.has(Role.ADMIN, owner.namespace):
+        return
+    with store.read() as session:
+        if owner.namespace != spec.namespace or not owners.is_shared(session, point.job_id):
+            raise Forbidden(
+                f"the job is to resume from {point}, a job of {owner.user} in namespace {owner.namespace}, and would "
+                f"read its checkpoints as {spec.user}: they are for {owner.user} alone, unless that job was submitted "
+                "with --share namespace, and is in the same namespace",
+                needs=Role.ADMIN.value,
+            )
 
 
 def check_dependencies(store: Store, access: Access, spec: JobSpec) -> None:

@@ -5,14 +5,18 @@ The table below is written by hand. A route that it does not name, or a role tha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 from fastapi import FastAPI
+from sqlalchemy import select, update
 
-from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.access.roles import CLUSTER, Permission, Role
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.schedule import ScheduleRequest
@@ -22,6 +26,7 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens
 from gpu_platform.store.jobs import arrays, pipelines, schedules
+from gpu_platform.store.models import job, job_array
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
 from service.routers.dashboard import site
@@ -106,7 +111,7 @@ MAY: dict[str, frozenset[str]] = {
     "GET /v1/jobs/{job_id}/events": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/usage": TEAM | {"job"},
     "GET /v1/jobs/{job_id}/metrics": TEAM | {"job"},
-    "GET /v1/jobs/{job_id}/checkpoints": TEAM | {"job"},
+    "GET /v1/jobs/{job_id}/checkpoints": ABOVE_OWNER | {"owner", "job"},
     "GET /v1/jobs/{job_id}/logs": OWNER_OR_ADMIN,
     "POST /v1/jobs/{job_id}/cancel": ABOVE_OWNER | {"owner", "job"},
     "POST /v1/jobs/{job_id}/kill": ABOVE_OWNER | {"owner"},
@@ -190,6 +195,20 @@ MAY: dict[str, frozenset[str]] = {
     "POST /v1/gpus/{gpu_id}/remediation/veto": OPERATORS,
 }
 """Route -> who gets through. Nobody has started a command beside a rank, so nobody reads from one."""
+IF_SHARED = {"GET /v1/jobs/{job_id}/logs": TEAM, "GET /v1/jobs/{job_id}/checkpoints": TEAM | {"job"}}
+"""Route -> who gets through if the job says `share: namespace`. Every other route is as it is without."""
+WITH_A_JOB: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "POST /v1/jobs": lambda job: job,
+    "POST /v1/jobs:dry-run": lambda job: job,
+    "POST /v1/arrays": lambda job: {"job": job, "array": {"indices": "0-1"}},
+    "POST /v1/schedules": lambda job: {"every_s": 3600, "job": job},
+    "POST /v1/pipelines": lambda job: {
+        "file": yaml.safe_dump({"namespace": job.pop("namespace"), "steps": {"one": job}})
+    },
+}
+"""Routes that take a job, and how it stands in the body."""
+MAY_RESUME = {"owner", "admin", "cluster-admin"}
+"""Who begins a job with the checkpoints of the owner's job, of those who may submit to its namespace."""
 OF_NODES = {
     "POST /v1/hosts/{name}/report",
     "POST /v1/hosts/{name}/heartbeat",
@@ -255,6 +274,15 @@ def address(path: str) -> str:
     return path
 
 
+def share(store: Store) -> None:
+    """Let the owner's jobs say that their namespace may read what they leave behind."""
+    for table in (job, job_array):
+        with store.write() as session:
+            for row in session.execute(select(table.c.id, table.c.spec)).all():
+                said = json.dumps({**json.loads(row.spec), "share": "namespace"})
+                session.execute(update(table).where(table.c.id == row.id).values(spec=said))
+
+
 async def got_through(http: httpx.AsyncClient, route: str, who: str) -> bool:
     """Was it the handler that answered? What it answers does not matter here: the gate refuses before it."""
     method, path = route.split(" ", 1)
@@ -298,6 +326,48 @@ def test_this_table_names_every_route_of_the_service(sqlite_store: Store) -> Non
 async def test_each_route_lets_through_whom_it_must_and_nobody_else(service: httpx.AsyncClient, route: str) -> None:
     through = {who for who in ROLES if await got_through(service, route, who)}
     assert through == MAY[route]
+
+
+@pytest.mark.parametrize("route", sorted(route for route in MAY if "{job_id}" in route or "{array_id}" in route))
+async def test_what_is_shared_opens_output_and_checkpoints_to_the_namespace_and_nothing_else(
+    service: httpx.AsyncClient, sqlite_store: Store, route: str
+) -> None:
+    share(sqlite_store)
+    through = {who for who in ROLES if await got_through(service, route, who)}
+    assert through == IF_SHARED.get(route, MAY[route])
+
+
+def test_every_route_that_takes_a_job_is_tried_with_checkpoints_of_others() -> None:
+    takes = {route for route, rule in ROUTES.items() if rule.permission is Permission.JOBS_SUBMIT}
+    ids = ("{job_id}", "{array_id}", "{schedule_id}", "{pipeline_id}", "{sha256}")
+    others = {"POST /v1/notifications:test"}
+    assert {route for route in takes if not any(one in route for one in ids)} - others == WITH_A_JOB.keys()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["not shared", "shared"])
+@pytest.mark.parametrize("route", sorted(WITH_A_JOB))
+async def test_a_job_begins_with_checkpoints_of_its_own_user_or_shared_ones(
+    service: httpx.AsyncClient, sqlite_store: Store, route: str, shared: bool
+) -> None:
+    if shared:
+        share(sqlite_store)
+    for who in sorted(MAY_SUBMIT_SOMEWHERE | {"viewer", "auditor"}):
+        said = {"command": ["true"], "namespace": "team-a", "checkpoint": {"resume_from": f"{JOB}:1/step-3"}}
+        method, path = route.split(" ", 1)
+        answer = await service.request(method, path, headers=bearer(token_of(who)), json=WITH_A_JOB[route](said))
+        may = who in TEAM_USERS and (shared or who in MAY_RESUME)
+        assert (answer.status_code == 403) is not may, (who, answer.status_code, answer.text)
+        assert not may or answer.status_code in (200, 201, 202, 503), "Temporal is nowhere"
+
+
+async def test_checkpoints_of_another_namespace_are_not_there_and_sharing_changes_nothing(
+    service: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    share(sqlite_store)
+    said = {"command": ["true"], "namespace": "team-b", "checkpoint": {"resume_from": JOB}}
+    for who in ("stranger", "cluster-admin", "cluster-operator"):
+        answer = await service.post("/v1/jobs", headers=bearer(token_of(who)), json=said)
+        assert answer.status_code in (403, 422), answer.text
 
 
 def test_a_service_with_a_route_that_the_table_does_not_name_does_not_start() -> None:

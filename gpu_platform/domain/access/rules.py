@@ -48,6 +48,8 @@ class Rule:
     """The user of the job may, too, with the role ``user`` in its namespace."""
     break_glass: bool = False
     """An operator may, too, who gives a reason. It is recorded."""
+    shared: bool = False
+    """Whoever sees the job may, too, if the job says so (``share: namespace``)."""
     of_jobs: bool = False
     """Ranks may, too, by their job token. They may use no other route."""
 
@@ -70,6 +72,8 @@ class Subject:
     user: str | None = None
     """Of the job."""
     job_id: str | None = None
+    is_shared: bool = False
+    """The job says that its namespace may read what it leaves behind."""
     host: str | None = None
     session_of: str | None = None
     """The id of the principal that started the command beside a rank."""
@@ -131,7 +135,7 @@ def _of_job(rule: Rule, principal: Principal, subject: Subject, break_glass: boo
         return _yes(subject.session_of == principal.id and principal.has(Role.USER, subject.namespace))
     if rule.owner and is_owner(principal, subject):
         return Verdict.ALLOWED
-    if principal.has(rule.role, subject.namespace):
+    if principal.has(rule.role, subject.namespace) or (rule.shared and subject.is_shared):
         return Verdict.ALLOWED
     if rule.break_glass and break_glass and principal.has(Role.OPERATOR, subject.namespace):
         return Verdict.BROKE_GLASS

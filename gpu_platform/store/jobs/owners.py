@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.array_ids import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.jobs.share import Share
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import archived_job, job, job_array, pipeline, schedule
 
@@ -26,6 +28,18 @@ class Owner(NamedTuple):
 
     namespace: str
     user: str
+
+
+def is_shared(session: Session, job_id: str) -> bool:
+    """True if the job, or the array of the element, says that its namespace may read what it leaves behind.
+
+    False for a job that is only in the archive: its output and its checkpoints are gone.
+    """
+    found = session.execute(select(job.c.spec).where(job.c.id == job_id)).scalar_one_or_none()
+    if found is None:
+        query = select(job_array.c.spec).where(job_array.c.id == (array_of(job_id) or job_id))
+        found = session.execute(query).scalar_one_or_none()
+    return found is not None and json.loads(found).get("share") == Share.NAMESPACE
 
 
 @reading
