@@ -36,7 +36,7 @@ class Lease(NamedTuple):
     term: int
     """The host's term when the lease was given. It grows each time that the host is declared LOST."""
     round: int = 0
-    """The round in the newest answer. The next node worker brings it back, so that its first report renews the lease."""
+    """The round in the newest answer. The next node worker brings it back, and so its first report renews the lease."""
 
 
 class LeaseRecord(Protocol):
