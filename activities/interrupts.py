@@ -1,20 +1,35 @@
-"""Asks the database whether somebody asked for what Temporal says: many may cancel a workflow in Temporal."""
+"""Writes down what people ask of a workflow in Temporal, as the service writes down what they ask there."""
 
 from __future__ import annotations
 
+from pydantic import BaseModel
 from temporalio import activity
 
+from activities.clock import utc_now
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import interrupts
 
+ACTOR = "temporal"
+"""Who asked, as events and jobs say it. Temporal does not tell a workflow who cancelled it."""
+
+
+class CancelledInTemporal(BaseModel):
+    """A job, or an array, whose workflow somebody cancelled in Temporal."""
+
+    key: AttemptKey
+    reason: str
+    """What was given to Temporal, after what it is."""
+
 
 class InterruptActivities:
-    """``asks``: only what the service recorded counts, because hosts obey signed orders only."""
+    """Hosts stop ranks only if the database knows who asked for it, so this comes before the stop."""
 
-    def __init__(self, store: Store, *, asks: bool) -> None:
-        self._store, self._asks = store, asks
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     @activity.defn
-    def may_cancel(self, job_id: str) -> bool:
-        """True if a workflow that was cancelled in Temporal may end its job."""
-        return not self._asks or interrupts.is_cancelled(self._store, job_id)
+    def note_cancel(self, asked: CancelledInTemporal) -> None:
+        """Write down that the job is cancelled, unless somebody has asked for its end before. It may be repeated."""
+        if not interrupts.is_cancelled(self._store, asked.key.job_id):
+            interrupts.record_interrupt(self._store, asked.key, "cancel", ACTOR, asked.reason, utc_now())

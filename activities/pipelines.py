@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from pydantic import BaseModel
 from temporalio import activity
@@ -10,10 +11,11 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from activities.clock import utc_now
+from activities.interrupts import ACTOR
 from activities.submissions import Submissions
 from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
-from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
 from gpu_platform.domain.jobs.job import Interrupt, Job
@@ -53,6 +55,13 @@ class ReadOutput(BaseModel):
     output: StepOutput
 
 
+class PipelineCancel(BaseModel):
+    """A pipeline whose workflow somebody cancelled in Temporal."""
+
+    pipeline_id: str
+    reason: str
+
+
 async def start_pipeline(client: Client, pipeline_id: str) -> None:
     """Start the workflow of a pipeline, or let an open one look again. It may be repeated: all it needs to know is in
     the database."""
@@ -72,6 +81,12 @@ class PipelineActivities:
 
     def __init__(self, store: Store, submissions: Submissions) -> None:
         self._store, self._submissions = store, submissions
+
+    @activity.defn
+    def cancel_pipeline(self, asked: PipelineCancel) -> None:
+        """Write down that the pipeline is cancelled, unless it has ended."""
+        with suppress(IllegalTransition, NotFound):
+            pipelines.cancel(self._store, asked.pipeline_id, ACTOR, asked.reason, utc_now())
 
     @activity.defn
     async def advance_pipeline(self, pipeline_id: str) -> PipelineAdvance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import structlog
@@ -25,7 +26,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import changes, checkpoints
+from gpu_platform.store.jobs import changes, checkpoints, jobs
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts, handover, releasing, reserving
 from gpu_platform.store.reservations.attempts import EndedAttempt
@@ -211,8 +212,11 @@ class ReservationActivities:
         return checkpoints.note_start(self._store, found, utc_now())
 
     @activity.defn
-    def end_attempt(self, request: EndAttempt) -> None:
-        """Release what is held, leave the queue and write the job's next state, in one transaction."""
+    def end_attempt(self, request: EndAttempt) -> datetime | None:
+        """Release what is held, leave the queue and write the job's next state, in one transaction.
+
+        Returns when a job with ``retry_in_s`` asks for GPUs again. Repeated, that is still the time of the first try.
+        """
         try:
             self._end(request)
         except WorkflowIsOlder as error:
@@ -221,12 +225,16 @@ class ReservationActivities:
             running = JobState.ALLOCATED if request.ran_unmarked else JobState.RUNNING
             if older_rows.catch_up_to_end(self._store, request.key, running, utc_now()):
                 self._end(request)
-                return
+                return self._retry_at(request)
             # The job ended without this workflow (an operator terminated and reset it). It may only release what it
             # holds.
             key = request.key
             log.warning("attempt.ended_elsewhere", job=key.job_id, attempt=key.attempt, error=error.message)
             releasing.release_gang(self._store, request.key, now=utc_now(), faulty_gpus=request.faulty_gpus)
+        return self._retry_at(request)
+
+    def _retry_at(self, request: EndAttempt) -> datetime | None:
+        return None if request.retry_in_s is None else jobs.get_job(self._store, request.key.job_id).retry_at
 
     def _end(self, request: EndAttempt) -> None:
         end = attempt_end(request)

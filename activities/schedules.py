@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
+from activities.interrupts import ACTOR
 from activities.submissions import Submissions
 from gpu_platform.domain.contracts import schedule_of_workflow
 from gpu_platform.domain.errors import NotFound
@@ -16,6 +17,9 @@ from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
+
+BY_OVERLAP_POLICY = "cancelled by schedule overlap policy"
+"""Temporal's reason when a schedule fires again whose overlap policy is to cancel."""
 
 
 class Firing(BaseModel):
@@ -30,6 +34,8 @@ class WatchedJob(BaseModel):
 
     job_id: str
     workflow_id: str
+    reason: str = ""
+    """Why it is to be cancelled."""
 
 
 class ScheduleActivities:
@@ -58,8 +64,10 @@ class ScheduleActivities:
 
     @activity.defn
     async def cancel_scheduled(self, watched: WatchedJob) -> None:
-        """Cancel the job: a later firing replaces it."""
+        """Cancel the job: a later firing replaces it, or somebody cancelled the firing's workflow."""
         request = Interrupt(actor="schedule", reason="the schedule fired again (cancel-other)")
+        if not watched.reason.endswith(BY_OVERLAP_POLICY):
+            request = Interrupt(actor=ACTOR, reason=f"its firing was {watched.reason}")
         try:
             await self._submissions.cancel(watched.job_id, request)
         except NotFound:

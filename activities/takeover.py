@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import BaseModel
 from temporalio import activity
 
@@ -24,7 +26,9 @@ class TakenOverJob(BaseModel):
     failure: Failure | None = None
     """The failure of the job, if it is FAILED."""
     closed_attempt: int = 0
-    """This attempt and all before it can never reserve anything again."""
+    """The job's last attempt so far. It is over, unless it is that of ``placement``."""
+    retry_at: datetime | None = None
+    """The job does not ask for GPUs before this time: it waits after a failure."""
 
 
 class TakeoverActivities:
@@ -35,12 +39,12 @@ class TakeoverActivities:
 
     @activity.defn(name="begin_again")
     def take_over(self, job_id: str) -> TakenOverJob:
-        """Close the lost workflow's attempts in the database, and read how far the job got.
+        """Take the job out of the queue for the lost workflow, and read how far it got.
 
         A job that is not there was withdrawn: it counts as CANCELLED.
         """
         try:
-            job, closed = orphans.begin_again(self._store, job_id, utc_now())
+            job, last = orphans.begin_again(self._store, job_id, utc_now())
         except NotFound:  # withdrawn before its user got an answer
             return TakenOverJob(state=JobState.CANCELLED, progress=JobProgress())
         return TakenOverJob(
@@ -50,8 +54,11 @@ class TakeoverActivities:
                 user_retries=job.user_retries,
                 hardware_retries=job.hardware_retries,
                 preemptions=job.preemptions,
+                # The row does not say how many of them came soon after a start. So the next wait is rather too long.
+                quick_failures=job.user_retries,
             ),
             placement=job.placement if job.state.holds_gpus else None,
             failure=job.failure if job.state is JobState.FAILED else None,
-            closed_attempt=closed,
+            closed_attempt=last,
+            retry_at=job.retry_at,
         )

@@ -16,16 +16,18 @@ from temporalio.exceptions import ApplicationError
 
 from activities.admission import admit
 from activities.cleanup import CleanupActivities
+from activities.errors import WORKFLOW_IS_OLDER, workflow_is_older
 from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
 from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
 from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import AttemptKey, cleanup_id
+from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
-from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.reservations import allocations
 from gpu_platform.store.restoring import orphans
 from tests.store_cluster import NOW, Cluster, placement, set_job_state, spec
@@ -48,6 +50,8 @@ class Workflow:
     attempt: int = 0
     cancelled: bool = False
     ended: str = "completed"
+    is_older: bool = False
+    """The row knows more of the job."""
     unseen_until: float = 0.0
     """Until then Temporal answers that it knows no such workflow."""
 
@@ -234,9 +238,16 @@ class World:
         self.start_now(JobInput(job_id=job_id, spec=jobs.get_job(self.store, job_id).spec))
 
     async def _job(self, flow: Workflow, given: JobInput) -> Program:
-        job_id = given.job_id
+        takes_over, flow.is_older = given.takes_over, True
+        while flow.is_older:
+            flow.is_older = False
+            async for _ in self._from_its_row(flow, given.job_id, takes_over=takes_over):
+                yield
+            takes_over = True
+
+    async def _from_its_row(self, flow: Workflow, job_id: str, *, takes_over: bool) -> Program:
         pending = True
-        if given.takes_over:
+        if takes_over:
             found = TakeoverActivities(self.store).take_over(job_id)
             pending = found.state is JobState.PENDING
             yield
@@ -263,6 +274,7 @@ class World:
         ending = JobState.FAILED
         try:
             while not taken and not flow.cancelled:
+                self._ask(key)
                 if plan := self._place():
                     request = ReserveRequest(key=key, placement=placement(plan))
                     if self.reservation.reserve_gang(request).conflict is None:
@@ -278,12 +290,22 @@ class World:
                     yield
                     self._check_ranks(flow, key, taken)
             ending = JobState.CANCELLED if flow.cancelled else JobState.COMPLETED
-        except ApplicationError:
-            pass  # the row is not ours any more: everything is undone
+        except ApplicationError as error:
+            # The row is not ours any more: everything is undone, and what it says is believed.
+            flow.is_older = error.type == WORKFLOW_IS_OLDER
         for host in taken:
             self._stop(key, host, by="itself")
             yield
-        self._end(key, ending)
+        if not flow.is_older:
+            self._end(key, ending)
+
+    def _ask(self, key: AttemptKey) -> None:
+        """As ``place_gang`` does."""
+        try:
+            nothing = {"task_token": b"t", "excluded_gpus": (), "excluded_hosts": ()}
+            queue.enqueue(self.store, key.job_id, key.attempt, now=NOW, **nothing)
+        except IllegalTransition as error:
+            raise workflow_is_older(key) from error
 
     async def _cleanup(self, given: CleanupInput) -> Program:
         yield

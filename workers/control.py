@@ -115,7 +115,7 @@ def control_worker(
         activities=[
             admission.admit_job,
             DependencyActivities(store).look_at_dependencies,
-            InterruptActivities(store, asks=signs_orders).may_cancel,
+            InterruptActivities(store).note_cancel,
             TakeoverActivities(store).take_over,
             placement.place_gang,
             reservation.reserve_gang,
@@ -141,6 +141,7 @@ def control_worker(
             scheduled.look_at_scheduled,
             scheduled.cancel_scheduled,
             pipelines.advance_pipeline,
+            pipelines.cancel_pipeline,
             pipelines.note_output,
             notifications.notification_plan,
             told.attempt_runs,

@@ -20,15 +20,16 @@ from workflows.attempts.compensations import wait_for_last_stops
 from workflows.elements.deadline import ArrayDeadline
 from workflows.elements.making import ElementMaking
 from workflows.elements.under_way import ElementsUnderWay
-from workflows.steps import database_step, sleep_until, until
+from workflows.steps import database_step, despite_cancel, sleep_until, until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.arrays import ArrayActivities, ArrayStep, StopArray
-    from activities.interrupts import InterruptActivities
+    from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
     from activities.search_attributes import STATE
     from gpu_platform.domain.array_ids import index_of
+    from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs import array_steps
     from gpu_platform.domain.jobs.array import OnFailure
     from gpu_platform.domain.jobs.array_steps import (
@@ -97,18 +98,16 @@ class ArrayWorkflow:
     async def run(self, input: ArrayInput) -> ArrayResult:
         """Run the array to its end. Raises an ``ApplicationError`` if an element has failed."""
         work = asyncio.create_task(self._work())
-        while True:
-            try:
-                return await asyncio.shield(work)
-            except asyncio.CancelledError:
-                # As in JobWorkflow: an eviction ends everything, and Temporal's own cancellation means our signal.
-                if work.done() or workflow.cancellation_reason() is None:
-                    raise
-                # Hosts stop ranks only if somebody asked the service for it: without that the array goes on.
-                if await database_step(
-                    InterruptActivities.may_cancel, self._id, summary="Did somebody cancel the array?"
-                ):
-                    self.cancel(Interrupt(actor="temporal", reason="cancelled in Temporal"))
+        result = await despite_cancel(work, self._cancel_in_temporal)
+        if workflow.cancellation_reason() is not None and result.state is ArrayState.CANCELLED:
+            raise asyncio.CancelledError
+        return result
+
+    async def _cancel_in_temporal(self, reason: str) -> None:
+        """As in JobWorkflow: Temporal's own cancellation means our signal."""
+        asked = CancelledInTemporal(key=AttemptKey(job_id=self._id, attempt=0), reason=reason)
+        await database_step(InterruptActivities.note_cancel, asked, summary="Note that the array is cancelled")
+        self.cancel(Interrupt(actor=ACTOR, reason=reason))
 
     # -- signals and queries -------------------------------------------------------------------
 

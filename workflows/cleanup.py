@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.jobs.job import Failure, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies
-    from workflows.steps import cut_summary, database_step, until
+    from workflows.steps import cut_summary, database_step, despite_cancel, until
 
 LOOK_FIRST = "cleanup-looks-first"
 
@@ -44,6 +44,9 @@ class CleanupWorkflow:
     @workflow.run
     async def run(self, input: CleanupInput) -> None:
         """Stop the attempt's ranks on all its hosts, then release what it holds."""
+        await despite_cancel(asyncio.create_task(self._work(input)))
+
+    async def _work(self, input: CleanupInput) -> None:
         if not workflow.patched(LOOK_FIRST):
             await self._end_at_once(input)
             return

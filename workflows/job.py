@@ -30,13 +30,13 @@ from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
 from workflows.job_signals import is_fault_of
-from workflows.steps import sleep_until, until
+from workflows.steps import despite_cancel, sleep_until, until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities, ReservedPlacement
-    from activities.interrupts import InterruptActivities
+    from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
     from activities.reservation import ReservationActivities
     from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import AttemptKey
@@ -93,37 +93,21 @@ class JobWorkflow:
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
         """Run the job to its end. Raises an ``ApplicationError`` if the job fails."""
-        # Temporal's own cancellation (the UI's button) means the same as our signal. The work itself is
-        # shielded, so that it can never be torn out of a step.
         work = asyncio.create_task(self._work())
         deadline = asyncio.create_task(self._deadline.watch()) if self._spec.deadline_at is not None else None
-        cancelled_in_temporal = False
-        while True:
-            try:
-                result = await asyncio.shield(work)
-                break
-            except asyncio.CancelledError:
-                # Eviction from the worker's cache cancels every task, this one and the work: then it ends here.
-                if work.done() or workflow.cancellation_reason() is None:
-                    raise
-                if not await self._may_cancel():
-                    continue
-                cancelled_in_temporal = True
-                self._stop.cancel = self._stop.cancel or Interrupt(actor="temporal", reason="cancelled in Temporal")
+        result = await despite_cancel(work, self._cancel_in_temporal)
         if deadline is not None:
             deadline.cancel()
-        if cancelled_in_temporal and result.state is JobState.CANCELLED:
+        if workflow.cancellation_reason() is not None and result.state is JobState.CANCELLED:
             raise asyncio.CancelledError
         return result
 
-    async def _may_cancel(self) -> bool:
-        """False if hosts would not obey: they stop ranks only if somebody asked the service for it."""
-        if not workflow.patched("ask-before-cancel"):
-            return True
-        may = await database_step(InterruptActivities.may_cancel, self._id, summary="Did somebody cancel the job?")
-        if not may:
-            self._timeline.note("cancelled in Temporal, but nobody asked the service for it: the job goes on")
-        return may
+    async def _cancel_in_temporal(self, reason: str) -> None:
+        """Temporal's own cancellation (the UI's button) means the same as our signal."""
+        if workflow.patched("ask-before-cancel"):
+            asked = CancelledInTemporal(key=self._key, reason=reason)
+            await database_step(InterruptActivities.note_cancel, asked, summary="Note that the job is cancelled")
+        self._stop.cancel = self._stop.cancel or Interrupt(actor=ACTOR, reason=reason)
 
     # -- signals and queries -------------------------------------------------------------------
 
@@ -211,12 +195,17 @@ class JobWorkflow:
                 continue
             if ending.state.is_terminal:
                 return await self._result(ending)
-            if ending.retry_in_s is not None:
-                await until(lambda: self._stop.before_start, timedelta(seconds=ending.retry_in_s))
+            await self._wait_for_retry(ending)
             if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._handover is None:
                 await wait_for_last_stops(self._stopping)
                 given = JobInput(job_id=self._id, spec=self._spec, progress=self._progress, named_watches=True)
                 workflow.continue_as_new(given)
+
+    async def _wait_for_retry(self, ending: Ending) -> None:
+        if ending.retry_at is not None:
+            await sleep_until(ending.retry_at, lambda: self._stop.before_start)
+        elif ending.retry_in_s is not None:
+            await until(lambda: self._stop.before_start, timedelta(seconds=ending.retry_in_s))
 
     async def _admit(self) -> JobResult | None:
         """Put the job into the queue. Returns the job's result if it was withdrawn before; raises if it is refused."""
@@ -277,6 +266,8 @@ class JobWorkflow:
                 return await self._result(ending)
         self._progress.attempt = self._timeline.attempt = found.closed_attempt
         self._timeline.note("begun again: Temporal does not know how far it came")
+        if found.retry_at is not None:
+            await sleep_until(found.retry_at, lambda: self._stop.before_start)
         return None
 
     # -- one attempt ---------------------------------------------------------------------------
@@ -356,7 +347,7 @@ class JobWorkflow:
             self._timeline.note(f"placed again: {handed.conflict}")
         end = end_of(attempt, ending, self._progress)
         try:
-            await database_step(
+            ending.retry_at = await database_step(
                 ReservationActivities.end_attempt, end, summary=f"Release: job becomes {ending.state.value}"
             )
         except FailureError as error:

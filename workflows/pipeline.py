@@ -14,11 +14,11 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import FailureError
 
-from workflows.steps import until
+from workflows.steps import despite_cancel, until
 
 with workflow.unsafe.imports_passed_through():
     from activities.node.artifacts import ArtifactActivities
-    from activities.pipelines import PipelineActivities, PipelineAdvance, ReadOutput, ToRead
+    from activities.pipelines import PipelineActivities, PipelineAdvance, PipelineCancel, ReadOutput, ToRead
     from gpu_platform.domain.contracts import PIPELINE_WORKFLOW, node_task_queue
     from gpu_platform.domain.jobs.artifacts import StepOutput
     from gpu_platform.domain.pipelines.pipeline import PipelineState
@@ -56,6 +56,19 @@ class PipelineWorkflow:
     @workflow.run
     async def run(self, pipeline_id: str) -> PipelineState:
         """Returns how the pipeline ended."""
+
+        async def cancel(reason: str) -> None:
+            """Temporal's own cancellation means what a cancel by the service means."""
+            asked = PipelineCancel(pipeline_id=pipeline_id, reason=reason)
+            await database_step(PipelineActivities.cancel_pipeline, asked, summary="Note that it is cancelled")
+            self._told = True
+
+        state = await despite_cancel(asyncio.create_task(self._work(pipeline_id)), cancel)
+        if workflow.cancellation_reason() is not None and state is PipelineState.CANCELLED:
+            raise asyncio.CancelledError
+        return state
+
+    async def _work(self, pipeline_id: str) -> PipelineState:
         while True:
             self._told = False
             self._standing = standing = await database_step(

@@ -6,6 +6,7 @@ by signal-with-start. The job is stopped by its own workflow; this one waits unt
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from datetime import timedelta
 from typing import Any
@@ -35,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.attempts.failures import is_of_a_removed_host
     from workflows.job_signals import signal_job
     from workflows.repair import HostRepair, Orders
-    from workflows.steps import cut_summary, database_step
+    from workflows.steps import cut_summary, database_step, despite_cancel
 
 RESET: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),
@@ -134,6 +135,10 @@ class RemediationWorkflow:
     @workflow.run
     async def run(self, input: RemediationInput) -> GpuState | None:
         """Handle faults until none is pending. Returns the GPU's last state if it was taken out of service."""
+        # A GPU that nobody heals would stay RESETTING. Operators end a remediation with `gpus online` or `offline`.
+        return await despite_cancel(asyncio.create_task(self._work()))
+
+    async def _work(self) -> GpuState | None:
         state: GpuState | None = None
         await workflow.wait_condition(lambda: bool(self._pending) or self._was_refused)
         while self._pending:

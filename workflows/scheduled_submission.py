@@ -12,7 +12,7 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from workflows.steps import until
+from workflows.steps import despite_cancel, until
 
 with workflow.unsafe.imports_passed_through():
     from activities.schedules import Firing, ScheduleActivities, WatchedJob
@@ -35,6 +35,7 @@ class ScheduledSubmissionWorkflow:
     def __init__(self) -> None:
         self._told = False
         self._cancelled = False
+        self._why_cancelled = ""
 
     @workflow.signal
     def job_ended(self) -> None:
@@ -46,13 +47,11 @@ class ScheduledSubmissionWorkflow:
         """Returns the id of the job. None: none was submitted."""
         # The work is shielded: a job whose submission was cut in the middle would be left alone.
         work = asyncio.create_task(self._work())
-        while True:
-            try:
-                return await asyncio.shield(work)
-            except asyncio.CancelledError:
-                if work.done() or workflow.cancellation_reason() is None:
-                    raise
-                self._cancelled = True
+        return await despite_cancel(work, self._cancel_in_temporal)
+
+    async def _cancel_in_temporal(self, reason: str) -> None:
+        """The job of the firing is cancelled. Temporal does the same for the overlap policy ``cancel-other``."""
+        self._cancelled, self._why_cancelled = True, reason
 
     async def _work(self) -> str | None:
         info = workflow.info()
@@ -68,7 +67,8 @@ class ScheduledSubmissionWorkflow:
         wait, unknown, cancels = LOOK_AGAIN, 0, False
         while unknown < UNKNOWN_LOOKS:
             if self._cancelled and not cancels:
-                await database_step(ScheduleActivities.cancel_scheduled, job, summary="Cancel the job")
+                cancelled = job.model_copy(update={"reason": self._why_cancelled})
+                await database_step(ScheduleActivities.cancel_scheduled, cancelled, summary="Cancel the job")
                 cancels = True
             self._told = False
             state: JobState | None = await database_step(

@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.leader.leader import LeaderActivities
     from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
+    from workflows.steps import despite_cancel
 
 
 class SchedulerInput(BaseModel):
@@ -38,7 +39,7 @@ class SchedulerWorkflow:
     @workflow.run
     async def run(self, input: SchedulerInput) -> None:
         """Run one leader's activity to its end, then continue as new."""
-        await workflow.execute_activity_method(
+        leading = workflow.start_activity_method(
             LeaderActivities.lead,
             input.lead_s,
             task_queue=SCHEDULER_TASK_QUEUE,
@@ -50,4 +51,6 @@ class SchedulerWorkflow:
                 maximum_interval=timedelta(seconds=2),
             ),
         )
+        # Nothing is placed without it, so a cancellation in Temporal does not end it.
+        await despite_cancel(leading)
         workflow.continue_as_new(input)

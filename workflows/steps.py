@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -50,6 +51,26 @@ async def database_step(step: Callable[..., Any], /, *arguments: Any, summary: s
         # an outage of the database does not pin a workflow task.
         local_retry_threshold=timedelta(seconds=2),
     )
+
+
+async def despite_cancel(work: asyncio.Task[T], obey: Callable[[str], Awaitable[None]] | None = None) -> T:
+    """Wait for ``work``, which Temporal's own cancellation must not tear out of a step.
+
+    ``obey`` does what the cancellation means here, and is given what to say of it. None: it means nothing, because
+    the platform needs this workflow. That is said where the Temporal UI shows it.
+    """
+    while True:
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # Eviction from the worker's cache cancels every task, this one and the work: then it ends here.
+            if work.done() or workflow.cancellation_reason() is None:
+                raise
+            if obey is None:
+                workflow.set_current_details("cancelled in Temporal, and goes on: the platform needs it")
+                continue
+            given = workflow.cancellation_reason()
+            await obey("cancelled in Temporal" + (f": {given}" if given else ""))
 
 
 async def until(condition: Callable[[], bool], limit: timedelta | None) -> bool:

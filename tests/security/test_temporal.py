@@ -28,7 +28,6 @@ from tests.harness import Platform
 from tests.sealed_platform import asked, sealed_platform
 from tests.waiting import eventually
 from workers import keys_in_use
-from workflows.job import JobStatus
 
 TOKEN = "hf_" + "s3cret" * 4
 
@@ -280,18 +279,16 @@ async def test_a_forged_signal_is_dropped(platform: Platform, temporal: Client, 
     await platform.ends(job_id, JobState.CANCELLED)
 
 
-async def test_a_job_that_only_temporal_cancels_goes_on(platform: Platform, temporal: Client) -> None:
-    job_id, host = await victim(platform)
+async def test_a_job_that_is_cancelled_in_temporal_ends_and_says_where_that_was_asked(
+    platform: Platform, temporal: Client
+) -> None:
+    """Who may write into Temporal ends jobs; so this one ends with its grace, and as what was asked for."""
+    job_id, _ = await victim(platform)
     await temporal.get_workflow_handle(job_id).cancel()
-
-    async def noted() -> bool:
-        status = await platform.workflow(job_id).query("status", result_type=JobStatus)
-        return any("nobody asked the service" in line for line in status.timeline)
-
-    await eventually(noted, "the workflow to ask")
-    assert still_runs(platform, job_id, host)
-    await asked(platform, job_id, "kill")
-    await platform.ends(job_id, JobState.CANCELLED)
+    job = await platform.ends(job_id, JobState.CANCELLED)
+    assert job.stopped_by is not None
+    assert job.stopped_by.actor == "temporal"
+    assert [event.actor for event in platform.events(job_id, "job.interrupt")] == ["temporal"]
 
 
 async def test_a_signal_that_nobody_recorded_stops_no_rank(platform: Platform) -> None:

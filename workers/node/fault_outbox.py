@@ -33,10 +33,11 @@ DISK_S = 2.0
 
 
 class _Undelivered(BaseModel):
-    """As it is on disk: the fault, and the attempts that were on the GPU when it came."""
+    """A fault as it is on disk."""
 
     fault: FaultReport
     affected: list[AttemptKey]
+    """Who was on the GPU when the fault came. Who is there when it is delivered has nothing to do with it."""
 
 
 class FaultDispatcher:
@@ -76,9 +77,9 @@ class FaultDispatcher:
 
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
         """The newest fault that stops jobs and came while this attempt was on the GPU. None: there was none."""
-        for fault, affected in reversed(self._recent):
-            if key in affected and fault.action.stops_job:
-                return fault
+        for kept in reversed(self._recent):
+            if key in kept.affected and kept.report.action.stops_job:
+                return kept.report
         return None
 
     async def run(self) -> None:
@@ -111,8 +112,12 @@ class FaultDispatcher:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 left = _Undelivered.model_validate_json(path.read_text())
-            except (OSError, ValueError) as error:  # it was delivered meanwhile, or a power cut destroyed it
+            except OSError as error:  # it was delivered meanwhile
                 log.warning("fault.not_read", path=str(path), error=str(error))
+                continue
+            except ValueError as error:  # a power cut destroyed it, and ended every rank
+                log.error("fault.not_readable", path=str(path), error=str(error))
+                path.unlink(missing_ok=True)
                 continue
             self._undelivered.setdefault(left.fault.fault_id, left)
         with contextlib.suppress(RuntimeError):

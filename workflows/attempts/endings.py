@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import BaseModel
 
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
@@ -35,6 +37,8 @@ class Ending(BaseModel):
     """The next attempt needs a new placement."""
     retry_in_s: float | None = None
     """The next attempt begins after this many seconds."""
+    retry_at: datetime | None = None
+    """When that is, as the job's row says it. A workflow that is reset reads the same time again."""
     workflow_is_older: bool = False
     """The database knows more of the job than its workflow. So the workflow writes nothing, and takes over again
     from the job's row."""

@@ -25,7 +25,7 @@ from gpu_platform.store.database import change, reading, upsert, writing, writin
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.dependencies import IS_WAITING, may_go_on, release
 from gpu_platform.store.leadership.leader import check_epoch
-from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
+from gpu_platform.store.models import allocation, gpu, job, queue_entry, reservation, waiting_reason
 
 ASKS, AFTER = "asks", "after"
 """See ``JobRecord.asks_anew``."""
@@ -61,6 +61,9 @@ def enqueue(
         )
     excluded_gpus = _still_avoided(session, job_id, excluded_gpus)
     key = AttemptKey(job_id=job_id, attempt=attempt)
+    # A workflow that took over closed this number for the lost one, and now asks for it itself.
+    never_held = (reservation.c.job_id == job_id) & (reservation.c.attempt == attempt)
+    session.execute(delete(reservation).where(never_held, reservation.c.reserved_at.is_(None)))
     join_queue(session, key, row, task_token, now, excluded_gpus=excluded_gpus, excluded_hosts=excluded_hosts)
 
 

@@ -96,24 +96,26 @@ def end_orphan(
 
 @writing
 def begin_again(session: Session, job_id: str, now: datetime) -> tuple[Job, int]:
-    """Prepare a job whose workflow was lost for a new one. Returns the job and the number of its last closed attempt.
+    """Prepare a job whose workflow was lost for a new one. Returns the job and the number of its last attempt.
 
-    The lost workflow may have a step under way: whatever it reserves from now on is refused. The job leaves the queue.
-    Attempts that hold GPUs go on holding them. Raises :class:`NotFound`.
+    The lost workflow may have a step under way that reserves the next attempt: it is refused until the new workflow
+    asks for GPUs (``queue.enqueue``), which has the same number. Should it come between that and the answer, then the
+    new workflow finds that the attempt holds GPUs, and takes over once more. The job leaves the queue. Attempts that
+    hold GPUs go on holding them. Raises :class:`NotFound`.
     """
     row = lock_job(session, job_id)
     state = JobState(row.state)
-    highest = select(func.max(reservation.c.attempt)).where(reservation.c.job_id == job_id)
-    closed = max(row.attempt, session.scalar(highest) or 0)
+    reserved = (reservation.c.job_id == job_id) & reservation.c.reserved_at.is_not(None)
+    highest = select(func.max(reservation.c.attempt)).where(reserved)
+    last = max(row.attempt, session.scalar(highest) or 0)
     if state.is_terminal:
-        return job_of(row), closed
+        return job_of(row), last
     if state is not JobState.PENDING:
-        closed += 1
-        close_reservation(session, AttemptKey(job_id=job_id, attempt=closed), now)
+        close_reservation(session, AttemptKey(job_id=job_id, attempt=last + 1), now)
         leave_queue(session, job_id, now)
     data = {"state": state.value, "reason": "Temporal does not know how far it came"}
     append_event(session, BEGUN_AGAIN, "control", now, job_id=job_id, attempt=row.attempt or None, data=data)
-    return job_of(row), closed
+    return job_of(row), last
 
 
 def _held_attempts(session: Session, condition: ColumnElement[bool]) -> list[HeldAttempt]:

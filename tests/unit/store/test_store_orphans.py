@@ -74,19 +74,21 @@ def test_the_end_of_an_old_attempt_does_not_end_a_job_at_a_later_one(cluster: Cl
 
 def test_a_job_that_is_begun_again_cannot_be_reserved_for_by_its_lost_workflow(cluster: Cluster) -> None:
     cluster.queued("j")
-    job, closed = orphans.begin_again(cluster.store, "j", NOW)
-    assert (job.state, closed) == (JobState.QUEUED, 1)
+    job, last = orphans.begin_again(cluster.store, "j", NOW)
+    assert (job.state, last) == (JobState.QUEUED, 0)
     assert not queue.read_queue(cluster.store), "the answer would go to the lost workflow"
     with pytest.raises(ReservationConflict, match="released before it could reserve"):
         reserving.reserve_gang(cluster.store, key("j", 1), placement({"a": [0]}), now=NOW)
-    cluster.reserve("j", {"a": [0]}, attempt=closed + 1)
+    assert orphans.begin_again(cluster.store, "j", NOW)[1] == 0, "a workflow that is lost again costs no number"
+    cluster.enqueue("j")
+    cluster.reserve("j", {"a": [0]}, attempt=1)
     assert orphans.BEGUN_AGAIN in [event.kind for event in events.read_events(cluster.store, 0, job_id="j")]
 
 
 def test_a_gang_that_is_begun_again_holds_what_it_held(cluster: Cluster) -> None:
     cluster.running("j", {"a": [0]})
-    job, closed = orphans.begin_again(cluster.store, "j", NOW)
-    assert (job.state, job.attempt, closed) == (JobState.RUNNING, 1, 2)
+    job, last = orphans.begin_again(cluster.store, "j", NOW)
+    assert (job.state, job.attempt, last) == (JobState.RUNNING, 1, 1)
     assert allocations.is_held(cluster.store, key("j", 1))
 
 

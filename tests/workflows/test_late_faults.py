@@ -1,0 +1,79 @@
+"""A fault that is delivered late: it stops the job that had it, and no other one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from tests.harness import Platform
+from tests.waiting import eventually
+
+ALL = ResourceRequest(gpus_per_host=8)
+SLEEPER = JobSpec(command=["sleep", "600"], gpus=ALL, grace_s=0.2)
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        yield platform
+
+
+class Away:
+    """Temporal, for a host that does not reach it. What workers of this test need goes another way."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def get_workflow_handle(self, workflow_id: str) -> Away:
+        return self
+
+    async def signal(self, *_: object, **__: object) -> None:
+        self.asked += 1
+        raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+
+    start_workflow = signal
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platform: Platform, restarts: bool) -> None:
+    """``restarts``: the next node worker delivers it."""
+    node, away = platform.nodes["a"], Away()
+    first = await platform.submit(SLEEPER)
+    await platform.reaches(first, JobState.RUNNING)
+    client, node.faults.client = node.faults.client, away  # type: ignore[assignment]
+    node.strike(2, xid=39)  # the job gets another attempt, and the GPU is not reset: that would stop whoever is there
+    await eventually(lambda: away.asked > 0, "the fault to wait for Temporal")
+    await platform.signal(first, "kill")
+    await platform.ends(first, JobState.CANCELLED)
+    following = await platform.submit(SLEEPER)
+    await platform.reaches(following, JobState.RUNNING)
+    if restarts:
+        node.faults._recent.clear()
+    node.faults.client = client
+    await eventually(lambda: not list((node._home / "faults").glob("*.json")), "the fault to be delivered", 20)
+    await asyncio.sleep(2.0)
+    job = platform.job(following)
+    assert (job.state, job.attempt) == (JobState.RUNNING, 1)
+    await platform.signal(following, "kill")
+    await platform.ends(following, JobState.CANCELLED)
+
+
+async def test_a_file_of_a_fault_that_a_power_cut_left_empty_stops_nothing(platform: Platform) -> None:
+    node = platform.nodes["a"]
+    (node._home / "faults" / "left.json").touch()
+    job_id = await platform.submit(
+        JobSpec(command=["sh", "-c", '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'], gpus=ALL)
+    )
+    await platform.reaches(job_id, JobState.RUNNING)
+    node.strike(2, xid=31)
+    await platform.ends(job_id, JobState.COMPLETED, within_s=30)
+    assert not list((node._home / "faults").glob("*.json"))
