@@ -53,7 +53,7 @@ class FaultDispatcher:
         """A renewed certificate of this host needs a new client."""
         self._agent = agent
         self._reset_attempts = reset_attempts
-        self._recent: deque[tuple[FaultReport, list[AttemptKey]]] = deque(maxlen=1000)
+        self._recent: deque[_Undelivered] = deque(maxlen=1000)
         self._undelivered: dict[str, _Undelivered] = {}
         """By fault id."""
         self._disk = InOrder("faults", patience_s=DISK_S)
@@ -63,9 +63,8 @@ class FaultDispatcher:
     def report(self, fault: FaultReport) -> None:
         """Write the fault to disk, and wake the delivery. The disk gets ``DISK_S`` seconds."""
         # The affected attempts are those on the GPU now. A later job must not blame this fault for its failure.
-        affected = self._affected_attempts(fault)
-        self._recent.append((fault, affected))
-        undelivered = _Undelivered(fault=fault, affected=affected)
+        undelivered = _Undelivered(fault=fault, affected=self._affected_attempts(fault))
+        self._recent.append(undelivered)
         try:
             if not self._disk.do(partial(self._write, undelivered)):
                 log.error("fault.not_on_disk", gpu=fault.gpu_uuid, fault=fault.fault_id, error="it does not answer")
@@ -77,9 +76,9 @@ class FaultDispatcher:
 
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
         """The newest fault that stops jobs and came while this attempt was on the GPU. None: there was none."""
-        for kept in reversed(self._recent):
-            if key in kept.affected and kept.report.action.stops_job:
-                return kept.report
+        for recent in reversed(self._recent):
+            if key in recent.affected and recent.fault.action.stops_job:
+                return recent.fault
         return None
 
     async def run(self) -> None:
