@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.names import DEFAULT_DOMAIN
+from gpu_platform.loop_watch import watch_loop
 from gpu_platform.process_end import bound_stop, why_restart
 from service.http.connections import connections_of
 
@@ -69,6 +70,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then gRPC: its calls need the application. Raises :class:`CannotStart`."""
+        watch_loop("main")
         await super().startup(sockets)
         if self._grpc is not None and not self.should_exit:
             await self._grpc.begin()

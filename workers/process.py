@@ -24,6 +24,7 @@ from activities.temporal_namespace import describe_namespace, how_to_make, is_mi
 from activities.temporal_runtime import ProcessRuntime
 from activities.temporal_tls import tls_of
 from activities.temporal_tracing import tracing_interceptors
+from gpu_platform.loop_watch import watch_loop
 from gpu_platform.observability import configure_logging, measure_for, serve_metrics
 from gpu_platform.process_end import bound_stop, end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
@@ -110,6 +111,7 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
     async def supervised() -> None:
         task = asyncio.ensure_future(main)
         loop = asyncio.get_running_loop()
+        watch_loop("main")
 
         def stop() -> None:
             bound_stop()

@@ -7,6 +7,7 @@ service that refuses an fsync ends the service, which is started again.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -99,6 +100,8 @@ async def test_a_host_whose_disk_hangs_keeps_its_lease_and_carries_out_kills(tmp
             ended = await client.wait(job.id, timeout_s=60)
             assert ended.state is JobState.CANCELLED
             await eventually(lambda: _all_well(client), "the host to take work again", 30)
+            stood_still = loops_that_stood_still(cluster, "node/a")
+            assert stood_still <= {"records"}, "no loop that keeps a promise waits for this disk"
 
 
 async def test_a_service_whose_disk_kept_nothing_ends_and_is_started_again(tmp_path: Path) -> None:
@@ -131,6 +134,13 @@ async def test_a_service_whose_disk_kept_nothing_ends_and_is_started_again(tmp_p
         async with AsyncClient(cluster.api_url, retry_for_s=60) as again:
             await again.kill(job.id)
             assert (await again.wait(job.id, timeout_s=60)).state is JobState.CANCELLED
+
+
+def loops_that_stood_still(cluster: LocalCluster, process: str) -> set[str]:
+    """Loops of a process: see ``gpu_platform/loop_watch.py``."""
+    lines = [line for child in cluster.children for line in child.log_file.read_text().splitlines()]
+    said = [json.loads(line) for line in lines if "loop.stands_still" in line]
+    return {line["loop"] for line in said if line["process"] == process}
 
 
 def _is_silent(out: Path) -> bool:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
+from gpu_platform.loop_watch import watch_loop
+
 T = TypeVar("T")
 
 
@@ -46,6 +48,7 @@ class OwnLoop:
     def _serve(self, task: asyncio.Task[T], ended: asyncio.Future[T]) -> None:
         asyncio.set_event_loop(self._loop)
         result, error = None, None
+        self._loop.call_soon(watch_loop, self._name)
         try:
             result = self._loop.run_until_complete(task)
         except BaseException as caught:
@@ -69,6 +72,7 @@ def records_loop() -> asyncio.AbstractEventLoop:
     """The loop of this process that reads and writes the records of attempts. Their disk may hang, and then it stands
     still; nothing else does. It runs until the process ends."""
     loop = asyncio.new_event_loop()
+    loop.call_soon(watch_loop, "records")
     threading.Thread(target=loop.run_forever, name="records", daemon=True).start()
     return loop
 

@@ -1,0 +1,30 @@
+"""A leader whose heartbeats go on while it does nothing keeps the standbys away: it must end."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from activities.leader.leader import STANDS_STILL_S, _end_if_stuck
+
+
+@pytest.mark.parametrize(
+    ("turned_s", "looked_s", "what"),
+    [
+        (0.0, 0.0, None),
+        (-math.inf, -math.inf, None),  # neither has begun
+        (STANDS_STILL_S + 1, 0.0, "decision loop"),
+        (0.0, STANDS_STILL_S + 1, "look at the leases"),
+    ],
+)
+def test_a_leader_that_stands_still_ends(turned_s: float, looked_s: float, what: str | None) -> None:
+    now_s = time.monotonic()
+    decisions, beside = SimpleNamespace(turned_at=now_s - turned_s), SimpleNamespace(looked_at=now_s - looked_s)
+    with capture_logs() as lines:
+        _end_if_stuck(cast(Any, decisions), cast(Any, beside))
+    assert [what in line["error"] for line in lines if line["event"] == "process.must_restart"] == [True] * bool(what)
