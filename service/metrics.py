@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_platform.domain.leader_silence import LeaderLoop
 from gpu_platform.observability import REQUEST_SECONDS
-from gpu_platform.store import Store, windows
+from gpu_platform.store import Store, poison, windows
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue, work_kinds
 from gpu_platform.store.leadership import leader
@@ -68,6 +68,11 @@ class _PlatformCollector(Collector):
 
         yield GaugeMetricFamily(
             "gpu_platform_queue_length", "Attempts that wait for a placement", value=queue.queue_length(self._store)
+        )
+        yield GaugeMetricFamily(
+            "gpu_platform_steps_set_aside",
+            "Steps of workflows during which so many control workers died that they are not run for a while",
+            value=poison.count_set_aside(self._store),
         )
         now = datetime.now(UTC)
         oldest = queue.oldest_entry(self._store)

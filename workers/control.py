@@ -32,9 +32,11 @@ from activities.submissions import Submissions
 from activities.takeover import TakeoverActivities
 from activities.worker_deployment import deployment_of, keep_served
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTIFICATION_TASK_QUEUE
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.identity.signing import OrderSigner
 from gpu_platform.notifications.sending import Targets
 from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.observability import get_logger
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
@@ -43,6 +45,7 @@ from workers.database import open_store
 from workers.kept_workflows import keep_for_ever
 from workers.notices import notice_feed_worker
 from workers.order_checks import OrderChecks
+from workers.poison import GuardedRunner, PoisonGuard
 from workers.process import connect, measure, observe, run_process, run_worker
 from workers.starting import settings_of
 from workflows.alert import AlertWorkflow
@@ -57,6 +60,8 @@ from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
 from workflows.scheduled_submission import ScheduledSubmissionWorkflow
 from workflows.scheduler import SchedulerWorkflow
+
+log = get_logger(__name__)
 
 DATABASE_THREADS = 8
 LOCAL_STEPS = 50
@@ -75,13 +80,16 @@ def control_worker(
     lease_ttl_s: float,
     signs_orders: bool = False,
     checked: bool = False,
+    guard: PoisonGuard | None = None,
     **more: Any,
 ) -> Worker:
     """The Temporal worker that runs workflows and their database steps.
 
     ``notifications``: None means that there are no targets. ``signs_orders``: hosts obey signed orders only.
-    ``checked``: run workflows in the sandbox, as tests do. ``more``: other options of ``temporalio.worker.Worker``.
+    ``checked``: run workflows in the sandbox, as tests do. ``guard``: sets aside what kills workers.
+    ``more``: other options of ``temporalio.worker.Worker``.
     """
+    runner = workflow_runner(checked=checked)
     admission = AdmissionActivities(store, executor)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
@@ -160,9 +168,9 @@ def control_worker(
             repair.open_service_case,
             repair.power_cycle,
         ],
-        interceptors=[NotingSenders()],
         activity_executor=executor,
-        workflow_runner=workflow_runner(checked=checked),
+        workflow_runner=runner if guard is None else GuardedRunner(runner, guard),
+        interceptors=[NotingSenders(), *([] if guard is None else [guard])],
         max_concurrent_workflow_tasks=50,
         max_concurrent_local_activities=LOCAL_STEPS,
         max_concurrent_activities=DATABASE_THREADS,
@@ -204,6 +212,7 @@ async def main() -> None:
             settings, converter=converter_of(settings, orders=order_signing(settings, store, executor))
         )
         notifications = NotificationActivities(settings.notifications, settings.cluster.name)
+        guard = await _guard(store, settings)
         worker = control_worker(
             client,
             store,
@@ -212,6 +221,7 @@ async def main() -> None:
             notifications=notifications,
             lease_ttl_s=settings.lease_ttl_s,
             signs_orders=settings.signing_key is not None,
+            guard=guard,
             deployment_config=deployment_of(settings),
         )
         sends = [notification_worker(client, notifications)] if settings.notifications.targets else []
@@ -220,10 +230,25 @@ async def main() -> None:
             sends.append(notice_feed_worker(client, feed))
         else:
             await asyncio.to_thread(notices.withdraw_targets, store)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(run_worker(settings, client, worker, *sends))
-            group.create_task(keep_served(client, settings))
-            group.create_task(keep_for_ever(client, store, settings))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run_worker(settings, client, worker, *sends))
+                group.create_task(keep_served(client, settings))
+                group.create_task(keep_for_ever(client, store, settings))
+                if guard is not None:
+                    group.create_task(guard.keep_looking())
+        finally:
+            if guard is not None:
+                guard.close()
+
+
+async def _guard(store: Store, settings: Settings) -> PoisonGuard | None:
+    """None: the state directory cannot be written, so nobody could know what killed this process."""
+    try:
+        return await asyncio.to_thread(PoisonGuard.begin, store, settings.state_dir)
+    except (OSError, PlatformError) as error:
+        log.warning("poison.not_guarded", error=str(error))
+        return None
 
 
 if __name__ == "__main__":

@@ -127,10 +127,14 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
         finally:
             await asyncio.to_thread(stop_tracing)
 
-    # Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
-    # often.
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    collect_less()
     end_of_process_is_ours()
     uvloop.run(supervised())
     sys.exit(exit_code())
+
+
+def collect_less() -> None:
+    """Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
+    often."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)

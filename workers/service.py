@@ -20,7 +20,7 @@ from service.app import create_app
 from service.server import Server, check_address
 from workers.database import open_store
 from workers.identity import ProcessIdentity, service_addresses
-from workers.process import observe
+from workers.process import collect_less, observe
 from workers.starting import exit_if_impossible, settings_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def main() -> None:
     end_of_process_is_ours()
     try:
         with exit_if_impossible():
-            server_of(settings_of("service")).run()
+            server = server_of(settings_of("service"))
+            collect_less()
+            server.run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     sys.exit(exit_code())

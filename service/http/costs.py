@@ -219,7 +219,7 @@ def cost_of(route: str, query: str) -> Cost:
     found = COSTS[route]
     if isinstance(found, Cost):
         return found
-    given = parse_qs(query, keep_blank_values=True).get(found.parameter) if found.parameter in query else None
+    given = parse_qs(query, keep_blank_values=True).get(found.parameter)
     # /v1/events follows unless told otherwise.
     says = route == "GET /v1/events" if given is None else given[-1].lower() not in _NO
     return found.cost if says else found.otherwise

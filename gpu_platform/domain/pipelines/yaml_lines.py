@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 Path = tuple[str | int, ...]
-_DEEPEST = 40
+DEEPEST = 40
 MAX_VALUES = 20_000
 """Names and values of one document. Each takes about a kilobyte of memory while it is read."""
-_LONGEST_NUMBER = 100
+LONGEST_NUMBER = 100
 """Characters. To read a number takes time that grows with the square of its length."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml: the loader in Python takes ten times as long, and minutes for some texts."""
@@ -70,7 +70,7 @@ def _check_size(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise WrongFile(line, "an alias (*) is not supported: write the value again")
         depth += isinstance(event, _BEGINS) - isinstance(event, _ENDS)
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             raise WrongFile(line, "it is nested too deeply")
         values += isinstance(event, (*_BEGINS, yaml.ScalarEvent))
         if values > MAX_VALUES:
@@ -84,7 +84,7 @@ def _value(node: yaml.Node, path: Path, lines: dict[Path, int], scalars: yaml.Sa
         return [_value(one, (*path, index), lines, scalars) for index, one in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path, lines, scalars)
-    if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+    if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
         raise WrongFile(line, f"a number of {len(node.value)} characters: write it in quotes, as a text")
     try:
         value = scalars.construct_object(node)

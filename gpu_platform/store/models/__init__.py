@@ -28,6 +28,7 @@ from gpu_platform.store.models.jobs import (
 )
 from gpu_platform.store.models.leadership import LeaderRecord, LeaderSignRecord, MembershipRecord
 from gpu_platform.store.models.pipelines import PipelineJobRecord, PipelineRecord
+from gpu_platform.store.models.poison import PoisonRecord
 from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
 from gpu_platform.store.models.schedules import JobWatchRecord, ScheduleRecord, ScheduleRunRecord
 from gpu_platform.store.models.secrets import JobTokenRecord, SecretRecord
@@ -73,6 +74,7 @@ schedule_run = table_of(ScheduleRunRecord)
 job_watch = table_of(JobWatchRecord)
 pipeline = table_of(PipelineRecord)
 pipeline_job = table_of(PipelineJobRecord)
+poison = table_of(PoisonRecord)
 upload = table_of(UploadRecord)
 upload_chunk = table_of(UploadChunkRecord)
 time_window = table_of(TimeWindowRecord)
