@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import Array
-from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
+from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput, checked_output
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
@@ -179,7 +179,8 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
 
 @writing
 def note_output(session: Session, pipeline_id: str, job_id: str, output: StepOutput) -> None:
-    """Write down what a job of the pipeline wrote."""
+    """Write down what a job of the pipeline wrote, as its host says."""
+    output = checked_output(output)
     which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
     values = {"output_read": True, "output": output.text, "problem": output.problem}
     session.execute(update(pipeline_job).where(which, pipeline_job.c.output_read.is_(False)).values(values))
