@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +200,16 @@ def test_an_output_that_is_no_json_or_too_large_is_a_problem(text: str) -> None:
     found = checked_output(StepOutput(text=text))
     assert found.text is None
     assert found.problem
+
+
+PAGE = Path("docs/explanation/hosts-that-lie.md")
+
+
+def test_the_page_names_every_message_and_where_it_is_compared() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (`[^|]+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert [name for name, _, _ in rows] == [message.name for message in MESSAGES]
+    for _, _, places in rows:
+        for file, names in re.findall(r"`([\w/]+\.py):([\w.]+)`", places):
+            source = Path(file).read_text()
+            for name in names.split("."):
+                assert re.search(rf"^ *(async def|def|class) {name}\b", source, re.MULTILINE), f"{file}: {name}"
