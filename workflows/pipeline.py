@@ -14,6 +14,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import FailureError
 
+from workflows.attempts.answers import readable
 from workflows.steps import despite_cancel, until
 
 with workflow.unsafe.imports_passed_through():
@@ -93,13 +94,14 @@ class PipelineWorkflow:
         output = StepOutput(problem="no host could read its output: none that ran it answers")
         for host in wanted.hosts:
             try:
-                output = await workflow.execute_activity_method(
+                answer = await workflow.execute_activity_method(
                     ArtifactActivities.read_output,
                     wanted.request,
                     task_queue=node_task_queue(host),
                     summary=cut_summary(f"Output of {wanted.request.job_id}"),
                     **READ,
                 )
+                output = readable(host, answer)
                 break
             except FailureError as error:
                 workflow.logger.warning("pipeline.output_not_read", extra={"host": host, "error": str(error)})

@@ -119,16 +119,18 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
     def _opened(self, payload: Payload) -> Payload:
         """The payload opened. In a workflow, one that cannot be opened becomes one that nothing reads.
 
-        Temporal drops a signal whose argument it cannot read. An error here would stop the whole workflow, so that
-        anybody who writes into Temporal could stop any job with one signal.
+        Temporal drops a signal whose argument it cannot read, and an answer of a host becomes a failure of that host.
+        An error here would stop the whole workflow, so that anybody who writes into Temporal could stop any job with
+        one signal, and a host each gang and array with one answer.
         """
         try:
             return self._open(payload)
         except CannotOpen as error:
             # Hosts run no workflows: what they read here is the answer to a question that they asked.
-            if self._home != CONTROL_SCOPE or not isinstance(self._context, WorkflowSerializationContext):
+            of_workflow = isinstance(self._context, WorkflowSerializationContext) or self._host_step() is not None
+            if self._home != CONTROL_SCOPE or not of_workflow:
                 raise
-            log.warning("payload.refused", workflow=self._context.workflow_id, reason=error.message)
+            log.warning("payload.refused", workflow=self._workflow_id(), reason=error.message)
             return Payload(metadata={"encoding": REFUSED}, data=error.message.encode())
 
     def _seal(self, payload: Payload, scope: str) -> Payload:
@@ -187,16 +189,20 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
 
     def _host_step(self) -> ActivitySerializationContext | None:
         """The step on a host that the payloads are of. None: they are of something else."""
-        context = self._context
-        if isinstance(context, ActivitySerializationContext) and not context.is_local:
-            return context if (context.activity_task_queue or "").startswith(_NODE) else None
-        return None
+        return step_on_host(self._context)
 
     def _workflow_id(self) -> str:
         context = self._context
         if isinstance(context, (ActivitySerializationContext, WorkflowSerializationContext)):
             return context.workflow_id or ""
         return ""
+
+
+def step_on_host(context: SerializationContext | None) -> ActivitySerializationContext | None:
+    """The step on a host that payloads with this context are of. None: they are of something else."""
+    if isinstance(context, ActivitySerializationContext) and not context.is_local:
+        return context if (context.activity_task_queue or "").startswith(_NODE) else None
+    return None
 
 
 def _belongs_to(scope: str, workflow: str, compression: bytes) -> bytes:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     DataConverter,
     DefaultFailureConverter,
     DefaultFailureConverterWithEncodedAttributes,
+    PayloadConverter,
+    SerializationContext,
 )
+from temporalio.exceptions import ApplicationError
 
-from activities.payloads.codec import CONTROL_SCOPE, REPLAYED, PayloadsOfOrders, SealedPayloads
+from activities.payloads.codec import CONTROL_SCOPE, REPLAYED, PayloadsOfOrders, SealedPayloads, step_on_host
+from activities.payloads.unreadable import Unreadable
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import Settings
 
 _CONVERTERS = PydanticPayloadConverter().converters
+UNREADABLE_FAILURE = "UnreadableFailure"
 
 
 class SharedPydanticConverter(PydanticPayloadConverter):
@@ -40,6 +49,73 @@ class SharedPydanticConverter(PydanticPayloadConverter):
         return payloads
 
 
+class ControlConverter(SharedPydanticConverter):
+    """Of the control plane. An answer of a host that nobody can read becomes :class:`Unreadable`."""
+
+    of_host_step = False
+
+    def with_context(self, context: SerializationContext) -> ControlConverter:
+        """The converter for the payloads of one workflow or step."""
+        return _OF_HOST_STEP if step_on_host(context) is not None else _OF_ANYTHING
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """As Temporal's; see above."""
+        if not self.of_host_step:
+            return super().from_payloads(payloads, type_hints)
+        try:
+            return super().from_payloads([_plain(payload) for payload in payloads], type_hints)
+        except Exception as error:  # whatever a host wrote, its error must not stop the workflow
+            return [Unreadable(f"{type(error).__name__}: {error}"[:500])] * len(payloads)
+
+
+class _OfHostStep(ControlConverter):
+    of_host_step = True
+
+
+_OF_ANYTHING, _OF_HOST_STEP = ControlConverter(), _OfHostStep()
+_UNUSUAL = re.compile(rb"\\u0000|\\ud[89a-f]|[0-9]{16}|NaN|Infinity|[0-9]e", re.IGNORECASE)
+_LARGEST_NUMBER = 2**53
+
+
+def _plain(payload: Payload) -> Payload:
+    """The payload without what a database or another host cannot take: NUL, halves of surrogates, endless numbers."""
+    if not _UNUSUAL.search(payload.data):
+        return payload
+    return Payload(metadata=payload.metadata, data=json.dumps(_cleaned(json.loads(payload.data))).encode())
+
+
+def _cleaned(value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace("\0", "").encode(errors="replace").decode()
+        case float() if not math.isfinite(value):
+            return 0.0
+        case bool() | None:
+            return value
+        case int() | float():
+            return max(-_LARGEST_NUMBER, min(value, _LARGEST_NUMBER))
+        case list():
+            return [_cleaned(item) for item in value]
+        case dict():
+            return {_cleaned(name): _cleaned(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+class _Failures(DefaultFailureConverter):
+    """A failure of a step that nobody can read is a failure all the same: an error here would stop the workflow."""
+
+    def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+        try:
+            return super().from_failure(failure, payload_converter)
+        except Exception as error:
+            return ApplicationError(f"a failure that nobody can read: {type(error).__name__}", type=UNREADABLE_FAILURE)
+
+
+class _SealedFailures(_Failures, DefaultFailureConverterWithEncodedAttributes):
+    """Messages and stack traces of failures hold users' data, too."""
+
+
 def data_converter(
     ring: KeyRing | None,
     *,
@@ -48,16 +124,14 @@ def data_converter(
     orders: PayloadsOfOrders | None = None,
 ) -> DataConverter:
     """The data converter with these keys; see :class:`SealedPayloads`. Without any: pydantic models as they are."""
+    converter = ControlConverter if home == CONTROL_SCOPE else SharedPydanticConverter
     if ring is None and orders is None:
-        return DataConverter(payload_converter_class=SharedPydanticConverter)
+        return DataConverter(payload_converter_class=converter, failure_converter_class=_Failures)
     codec = SealedPayloads(ring, home=home, accepts_plain=accepts_plain, orders=orders)
     return DataConverter(
-        payload_converter_class=SharedPydanticConverter,
+        payload_converter_class=converter,
         payload_codec=codec,
-        # Messages and stack traces of failures hold users' data, too.
-        failure_converter_class=DefaultFailureConverter
-        if ring is None
-        else DefaultFailureConverterWithEncodedAttributes,
+        failure_converter_class=_Failures if ring is None else _SealedFailures,
     )
 
 

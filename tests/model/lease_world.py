@@ -112,6 +112,9 @@ class LeaseRules:
     late: bool = False
     drift: int = 0
     every: bool = False
+    liar: str = ""
+    """A member that lies: the leader always hears it, it always votes, and says what is best for a double run. Its own
+    jobs are not looked at. It may do so whatever the others do, so it has no state."""
 
     def __post_init__(self) -> None:
         for name in ("_voter_steps", "_aged_host", "_counted", "_answered", "_looked"):
@@ -123,7 +126,8 @@ class LeaseRules:
 
     @property
     def _names(self) -> str:
-        return "".join(sorted(set("".join(self.lists))))
+        """Of the honest hosts."""
+        return "".join(sorted(set("".join(self.lists)) - {self.liar}))
 
     def begin(self) -> World:
         """Every host was just answered; the leader knows nothing yet."""
@@ -228,6 +232,8 @@ class LeaseRules:
             name: LeaseRow("stamp", self.times.ttl_s, -age, False, versions)
             for name, age in zip(self._names, heard, strict=True)
         }
+        if self.liar:
+            rows[self.liar] = LeaseRow("lie", self.times.ttl_s, 0, False, versions)
         if silent is None:
             rows["a"] = replace(rows["a"], stamp="changed")
         leader, verdict = leader.begin_round(NOW, 1).look(NOW, 0.0, rows, members)
@@ -336,6 +342,7 @@ class LeaseRules:
 
     def _counted(self, asker: Asker, voters: tuple[Host, ...]) -> Asker:
         votes = {name: float(voter.vote) for name, voter in zip(self._names[1:], voters, strict=True)}
+        votes |= {self.liar: float(self.times.vote_for_s)} if self.liar else {}
         lease = self._asker_lease(asker).given(NOW, votes).counted(NOW)
         host = self._read(lease, asker.host.round, asker.host.heard, 0)
         return Asker(host, int(lease.run_until) - NOW, asker.version)

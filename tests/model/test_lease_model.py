@@ -70,6 +70,34 @@ def test_no_attempt_is_replaced_in_larger_worlds(lists: tuple[str, ...], options
     check(LeaseRules(times, lists, **options), 6_000_000)
 
 
+def test_one_host_that_lies_breaks_no_promise_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from five members on, in the smallest cluster in which there are enough honest hosts to see it."""
+    monkeypatch.setattr(lease_protocol, "TOLERATES_LIAR_FROM", 3)
+    check(LeaseRules(TICKS, ("abc",), liar="c"))
+
+
+@pytest.mark.scale
+@pytest.mark.timeout(7200)
+def test_one_host_of_five_that_lies_breaks_no_promise_to_the_others() -> None:
+    check(LeaseRules(TICKS, ("abcde",), liar="e"), 6_000_000)
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abc"])
+def test_a_host_that_lies_breaks_one_in_a_cluster_of_fewer_than_five(hosts: str) -> None:
+    """The limit that docs/explanation/hosts-that-lie.md states."""
+    assert explore(LeaseRules(TICKS, (hosts,), liar=hosts[-1]))[0] is not None
+
+
+@pytest.mark.parametrize("members", range(1, 2000))
+def test_two_members_are_heard_and_vote_where_one_may_lie_and_the_honest_ones_are_enough(members: int) -> None:
+    heard = next(count for count in range(members + 1) if lease_protocol.is_at_least_half(count, members))
+    needed = lease_protocol.votes_needed(members)
+    in_common = heard + needed - members
+    assert in_common >= (2 if members >= 5 else 1)
+    if members >= 5:
+        assert needed <= members - 1, "a host that does not vote ends nobody's ranks in an outage"
+
+
 @pytest.mark.parametrize(
     "without",
     [

@@ -15,7 +15,7 @@ from gpu_platform.domain.hosts.lease_protocol import (
     answer_within_s,
     renews,
 )
-from workers.node.peer_votes import ALL_ARE_ASKED, ASKED_AT_ONCE
+from workers.node.peer_votes import ALL_ARE_ASKED, ASKED_AT_ONCE, ToldVotes
 from workers.node.temporal_turns import ALL_MAY, SELDOM_LEASES, TemporalTurns
 
 TTL_S = 10.0
@@ -79,6 +79,7 @@ class Host:
     reports: int = 0
     again: bool = False
     """Its newest answer did not renew the lease. It follows that up, see ``LeaseKeeper``."""
+    told: ToldVotes = field(default_factory=ToldVotes)
 
 
 @dataclass
@@ -123,11 +124,12 @@ class World:
 
     def _ask(self, host: Host) -> None:
         others = [other for other in self.hosts.values() if other is not host]
-        votes: dict[str, float] = {}
-        for other in others if len(others) <= ALL_ARE_ASKED else self.random.sample(others, ASKED_AT_ONCE):
+        given: dict[str, dict[str, float]] = {}
+        passed_on = len(others) > ALL_ARE_ASKED
+        for other in self.random.sample(others, ASKED_AT_ONCE) if passed_on else others:
             other.lease, holds_s = other.lease.vote(self.now)
-            for name, left_s in {**other.lease.vote_list(self.now), other.lease.name: holds_s}.items():
-                votes[name] = max(votes.get(name, 0.0), left_s)
+            given[other.lease.name] = {**other.lease.vote_list(self.now), other.lease.name: holds_s}
+        votes = host.told.add(given, self.now, self.hosts if passed_on else ())
         host.lease = host.lease.given(self.now, votes).counted(self.now)
         host.knows_votes = True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from gpu_platform.domain.hosts.lease_protocol import HostLease
+from gpu_platform.domain.hosts.lease_protocol import HostLease, votes_needed
 
 ALL_MAY = 20
 """In a cluster of up to so many hosts all report through Temporal. A larger one takes as many reports a second."""
@@ -41,4 +41,4 @@ class TemporalTurns:
 def _asked_in_vain(lease: HostLease, now: float) -> bool:
     """True if too few hosts are without an answer for their votes to let ranks run on."""
     without = len({lease.name, *lease.vote_list(now)})
-    return 2 * without <= len(lease.members) and now - lease.answered_at >= IN_VAIN_AFTER * lease.times.ttl_s
+    return without < votes_needed(len(lease.members)) and now - lease.answered_at >= IN_VAIN_AFTER * lease.times.ttl_s

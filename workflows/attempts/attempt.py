@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, Prepared
 from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import HostSlice, Placement
-from gpu_platform.domain.jobs.ranks import running_slices
+from gpu_platform.domain.jobs.ranks import number_ranks, running_slices
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import RankUsage
 
@@ -95,6 +95,15 @@ class Attempt:
     def running_hosts(self) -> list[str]:
         """The hosts with ranks, each once. A host that has only spares knows nothing of the attempt."""
         return list(dict.fromkeys(one.host for one in self._running()))
+
+    def ranks_on(self, host: str) -> list[int]:
+        """The ranks that the attempt has on a host."""
+        slices = self.placement.slices if self.placement is not None else []
+        return [one.rank for one in number_ranks(self.spec, slices) if one.host == host]
+
+    def gpu_uuids_on(self, host: str) -> list[str]:
+        """The GPUs that the attempt holds on a host."""
+        return self.placement.gpu_uuids_on(host) if self.placement is not None else []
 
     def broken_gpus(self) -> list[GpuFault]:
         """The faults that take a GPU out of service."""

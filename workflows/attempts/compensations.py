@@ -18,6 +18,7 @@ from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.jobs.attempt import Stopped, StopRequest
 from gpu_platform.domain.jobs.job import JobProgress
 from workflows import policies
+from workflows.attempts.answers import of_stop
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
 from workflows.steps import cut_summary, until
@@ -67,7 +68,7 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
     for task in stops:
         task.cancel()
     await asyncio.gather(*stops, return_exceptions=True)
-    confirmed = [_note_usage(attempt, task) for task in stops]
+    confirmed = [_note_usage(attempt, host, task) for task in stops]
     return any(confirmed) or host in attempt.lost
 
 
@@ -117,9 +118,8 @@ def _leave(attempt: Attempt, stops: Sequence[workflow.ActivityHandle]) -> None:
     attempt.stopping += stops
 
 
-def _note_usage(attempt: Attempt, stopping: workflow.ActivityHandle) -> bool:
+def _note_usage(attempt: Attempt, host: str, stopping: workflow.ActivityHandle[Stopped]) -> bool:
     if stopping.cancelled() or stopping.exception() is not None:
         return False
-    stopped: Stopped = stopping.result()
-    attempt.usage[stopped.host] = stopped.usage
+    attempt.usage[host] = of_stop(host, attempt.ranks_on(host), stopping.result())
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType
 
 from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
@@ -12,6 +13,8 @@ from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
 
 JOB_FAILED = "JobFailed"
+PLACE_GANG = "place_gang"
+"""The one step of the control plane that is not local."""
 
 
 class HostStepFailed(FailureError):
@@ -40,11 +43,18 @@ def step_failure(error: FailureError) -> Failure:
         if cause.type == NOT_OURS:
             return Failure(kind=blame(FailureCause.NOT_ADMITTED), message=cause.message)
         if cause.type == PREFLIGHT_FAILED and cause.details:
-            return Failure.model_validate(cause.details[0])
+            return _found_by_host(cause)
         return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"{step} failed: {cause.message}")
     if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
         return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"no node worker took {step}")
     return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"{step} failed: {cause or error}")
+
+
+def _found_by_host(cause: ApplicationError) -> Failure:
+    try:
+        return Failure.model_validate(cause.details[0])
+    except ValidationError:
+        return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"a check failed: {cause.message}")
 
 
 def is_older_than_its_row(error: FailureError) -> bool:
@@ -58,7 +68,10 @@ def is_of_a_removed_host(error: FailureError) -> bool:
 
 
 def _is_of_type(error: FailureError, type: str) -> bool:
-    cause = error.cause if isinstance(error, ActivityError) else error
+    """Of a step of the control plane: a step on a host cannot say so. A local one fails without an ``ActivityError``
+    around it."""
+    of_control = isinstance(error, ActivityError) and error.activity_type == PLACE_GANG
+    cause = error.cause if of_control else error
     return isinstance(cause, ApplicationError) and cause.type == type
 
 

@@ -14,6 +14,7 @@ from activities.node.launch import LaunchActivities
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from workflows import policies
+from workflows.attempts.answers import UnreadableAnswer, of_launch, of_prepare, readable
 from workflows.attempts.attempt import INTERRUPTED, Attempt, Interrupted
 from workflows.attempts.failures import HostStepFailed
 from workflows.steps import cut_summary
@@ -37,7 +38,7 @@ async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepare
             **policies.host_step(plan),
         )
 
-    return await _on_all(attempt, plans, start)
+    return await _on_all(attempt, plans, start, of_prepare)
 
 
 def with_gang(prepared: list[Prepared]) -> Prepared:
@@ -60,13 +61,17 @@ async def launch_hosts(
             **policies.host_step(plan),
         )
 
-    return await _on_all(attempt, plans, start)
+    return await _on_all(attempt, plans, start, of_launch)
 
 
 async def _on_all(
-    attempt: Attempt, plans: list[HostPlan], start: Callable[[HostPlan], workflow.ActivityHandle[T]]
+    attempt: Attempt,
+    plans: list[HostPlan],
+    start: Callable[[HostPlan], workflow.ActivityHandle[T]],
+    believed: Callable[[HostPlan, T], T],
 ) -> list[T] | Interrupted:
-    """The results of a step on all hosts. After an interruption the compensation closes the attempt on each host.
+    """The results of a step on all hosts, as far as they are ``believed``. After an interruption the compensation
+    closes the attempt on each host.
 
     Raises :class:`HostStepFailed` if the step failed for good on a host.
     """
@@ -76,7 +81,7 @@ async def _on_all(
         everything.cancel()
         await asyncio.gather(everything, return_exceptions=True)
         return INTERRUPTED
-    return everything.result()
+    return [believed(plan, answer) for plan, answer in zip(plans, everything.result(), strict=True)]
 
 
 async def on_host(host: str, start: Callable[[], workflow.ActivityHandle[T]], asked: workflow.ActivityHandle[T]) -> T:
@@ -87,12 +92,12 @@ async def on_host(host: str, start: Callable[[], workflow.ActivityHandle[T]], as
     """
     try:
         try:
-            return await asked
+            return readable(host, await asked)
         except ActivityError as error:
             if not _was_not_taken(error) or not workflow.patched(ASK_HOST_AGAIN):
                 raise
-        return await start()
-    except ActivityError as error:
+        return readable(host, await start())
+    except (ActivityError, UnreadableAnswer) as error:
         if is_cancelled_exception(error) or not workflow.patched(AVOID_FAILED_HOST):
             raise
         raise HostStepFailed(host) from error

@@ -14,6 +14,7 @@ from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows import policies
+from workflows.attempts.answers import of_watch
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending, after_failure, interruption, time_limit_reached
 from workflows.attempts.failures import rank_failure
@@ -26,9 +27,17 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
     ``named``: see ``JobInput.named_watches``."""
     watches = [_start_watch(attempt, plan, named=named) for plan in plans]
 
+    def exits(index: int) -> HostExits:
+        plan = plans[index]
+        return of_watch(plan.host, [one.rank for one in plan.ranks], plan.gpu_uuids, watches[index].result())
+
+    def failure() -> RankExit | None:
+        """The first rank that failed, on the first host of which it is known."""
+        done = [index for index, watch in enumerate(watches) if watch.done()]
+        return next((found for index in done if (found := exits(index).first_failure) is not None), None)
+
     def settled() -> bool:
-        done = [watch for watch in watches if watch.done()]
-        return len(done) == len(watches) or any(_first_failure(watch) for watch in done)
+        return all(watch.done() for watch in watches) or failure() is not None
 
     began, changes = workflow.now(), 0
     while True:
@@ -47,9 +56,9 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
         await asyncio.gather(*watches, return_exceptions=True)
         watches = [_start_watch(attempt, plan, named=named, changes=changes) for plan in plans]
     spec = attempt.spec
-    failed = next((exit for watch in watches if watch.done() and (exit := _first_failure(watch))), None)
+    failed = failure()
     if failed is None and all(watch.done() for watch in watches):
-        return completed(attempt, [watch.result() for watch in watches])
+        return completed(attempt, [exits(index) for index in range(len(watches))])
     if failed is not None and failed.failure is None and len(watches) > 1 and not attempt.interrupted():
         await until(attempt.interrupted, policies.FAULT_SETTLE)
     for watch in watches:
@@ -92,7 +101,3 @@ def _start_watch(
         summary=cut_summary(f"Health watch on {plan.host}"),
         **policies.WATCH,
     )
-
-
-def _first_failure(watch: workflow.ActivityHandle[HostExits]) -> RankExit | None:
-    return watch.result().first_failure

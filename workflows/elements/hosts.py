@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from activities.node.elements import ElementActivities
+from activities.payloads.unreadable import Unreadable
 from activities.reservation import EndAttempt
 from gpu_platform.domain.contracts import AttemptKey, elements_watch_id, node_task_queue
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched, ElementsLaunch, ElementsWatch
@@ -18,6 +19,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, WatchRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from workflows import policies
+from workflows.attempts.answers import UnreadableAnswer, of_elements_launch, of_elements_watch
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.compensations import end_of, stop_hosts
 from workflows.attempts.endings import Ending, after_failure, interruption
@@ -114,11 +116,13 @@ class ElementHosts:
             for element, _ in batch:
                 self._close(element, after_failure(failure, element.attempt.spec, element.progress))
             return
-        elements = {element.key: element for element, _ in batch}
+        answers = of_elements_launch({element.key: plan for element, plan in batch}, launched)
         running: list[Element] = []
-        for one in launched:
-            element = elements[one.key]
-            if one.failure is not None:
+        for element, _ in batch:
+            one = answers.get(element.key)
+            if one is None:
+                self._give_up(host, [element], UnreadableAnswer(f"host {host} did not answer for {element.key}"))
+            elif one.failure is not None:
                 self._close(element, after_failure(one.failure, element.attempt.spec, element.progress))
             elif one.ended is not None:
                 element.ran = True
@@ -150,8 +154,13 @@ class ElementHosts:
                 if is_cancelled_exception(failed):
                     continue
                 return self._give_up(host, list(watched.values()), failed)
-            for one in watch.result():
-                self._note_end(watched.pop(one.key), one)
+            known = {key: (one.ranks, one.attempt.gpu_uuids_on(host)) for key, one in watched.items()}
+            answer = watch.result()
+            if isinstance(answer, Unreadable) or not (ended := of_elements_watch(host, known, answer)):
+                wrong = UnreadableAnswer(f"host {host} does not say which elements have ended")
+                return self._give_up(host, list(watched.values()), wrong)
+            for key, one in ended.items():
+                self._note_end(watched.pop(key), one)
         return None
 
     def _has_news(self, watch: workflow.ActivityHandle[list[ElementEnded]], host: str, seen: int) -> bool:

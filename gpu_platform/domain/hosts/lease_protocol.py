@@ -11,7 +11,8 @@ plane is away, ranks must not end. So both sides count hosts:
   an outage and ranks go on for as long as the votes hold. Without them the host is cut off: it ends its ranks at
   ``run_until``.
 
-"At least half" and "more than half" have a member in common. A member cannot be heard and vote at once:
+"At least half" and "more than half" have a member in common. From five members on a host needs one vote more than that
+(``votes_needed``), so they have two in common: one member may lie. An honest member cannot be heard and vote at once:
 
 * The leader counts a member only by a *round*: a number that the leader wrote to the database, that the member got with
   an answer, and that came back with the member's next report. It proves that the member got an answer after the round
@@ -105,6 +106,16 @@ def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:
 def is_at_least_half(count: int, of: int) -> bool:
     """True if ``count`` members are at least half of ``of`` members."""
     return 2 * count >= of
+
+
+TOLERATES_LIAR_FROM = 5
+"""With so many members one of them may lie. With fewer a host would need the votes of all, so that one host that is off
+would end all ranks in an outage."""
+
+
+def votes_needed(members: int) -> int:
+    """How many of ``members`` must say that they do not reach the control plane, the host itself included."""
+    return members // 2 + 1 + (members >= TOLERATES_LIAR_FROM)
 
 
 @dataclass(frozen=True)
@@ -231,13 +242,13 @@ class HostLease:
         return replace(self, votes=known)
 
     def counted(self, now: float) -> HostLease:
-        """Count the votes, with the host's own. More than half of all members extend the time for which ranks may
+        """Count the votes, with the host's own. Enough of them (``votes_needed``) extend the time for which ranks may
         run."""
         if not self.must_ask(now) or now >= self.run_until or self.name not in self.members:
             return self
         lease, holds_s = self.vote(now)
         ends = sorted([*(end for name, end in lease.votes.items() if name != self.name), now + holds_s], reverse=True)
-        needed = len(self.members) // 2 + 1  # more than half
+        needed = votes_needed(len(self.members))
         if len(ends) < needed:
             return lease
         return replace(lease, run_until=max(lease.run_until, ends[needed - 1]))

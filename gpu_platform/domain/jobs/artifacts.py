@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,3 +45,18 @@ class StepOutput(BaseModel):
     """JSON."""
     problem: str | None = None
     """Why it cannot be used."""
+
+
+def checked_output(output: StepOutput) -> StepOutput:
+    """The output that a host sent. It becomes a problem if it is too large or no JSON."""
+    if output.text is None:
+        return output
+    problem = None
+    if len(output.text.encode()) > MAX_OUTPUT_BYTES:
+        problem = f"its host sent more than {MAX_OUTPUT_BYTES >> 10} KiB"
+    else:
+        try:
+            json.loads(output.text)
+        except (ValueError, RecursionError):
+            problem = "its host sent no JSON"
+    return output if problem is None else StepOutput(problem=problem)

@@ -15,7 +15,13 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.array import Array
-from gpu_platform.domain.jobs.artifacts import MAX_OUTPUT_BYTES, MAX_OUTPUTS_BYTES, OutputRequest, StepOutput
+from gpu_platform.domain.jobs.artifacts import (
+    MAX_OUTPUT_BYTES,
+    MAX_OUTPUTS_BYTES,
+    OutputRequest,
+    StepOutput,
+    checked_output,
+)
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
@@ -181,8 +187,8 @@ def advance(session: Session, pipeline_id: str, now: datetime) -> Advance:
 
 @writing
 def note_output(session: Session, pipeline_id: str, job_id: str, output: StepOutput) -> None:
-    """Write down what a job of the pipeline wrote, if all outputs together are not too large."""
-    output = _kept(session, pipeline_id, output)
+    """Write down what a job of the pipeline wrote, as its host says, if all outputs together are not too large."""
+    output = _kept(session, pipeline_id, checked_output(output))
     which = (pipeline_job.c.pipeline_id == pipeline_id) & (pipeline_job.c.job_id == job_id)
     values = {"output_read": True, "output": output.text, "problem": output.problem}
     session.execute(update(pipeline_job).where(which, pipeline_job.c.output_read.is_(False)).values(values))
