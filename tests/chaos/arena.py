@@ -12,6 +12,7 @@ from typing import TypeVar
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import PlatformError
 from tests.chaos.audit import Audit
+from tests.chaos.bad_io import BadIo
 from tests.chaos.clocks import Clock
 from tests.chaos.faults import FaultLog
 from tests.chaos.feed import Feed
@@ -37,6 +38,8 @@ class Arena:
     """None: SQLite, which has no process."""
     network: Network | None = None
     clocks: dict[str, Clock] = field(default_factory=dict)
+    """By the name of the process."""
+    bad_io: dict[str, BadIo] = field(default_factory=dict)
     """By the name of the process."""
     power: PowerCut | None = None
     """None: nobody keeps account of what was synced."""

@@ -213,7 +213,7 @@ def _was_struck_before(facts: Facts, hold: Hold) -> bool:
 
 
 def attempts_uncounted(facts: Facts) -> list[Violation]:
-    """As many attempts as the job's own counters give reasons for; whoever begins a job again passes over a number."""
+    """As many attempts as the job's own counters give reasons for; who begins a job again may not know all of them."""
     found: list[Violation] = []
     log = [*facts.events, *facts.forgotten]
     begun = Counter(seen.event.job_id for seen in log if seen.event.kind == "job.begun_again")
@@ -316,7 +316,7 @@ def double_holds(log: Iterable[Event]) -> list[str]:
 
 def _clock_slack(facts: Facts, hold: Hold) -> float:
     """How far the control plane's own times may be off: it stood still, or its clock was changed."""
-    if any(fault.kind.startswith("clock") and fault.of_the_cluster for fault in facts.faults):
+    if any("clock" in fault.kind and fault.of_the_cluster for fault in facts.faults):
         return math.inf
     faults = [f for f in facts.faults if f.of_the_cluster and f.overlaps(hold.reserved[0], hold.released[1])]
     return sum(min(fault.end, facts.now) - fault.begin for fault in faults)

@@ -57,12 +57,17 @@ class Clock:
 
 
 def build_shim(directory: Path) -> Path | None:
-    """None: there is no C compiler here."""
+    """The shim of the clocks. None: there is no C compiler here."""
+    return built(SOURCE, directory)
+
+
+def built(source: Path, directory: Path) -> Path | None:
+    """A library of that file. None: there is no C compiler here."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
-    shim = directory / "clock_shim.so"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", shim, SOURCE, "-ldl"], check=True)
+    shim = directory / f"{source.stem}.so"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
     return shim
 
 
@@ -75,6 +80,7 @@ def hand_out(cluster: LocalCluster, directory: Path) -> dict[str, Clock]:
             continue
         clock = clocks[child.name] = Clock(directory / f"clock-{child.name}")
         clock._write()
-        child.env["LD_PRELOAD"] = str(shim)
+        before = child.env.get("LD_PRELOAD")
+        child.env["LD_PRELOAD"] = f"{before}:{shim}" if before else str(shim)
         child.env["CHAOS_CLOCK"] = str(clock.path)
     return clocks

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 from tests.chaos.truth import boottime
 
-NEVER_A_REASON = frozenset({"clock_step", "clock_drift", "slow_link", "lossy_link", "drain"})
+NEVER_A_REASON = frozenset(
+    {"clock_step", "clock_drift", "machine_clock", "hung_names", "slow_link", "lossy_link", "drain"}
+)
 """Faults of a host that must cost no job its attempt."""
 
 ONE_PATH = frozenset({"cut_link"})

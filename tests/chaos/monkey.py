@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -16,16 +14,28 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.pipeline import PipelineRequest
-from tests.chaos import disks, older_databases, partitions, processes, work, wrong_clocks
+from tests.chaos import (
+    disks,
+    hangs,
+    lies,
+    older_databases,
+    partitions,
+    poison,
+    processes,
+    work,
+    wrong_clocks,
+)
 from tests.chaos.arena import Arena, Disruption
-from tests.chaos.plan import JobPlan, Step
+from tests.chaos.plan import JobPlan, Step, spec_of
 
-RANK = Path(__file__).with_name("rank.py")
 VERBS: Mapping[str, Disruption] = {
     **disks.VERBS,
+    **hangs.VERBS,
+    **lies.VERBS,
     **older_databases.VERBS,
     **processes.VERBS,
     **partitions.VERBS,
+    **poison.VERBS,
     **wrong_clocks.VERBS,
     **work.VERBS,
 }
@@ -82,17 +92,3 @@ def pipeline_file(spec: JobSpec) -> str:
         "last": {**step, "after": "each"},
     }
     return json.dumps({"name": "storm", "steps": steps})
-
-
-def spec_of(plan: JobPlan, directory: Path) -> JobSpec:
-    return JobSpec(
-        command=[
-            *(sys.executable, "-S", "-E", str(RANK), str(directory)),
-            *(str(plan.seconds), str(plan.exit_code), *plan.manners),
-        ],
-        gpus=plan.gpus,
-        rank_per=plan.rank_per,
-        max_retries=plan.max_retries,
-        max_hardware_retries=1000,
-        grace_s=0.5,
-    )

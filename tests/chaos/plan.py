@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+
+RANK = Path(__file__).with_name("rank.py")
+HEAVY = {f"HEAVY_{number}": "x" * 2000 for number in range(100)}
+"""An environment of 200 KB: Linux starts no program with much more."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,14 @@ CLOCKS = {"clock_step": 1, "clock_drift": 1}
 LINKS = {"cut_link": 3, "slow_link": 1, "lossy_link": 1}
 PARTITIONS = {"cut_host": 2, "cut_rack": 1, "cut_service": 1, "cut_temporal": 1, "cut_control_plane": 1}
 LONG = {"freeze_long": 1}
-DISKS = {"full_disk": 1}
-DISRUPTIONS: Mapping[str, int] = {**PROCESSES, **WORK, **CLOCKS, **LINKS, **PARTITIONS, **LONG, **DISKS}
+DISKS = {"full_disk": 1, "hung_disk": 1}
+HANGS = {"hung_files": 2, "read_only": 1, "hung_names": 1, "failed_sync": 1, "short_memory": 1}
+AGENTS = {"freeze_agents": 1}
+MACHINES = {"machine_clock": 1}
+LIES = {"lying_host": 1}
+POISON = {"poison": 1}
+NEW = {**HANGS, **AGENTS, **MACHINES, **LIES, **POISON}
+DISRUPTIONS: Mapping[str, int] = {**PROCESSES, **WORK, **CLOCKS, **LINKS, **PARTITIONS, **LONG, **DISKS, **NEW}
 """Verb -> weight."""
 OLDER: Mapping[str, int] = {"older_platform": 1, "older_temporal": 1}
 """Alone, but for what people do: whoever dies with an older database is another matter."""
@@ -117,3 +130,19 @@ def _job(dice: random.Random, kinds: Mapping[str, int]) -> JobPlan:
             return JobPlan(seconds, manners=("forks",))
         case _:
             return JobPlan(seconds)
+
+
+def spec_of(plan: JobPlan, directory: Path) -> JobSpec:
+    """The job as it is submitted. Its ranks write their truth to ``directory``."""
+    return JobSpec(
+        command=[
+            *(sys.executable, "-S", "-E", str(RANK), str(directory)),
+            *(str(plan.seconds), str(plan.exit_code), *plan.manners),
+        ],
+        gpus=plan.gpus,
+        rank_per=plan.rank_per,
+        env=HEAVY if "heavy" in plan.manners else {},
+        max_retries=plan.max_retries,
+        max_hardware_retries=1000,
+        grace_s=0.5,
+    )

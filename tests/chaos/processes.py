@@ -118,6 +118,16 @@ async def freeze_rack(arena: Arena, draw: float) -> None:
     await _freeze_hosts(arena, "freeze_rack", _rack(arena, draw), draw)
 
 
+async def freeze_agents(arena: Arena, draw: float) -> None:
+    """Node worker, spawner and supervisors of a host stand still, its ranks do not: nobody there sees the lease end."""
+    host = choose(arena.hosts, draw)
+    async with _each(arena, [host]):
+        with arena.log.lasting("freeze_agents", host, hosts=[host]):
+            ranks = set(await asyncio.to_thread(arena.audit.ranks_alive))
+            pids = [pid for pid in await asyncio.to_thread(_processes_of, arena, [host]) if pid not in ranks]
+            await _stand_still(pids, between(FROZEN_S, FROZEN_LONG_S, draw))
+
+
 async def _power_off(arena: Arena, kind: str, hosts: list[str], draw: float) -> None:
     async with _each(arena, hosts):
         with arena.log.lasting(kind, "+".join(hosts), hosts=hosts):
@@ -206,4 +216,5 @@ VERBS: dict[str, Disruption] = {
     "kill_rack": kill_rack,
     "freeze_host": freeze_host,
     "freeze_rack": freeze_rack,
+    "freeze_agents": freeze_agents,
 }

@@ -1,14 +1,16 @@
 """What a chaos run did and found, as a table: ``python -m tests.chaos.report FILE…`` sums up what runs have written.
 
-Runs append one JSON line each to the file that ``GPU_PLATFORM_CHAOS_REPORT`` names.
+Runs append one JSON line each to the file that ``GPU_PLATFORM_CHAOS_REPORT`` names. ``--page`` adds them to the sums by
+seed in ``docs/explanation/faults.md``: a run that stands there already is not counted twice.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,6 +18,10 @@ from statistics import median
 from tests.chaos.facts import RECOVERY_S, Facts, Kind, Violation
 from tests.chaos.faults import Fault
 from tests.chaos.together import seconds_together
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "faults.md"
+SUMS_BEGIN, SUMS_END = "<!-- sums by seed -->", "<!-- end of the sums -->"
+_RUN = re.compile(r"\| \d+ \| ")
 
 
 @dataclass
@@ -38,6 +44,8 @@ class Report:
     settled_s: float = 0.0
     violations: dict[str, int] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)
+    seed: int = 0
+    """Of the one run; 0: of several."""
 
     @property
     def faults(self) -> int:
@@ -68,7 +76,7 @@ class Report:
         return "\n".join([*lines, "", f"settled {self.settled_s:.0f} s after the last fault at the latest"])
 
 
-def report_of(database: str, facts: Facts, violations: Sequence[Violation], settled_s: float) -> Report:
+def report_of(database: str, facts: Facts, violations: Sequence[Violation], settled_s: float, seed: int = 0) -> Report:
     rows: dict[str, Row] = defaultdict(Row)
     twice = [pair for pair in seconds_together(facts) if pair.seconds > 0]
     for fault in facts.faults:
@@ -78,7 +86,7 @@ def report_of(database: str, facts: Facts, violations: Sequence[Violation], sett
         row.twice_s = max([row.twice_s, *near])
         row.recovery_s += _next_start(facts, fault) if fault.of_the_cluster else _recoveries(facts, fault)
     kinds = Counter(violation.kind.value for violation in violations)
-    return Report(database, len(facts.plans), 1, settled_s, dict(kinds), dict(rows))
+    return Report(database, len(facts.plans), 1, settled_s, dict(kinds), dict(rows), seed)
 
 
 def append(path: Path, report: Report) -> None:
@@ -89,13 +97,40 @@ def append(path: Path, report: Report) -> None:
 def read(paths: Iterable[Path]) -> list[Report]:
     """One of each database."""
     found: dict[str, Report] = {}
+    for report in runs_of(paths):
+        found.setdefault(report.database, Report(report.database)).add(report)
+    return list(found.values())
+
+
+def runs_of(paths: Iterable[Path]) -> Iterator[Report]:
+    """One of each run."""
     for path in paths:
         for line in path.read_text().splitlines():
             fields = json.loads(line)
             fields["rows"] = {kind: Row(**row) for kind, row in fields["rows"].items()}
-            report = Report(**fields)
-            found.setdefault(report.database, Report(report.database)).add(report)
-    return list(found.values())
+            yield Report(**fields)
+
+
+def with_sums(page: str, runs: Iterable[Report]) -> str:
+    """The page with these runs in its table of sums by seed, and the sum of each database below them."""
+    before, rest = page.split(SUMS_BEGIN)
+    table, after = rest.split(SUMS_END)
+    rows = {tuple(line.split(" | ")[:2]): line for line in table.splitlines() if _RUN.match(line)}
+    for run in runs:
+        found = ", ".join(f"{count} × {kind}" for kind, count in run.violations.items()) or "none"
+        line = f"| {run.seed} | {run.database} | {run.jobs} | {run.faults} | {found} | {run.settled_s:.0f} s |"
+        rows[tuple(line.split(" | ")[:2])] = line
+    lines = [
+        "| seed | database | jobs | faults | violations | settled after |",
+        "|---:|---|---:|---:|---|---:|",
+        *rows.values(),
+    ]
+    for database in sorted({key[1] for key in rows}):
+        cells = [line.split(" | ") for key, line in rows.items() if key[1] == database]
+        bad = sum(cell[4] != "none" for cell in cells)
+        sums = [f"{sum(int(cell[place]) for cell in cells):,}" for place in (2, 3)]
+        lines.append(f"| all {len(cells)} | {database} | {sums[0]} | {sums[1]} | in {bad} runs | |")
+    return "\n".join([before + SUMS_BEGIN, "", *lines, "", SUMS_END + after])
 
 
 def _name(fault: Fault) -> str:
@@ -127,6 +162,9 @@ def _next_start(facts: Facts, fault: Fault) -> list[float]:
 
 
 if __name__ == "__main__":
-    for report in read(Path(name) for name in sys.argv[1:]):
+    files = [Path(name) for name in sys.argv[1:] if name != "--page"]
+    if "--page" in sys.argv:
+        PAGE.write_text(with_sums(PAGE.read_text(), runs_of(files)))
+    for report in read(files):
         print(report.text(), end="\n\n")
     print("kinds of violations looked for: " + ", ".join(kind.value for kind in Kind))

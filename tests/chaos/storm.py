@@ -19,6 +19,7 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import models
 from tests.chaos.arena import Arena
 from tests.chaos.audit import Audit
+from tests.chaos.bad_io import hand_out_io
 from tests.chaos.checks import find_violations
 from tests.chaos.clocks import hand_out
 from tests.chaos.disks import small_disk
@@ -27,7 +28,7 @@ from tests.chaos.feed import Feed
 from tests.chaos.killable_postgres import Server
 from tests.chaos.monkey import play
 from tests.chaos.network import lay, running_network
-from tests.chaos.plan import CLOCKS, Step
+from tests.chaos.plan import CLOCKS, HANGS, MACHINES, Step
 from tests.chaos.truth import boottime, observed, read_truth
 from tests.hosts_rig import RESET_FOR_EVER
 from tests.power_cut import PowerCut
@@ -39,6 +40,13 @@ HOSTS = (
     NodeSpec("b", "dgx-h100", leaf="leaf-1"),
     NodeSpec("c", "dgx-1v", leaf="leaf-2"),
 )
+MANY_HOSTS = (
+    *HOSTS,
+    NodeSpec("d", "dgx-h100", leaf="leaf-2"),
+    NodeSpec("e", "dgx-h100", leaf="leaf-3"),
+    NodeSpec("f", "dgx-1v", leaf="leaf-3"),
+)
+"""Twice as many faults a second concern disjoint hosts then, and settling takes as long as with three."""
 STRIKE_AGAIN = {
     "GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER),
     # What fails again and again would be kept out, and nothing were left to strike.
@@ -62,12 +70,13 @@ async def storm(
     database: Server | None = None,
     prepare: Callable[[LocalCluster], None] = lambda _: None,
     control_workers: int = 1,
+    hosts: Sequence[NodeSpec] = HOSTS,
 ) -> Outcome:
     """``prepare`` changes the cluster before it starts."""
     directory.mkdir(parents=True, exist_ok=True)
     config = ClusterConfig(
         state_dir=directory / "state",
-        nodes=HOSTS,
+        nodes=tuple(hosts),
         ui=False,
         control_workers=control_workers,
         settings=SHORT_LEASES | STRIKE_AGAIN,
@@ -102,8 +111,9 @@ async def _arena(
         network = stack.enter_context(running_network())
         lay(network, cluster)
         power = PowerCut(cluster.config.state_dir, directory / "disk") if powered else None
-        clocks = {} if CLOCKS.keys().isdisjoint(verbs) else hand_out(cluster, directory)
-        host = None if powered else stack.enter_context(small_disk(cluster))
+        clocks = {} if (CLOCKS | MACHINES).keys().isdisjoint(verbs) else hand_out(cluster, directory)
+        bad_io = {} if HANGS.keys().isdisjoint(verbs) else hand_out_io(cluster, directory)
+        host = None if powered else stack.enter_context(small_disk(cluster, can_hang="hung_disk" in verbs))
         if power is None:
             await stack.enter_async_context(cluster)
         else:
@@ -114,8 +124,9 @@ async def _arena(
         stack.callback(audit.close)
         feed = await stack.enter_async_context(Feed(audit))
         yield Arena(
-            cluster, client, audit, feed, directory, database, network, clocks=clocks, power=power, small_disk=host
-        )
+            cluster, client, audit, feed, directory, database, network,
+            clocks=clocks, bad_io=bad_io, power=power, small_disk=host,
+        )  # fmt: skip
 
 
 async def settle(arena: Arena) -> list[Violation]:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from tests.chaos.facts import Facts, Violation
 from tests.chaos.killable_postgres import Server, new_server
-from tests.chaos.plan import DISKS, DISRUPTIONS, LONG, Step, make_plan, only
+from tests.chaos.plan import DISKS, DISRUPTIONS, LONG, NEW, Step, make_plan, only
 from tests.chaos.report import append, report_of
 from tests.chaos.shrink import shrink
-from tests.chaos.storm import Outcome, storm
+from tests.chaos.storm import HOSTS, Outcome, storm
 from tests.chaos.story import story
+from workers.local.cluster import NodeSpec
 
 SHORT_S = 7
 ONLY = os.environ.get("GPU_PLATFORM_CHAOS_ONLY", "")
@@ -60,12 +61,20 @@ async def short_storm(directory: Path, database: str, seed: int, *, without: Col
     ``seed``: of a plan with many kinds of disruptions, unless the environment gives another.
     """
     seed = seed_or(seed)
-    chosen = disruptions(without={*LONG, *DISKS, *without})
+    chosen = disruptions(without={*LONG, *DISKS, *NEW, *without})
     plan = make_plan(seed, SHORT_S, jobs_per_s=3, disruptions_per_s=2, disruptions=chosen)
     return await survive(directory, seed, plan, database, shrink_runs=0)
 
 
-async def survive(directory: Path, seed: int, plan: Sequence[Step], database: str, *, shrink_runs: int) -> Survival:
+async def survive(
+    directory: Path,
+    seed: int,
+    plan: Sequence[Step],
+    database: str,
+    *,
+    shrink_runs: int,
+    hosts: Sequence[NodeSpec] = HOSTS,
+) -> Survival:
     """``shrink_runs``: how many runs a failing plan may be shrunk by."""
     count = sum(step.job is None for step in plan)
     numbers = [int(number) for number in os.environ.get("GPU_PLATFORM_CHAOS_STEPS", "").split(",") if number]
@@ -77,7 +86,7 @@ async def survive(directory: Path, seed: int, plan: Sequence[Step], database: st
         runs += 1
         with new_server() if database == "postgresql" else contextlib.nullcontext() as server:
             assert server is None or isinstance(server, Server)
-            outcome = await storm(directory / f"run-{runs}", only(plan, chosen), server)
+            outcome = await storm(directory / f"run-{runs}", only(plan, chosen), server, hosts=hosts)
         _tell(seed, database, outcome)
         return outcome
 
@@ -107,7 +116,7 @@ def seed_or(otherwise: int) -> int:
 
 
 def _tell(seed: int, database: str, outcome: Outcome) -> None:
-    report = report_of(database, outcome.facts, outcome.violations, outcome.settled_s)
+    report = report_of(database, outcome.facts, outcome.violations, outcome.settled_s, seed)
     print(f"\nGPU_PLATFORM_CHAOS_SEED={seed} on {report.text()}")
     for violation in outcome.violations:
         print(f"  {violation}")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from tests.chaos.checks import find_violations
 from tests.chaos.facts import Facts, Kind
 from tests.chaos.faults import Fault
 from tests.chaos.feed import Promise, Seen
-from tests.chaos.plan import JobPlan
+from tests.chaos.monkey import VERBS
+from tests.chaos.plan import DISRUPTIONS, NEW, OLDER, POWER, JobPlan
 from tests.chaos.story import story
 from tests.chaos.truth import Run, Truth
 
@@ -174,6 +176,55 @@ PLANTED: dict[str, tuple[Kind, Callable[[Facts], None]]] = {
     "more usage than was held": (Kind.USAGE_WRONG, usage(40.0)),
     "GPUs that are never released": (Kind.GPU_TWICE, lambda facts: facts.events.pop() and None),
 }
+
+
+def struck(kind: str, *hosts: str) -> Callable[[Facts], None]:
+    """Nothing else was done than this; no hosts: to the control plane."""
+
+    def plant(facts: Facts) -> None:
+        facts.faults = [Fault(kind, "one", 28.0, 45.0, hosts=frozenset(hosts))]
+
+    return plant
+
+
+def both(*plants: Callable[[Facts], None]) -> Callable[[Facts], None]:
+    def plant(facts: Facts) -> None:
+        for one in plants:
+            one(facts)
+
+    return plant
+
+
+LIVES_ON = change_run(0, end=40.0)
+IS_FAILED = change_job(state=JobState.FAILED, failure=FAILED_BY_HARDWARE)
+BROKEN_BY: dict[str, tuple[Kind, Callable[[Facts], None]]] = {
+    "hung_disk": (Kind.TWO_ATTEMPTS, both(struck("hung_disk", "a"), LIVES_ON)),
+    "freeze_agents": (Kind.TWO_ATTEMPTS, both(struck("freeze_agents", "a"), LIVES_ON)),
+    "hung_files": (Kind.TWO_ATTEMPTS, both(struck("hung_files", "a"), LIVES_ON)),
+    "read_only": (Kind.JOB_UNKNOWN, both(struck("read_only"), unknown)),
+    "failed_sync": (Kind.JOB_UNKNOWN, both(struck("failed_sync"), unknown)),
+    "hung_names": (Kind.RESTART_UNJUSTIFIED, struck("hung_names", "a")),
+    "machine_clock": (Kind.RESTART_UNJUSTIFIED, struck("machine_clock", "a")),
+    "short_memory": (Kind.RESTART_UNJUSTIFIED, struck("short_memory")),
+    "lying_host": (Kind.RESTART_UNJUSTIFIED, struck("lying_host", "liar")),
+    "poison": (Kind.END_UNCAUSED, both(struck("poison"), IS_FAILED)),
+}
+"""What hangs, multiplies or lies -> what it would break, and the audit must see although that fault was on its way."""
+
+
+@pytest.mark.parametrize("kind", BROKEN_BY)
+def test_a_promise_that_such_a_fault_breaks_is_found(kind: str) -> None:
+    facts = right()
+    expected, plant = BROKEN_BY[kind]
+    plant(facts)
+    assert expected in {violation.kind for violation in find_violations(facts)}
+
+
+def test_every_such_fault_is_planted_and_has_its_promise_on_the_page() -> None:
+    assert BROKEN_BY.keys() == NEW.keys() | {"hung_disk"}
+    page = (Path(__file__).parents[2] / "docs/explanation/faults.md").read_text()
+    assert [verb for verb in (*DISRUPTIONS, *OLDER, *POWER) if f"`{verb}`" not in page] == []
+    assert VERBS.keys() >= DISRUPTIONS.keys()
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from tests.chaos.arena import Arena, Disruption, between, choose
 from workers.local.supervision import ChildProcess
@@ -23,6 +24,27 @@ async def clock_drift(arena: Arena, draw: float) -> None:
     await _wrong(arena, "clock_drift", draw)
 
 
+async def machine_clock(arena: Arena, draw: float) -> None:
+    """Somebody sets the clock of a whole machine: of a host, or of that of the control plane. All of its processes see
+    the same step at once; supervisors and ranks have no shim, and keep to clocks that nobody sets."""
+    nodes = list(arena.cluster.nodes.values())
+    control = [child for child in arena.cluster.children if child not in nodes and child.name in arena.clocks]
+    children = choose([*[[node] for node in nodes], control], draw)
+    seconds = choose(STEPS_S, draw * 31 % 1.0)
+    if not all(child.name in arena.clocks for child in children):
+        return
+    hosts = [host for child in children for host in arena.host_of(child)]
+    async with contextlib.AsyncExitStack() as stack:
+        for child in sorted(children, key=lambda child: child.name):
+            await stack.enter_async_context(arena.lock(f"clock {child.name}"))
+        stack.enter_context(
+            arena.log.lasting("machine_clock", f"{hosts or 'control plane'} {seconds:+g} s", hosts=hosts)
+        )
+        for child in children:
+            stack.enter_context(arena.clocks[child.name].stepped(seconds))
+        await asyncio.sleep(between(LEAST_S, MOST_S, draw))
+
+
 async def _wrong(arena: Arena, kind: str, draw: float) -> None:
     children: list[ChildProcess] = [child for child in arena.cluster.children if child.name in arena.clocks]
     if not children:
@@ -36,4 +58,4 @@ async def _wrong(arena: Arena, kind: str, draw: float) -> None:
             await asyncio.sleep(between(LEAST_S, MOST_S, draw))
 
 
-VERBS: dict[str, Disruption] = {"clock_step": clock_step, "clock_drift": clock_drift}
+VERBS: dict[str, Disruption] = {"clock_step": clock_step, "clock_drift": clock_drift, "machine_clock": machine_clock}
