@@ -27,9 +27,12 @@ class DiskProbe:
         self._clock = clock
         self._began_s: float | None = None
 
-    def start(self) -> None:
-        """Begin. It ends with the process."""
-        threading.Thread(target=self._look_for_ever, name="disk-probe", daemon=True).start()
+    @classmethod
+    def begin(cls, home: Path) -> DiskProbe:
+        """One that looks until the process ends."""
+        probe = cls(home)
+        threading.Thread(target=probe._look_for_ever, name="disk-probe", daemon=True).start()
+        return probe
 
     def why_stuck(self) -> str | None:
         """Why this host must get no new work: its disk does not answer. None: it does, as far as is known."""

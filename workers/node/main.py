@@ -374,14 +374,16 @@ async def main() -> None:
         votes_route(lambda: lease_loop.ask(lease.votes)),
     ]
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
-    probe = DiskProbe(home)
-    make_report = report_maker(
-        settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory), probe.why_stuck
-    )
+    probe = DiskProbe.begin(home)
     lease = keeper_apart(
-        settings, agent, make_report, health.forget_resets_before, faults, LeaseFile(lease_file), identity
+        settings,
+        agent,
+        report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory), probe.why_stuck),
+        health.forget_resets_before,
+        faults,
+        LeaseFile(lease_file),
+        identity,
     )
-    probe.start()
     REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, kept_by_starts(node.disk_reserve_mib))))
     REGISTRY.register(LeaseMetrics(lease))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
