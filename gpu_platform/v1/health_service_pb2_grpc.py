@@ -51,10 +51,11 @@ class HealthServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetReadiness(self, request, context):
-        """Database and Temporal are reachable; else 503 that names which is not. Who may read the cluster also sees why, the
-        `version` of the service, and `warnings`: for example, that silent hosts are not declared LOST, because too many
-        are silent at once, that hosts report through Temporal, because no service answers them, that an older database
-        was restored, or that a filter or score of another package is switched off because it failed.
+        """Database and Temporal are reachable, and the process needs no restart; else 503 that names which is not so. Who
+        may read the cluster also sees why, the `version` of the service, and `warnings`: for example, that silent hosts
+        are not declared LOST, because too many are silent at once, that hosts report through Temporal, because no service
+        answers them, that an older database was restored, or that a filter or score of another package is switched off
+        because it failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
