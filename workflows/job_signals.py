@@ -46,6 +46,6 @@ def tells_of_itself(fault: GpuFault) -> bool:
     """In the handler of a signal: False if one host tells of a fault of another."""
     host, sender = fault.report.host, sender_of_signal()
     if not may_speak_for(sender, host):
-        workflow.logger.warning("a fault of host %s was reported by host %s: it is not believed", host, sender)
+        workflow.logger.warning("fault.not_believed", extra={"host": host, "sender": sender})
         return False
     return True

@@ -120,9 +120,8 @@ class RemediationWorkflow:
         sender = sender_of_signal()
         if report.gpu_uuid != self._gpu_uuid or not may_speak_for(sender, report.host):
             self._was_refused = True
-            workflow.logger.warning(
-                "host %s reports a fault of GPU %s of host %s: it is not believed", sender, report.gpu_uuid, report.host
-            )
+            found = {"host": report.host, "gpu": report.gpu_uuid, "sender": sender}
+            workflow.logger.warning("fault.not_believed", extra=found)
         elif report.fault_id not in self._seen:
             self._seen.add(report.fault_id)
             self._pending.append(report)

@@ -1477,7 +1477,7 @@ class Health(_message.Message):
     def __init__(self, status: _Optional[str] = ..., version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., now: _Optional[float] = ...) -> None: ...
 
 class Host(_message.Message):
-    __slots__ = ("name", "state", "machine", "leaf", "spine", "address", "simulated", "isolation", "missing_guarantees", "driver_version", "cuda_version", "cuda_installations", "unusable_cuda", "nvswitches", "nics", "nvlinks", "nvlink_domain", "labels", "containers", "outputs_root", "lease_remaining_s", "gpus_total", "gpus_free", "reason", "windows", "certificate_ends_at")
+    __slots__ = ("name", "state", "machine", "leaf", "spine", "address", "simulated", "isolation", "missing_guarantees", "driver_version", "cuda_version", "cuda_installations", "unusable_cuda", "nvswitches", "nics", "nvlinks", "nvlink_domain", "labels", "containers", "outputs_root", "refused_gpus", "lease_remaining_s", "gpus_total", "gpus_free", "reason", "windows", "certificate_ends_at")
     class CudaInstallationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1493,6 +1493,13 @@ class Host(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class RefusedGpusEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -1519,6 +1526,7 @@ class Host(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_ROOT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASE_REMAINING_S_FIELD_NUMBER: _ClassVar[int]
     GPUS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     GPUS_FREE_FIELD_NUMBER: _ClassVar[int]
@@ -1545,13 +1553,14 @@ class Host(_message.Message):
     labels: _containers.ScalarMap[str, str]
     containers: _containers.RepeatedScalarFieldContainer[str]
     outputs_root: str
+    refused_gpus: _containers.ScalarMap[str, str]
     lease_remaining_s: float
     gpus_total: int
     gpus_free: int
     reason: str
     windows: _containers.RepeatedCompositeFieldContainer[HostWindow]
     certificate_ends_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[HostState, str]] = ..., machine: _Optional[str] = ..., leaf: _Optional[str] = ..., spine: _Optional[str] = ..., address: _Optional[str] = ..., simulated: _Optional[bool] = ..., isolation: _Optional[str] = ..., missing_guarantees: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., cuda_installations: _Optional[_Mapping[str, str]] = ..., unusable_cuda: _Optional[_Mapping[str, str]] = ..., nvswitches: _Optional[int] = ..., nics: _Optional[_Iterable[_Union[Nic, _Mapping]]] = ..., nvlinks: _Optional[_Iterable[_Union[NvLink, _Mapping]]] = ..., nvlink_domain: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[str]] = ..., outputs_root: _Optional[str] = ..., lease_remaining_s: _Optional[float] = ..., gpus_total: _Optional[int] = ..., gpus_free: _Optional[int] = ..., reason: _Optional[str] = ..., windows: _Optional[_Iterable[_Union[HostWindow, _Mapping]]] = ..., certificate_ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[HostState, str]] = ..., machine: _Optional[str] = ..., leaf: _Optional[str] = ..., spine: _Optional[str] = ..., address: _Optional[str] = ..., simulated: _Optional[bool] = ..., isolation: _Optional[str] = ..., missing_guarantees: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., cuda_installations: _Optional[_Mapping[str, str]] = ..., unusable_cuda: _Optional[_Mapping[str, str]] = ..., nvswitches: _Optional[int] = ..., nics: _Optional[_Iterable[_Union[Nic, _Mapping]]] = ..., nvlinks: _Optional[_Iterable[_Union[NvLink, _Mapping]]] = ..., nvlink_domain: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[str]] = ..., outputs_root: _Optional[str] = ..., refused_gpus: _Optional[_Mapping[str, str]] = ..., lease_remaining_s: _Optional[float] = ..., gpus_total: _Optional[int] = ..., gpus_free: _Optional[int] = ..., reason: _Optional[str] = ..., windows: _Optional[_Iterable[_Union[HostWindow, _Mapping]]] = ..., certificate_ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class HostFigures(_message.Message):
     __slots__ = ("host", "gpus", "host_hours", "allocated_gpu_hours", "allocation_ratio", "gpu_faults", "losses", "mtbf_h")
@@ -1574,7 +1583,7 @@ class HostFigures(_message.Message):
     def __init__(self, host: _Optional[str] = ..., gpus: _Optional[int] = ..., host_hours: _Optional[float] = ..., allocated_gpu_hours: _Optional[float] = ..., allocation_ratio: _Optional[float] = ..., gpu_faults: _Optional[int] = ..., losses: _Optional[int] = ..., mtbf_h: _Optional[float] = ...) -> None: ...
 
 class HostInventory(_message.Message):
-    __slots__ = ("machine", "driver_version", "cuda_version", "cpus", "ram_mib", "cuda_installations", "unusable_cuda", "mps", "mig_profiles", "simulated", "isolation", "missing_guarantees", "isolates_gangs", "gpus", "nvlinks", "nvlink_generation", "nvswitches", "nics", "source", "nvlink_domain", "labels", "outputs_root")
+    __slots__ = ("machine", "driver_version", "cuda_version", "cpus", "ram_mib", "cuda_installations", "unusable_cuda", "mps", "mig_profiles", "simulated", "isolation", "missing_guarantees", "isolates_gangs", "gpus", "nvlinks", "nvlink_generation", "nvswitches", "nics", "source", "nvlink_domain", "labels", "outputs_root", "refused_gpus")
     class CudaInstallationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1603,6 +1612,13 @@ class HostInventory(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class RefusedGpusEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1625,6 +1641,7 @@ class HostInventory(_message.Message):
     NVLINK_DOMAIN_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_ROOT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_GPUS_FIELD_NUMBER: _ClassVar[int]
     machine: str
     driver_version: str
     cuda_version: str
@@ -1647,7 +1664,8 @@ class HostInventory(_message.Message):
     nvlink_domain: str
     labels: _containers.ScalarMap[str, str]
     outputs_root: str
-    def __init__(self, machine: _Optional[str] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., cpus: _Optional[int] = ..., ram_mib: _Optional[int] = ..., cuda_installations: _Optional[_Mapping[str, str]] = ..., unusable_cuda: _Optional[_Mapping[str, str]] = ..., mps: _Optional[bool] = ..., mig_profiles: _Optional[_Mapping[str, StringList]] = ..., simulated: _Optional[bool] = ..., isolation: _Optional[str] = ..., missing_guarantees: _Optional[_Iterable[str]] = ..., isolates_gangs: _Optional[bool] = ..., gpus: _Optional[_Iterable[_Union[GpuInfo, _Mapping]]] = ..., nvlinks: _Optional[_Iterable[_Union[NvLink, _Mapping]]] = ..., nvlink_generation: _Optional[int] = ..., nvswitches: _Optional[int] = ..., nics: _Optional[_Iterable[_Union[Nic, _Mapping]]] = ..., source: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., outputs_root: _Optional[str] = ...) -> None: ...
+    refused_gpus: _containers.ScalarMap[str, str]
+    def __init__(self, machine: _Optional[str] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., cpus: _Optional[int] = ..., ram_mib: _Optional[int] = ..., cuda_installations: _Optional[_Mapping[str, str]] = ..., unusable_cuda: _Optional[_Mapping[str, str]] = ..., mps: _Optional[bool] = ..., mig_profiles: _Optional[_Mapping[str, StringList]] = ..., simulated: _Optional[bool] = ..., isolation: _Optional[str] = ..., missing_guarantees: _Optional[_Iterable[str]] = ..., isolates_gangs: _Optional[bool] = ..., gpus: _Optional[_Iterable[_Union[GpuInfo, _Mapping]]] = ..., nvlinks: _Optional[_Iterable[_Union[NvLink, _Mapping]]] = ..., nvlink_generation: _Optional[int] = ..., nvswitches: _Optional[int] = ..., nics: _Optional[_Iterable[_Union[Nic, _Mapping]]] = ..., source: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., outputs_root: _Optional[str] = ..., refused_gpus: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostPage(_message.Message):
     __slots__ = ("items", "next_cursor")

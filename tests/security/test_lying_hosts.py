@@ -7,6 +7,7 @@ alone, so nothing about the other host or its jobs may change.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ import pytest
 from sqlalchemy import select
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from activities.payloads.orders import OrderGuard
@@ -37,6 +39,7 @@ from tests.harness import Platform
 from tests.sealed_platform import Keys, asked, sealed_platform
 from tests.security.host_messages import Names, lies_in
 from tests.waiting import eventually
+from workers.gateway.rules import SIGNALS_PER_HOUR
 from workers.node.main import node_worker
 
 LIAR, VICTIM = "a", "b"
@@ -147,7 +150,7 @@ def victim_of(lies: Lies, job_id: str) -> dict[Names, list[Any]]:
         Names.ATTEMPT: [1, 2],
         Names.ADDRESS: ["10.6.6.6"],
         Names.NUMBER: [0, 2**63 - 1],
-        Names.TIME: [0.5, 1e10],
+        Names.TIME: [1, 10**10],
         Names.TEXT: ["x" * 9000],
         Names.FAULT: ["1"],
     }
@@ -209,6 +212,21 @@ async def test_a_report_is_believed_only_of_the_host_itself(lies: Lies) -> None:
                     await lies.report(lie.told(own))
     assert "10.6.6.6" not in known_of(lies.store, LIAR)["host"][0], "its address is as the service learned it"
     await platform.nodes[LIAR].report()
+    await ended(lies, job_id)
+
+
+async def test_a_host_floods_no_workflow(lies: Lies) -> None:
+    """Its job's workflow may be that of an array, and takes 10,000 signals of all who send some."""
+    job_id = await lies.job_on(LIAR)
+    handle = lies.client.get_workflow_handle(job_id)
+    fault = GpuFault(attempt=7, report=lies.fault())
+    large = GpuFault(attempt=7, report=lies.fault(message=os.urandom(100_000).hex()))
+    with pytest.raises(RPCError, match="KiB"):
+        await handle.signal("gpu_fault", large)
+    for _ in range(SIGNALS_PER_HOUR - 1):
+        await handle.signal("gpu_fault", fault)
+    with pytest.raises(RPCError):
+        await handle.signal("gpu_fault", fault, rpc_timeout=timedelta(seconds=5))
     await ended(lies, job_id)
 
 

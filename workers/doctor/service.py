@@ -201,7 +201,7 @@ def _refused(part: Part, hosts: list[Host]) -> Iterator[Result]:
         if host.refused_gpus:
             owners = ", ".join(sorted(set(host.refused_gpus.values())))
             found = f"{host.name} reports {len(host.refused_gpus)} GPUs that belong to {owners}"
-            advice = "a GPU was moved, two node workers run on one machine, or a host lies: docs/explanation/health.md"
+            advice = "moved, two node workers on one machine, or a lie: docs/explanation/hosts-that-lie.md"
             yield part.warning("GPUs", found, advice)
 
 

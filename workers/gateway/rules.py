@@ -9,6 +9,8 @@ header that the host cannot write, and the workflow believes it for that host al
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -47,6 +49,12 @@ from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 
 M = TypeVar("M", bound=Message)
 SERVICE = "/temporal.api.workflowservice.v1.WorkflowService/"
+REPORT_WITHIN_S = 60
+"""Seconds in which a report through Temporal must be written. Node workers wait for a few seconds."""
+LARGEST_SIGNAL = 64 << 10
+"""Bytes. A fault has about 1 KiB, and its message at most 8 KiB."""
+SIGNALS_PER_HOUR = 200
+"""Of a host to one workflow. A GPU that fails this often is out of service long before."""
 HEALTH = "/grpc.health.v1.Health/Check"
 _OF_WORKFLOW = (
     "namespace",
@@ -69,6 +77,26 @@ class Refused(Exception):
     def __init__(self, why: str, status: StatusCode = StatusCode.PERMISSION_DENIED) -> None:
         super().__init__(why)
         self.status = status
+
+
+class _SignalCounts:
+    """How many signals each host has sent to each workflow. Temporal takes 10,000 for a workflow, and a workflow may be
+    that of an array whose other elements run elsewhere."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def count(self, call: Call, workflow_id: str) -> None:
+        """Count a signal. Raises :class:`Refused` if it is too large, or one too many."""
+        if len(call.request) > LARGEST_SIGNAL:
+            raise Refused(f"its signal has more than {LARGEST_SIGNAL >> 10} KiB", StatusCode.INVALID_ARGUMENT)
+        if time.monotonic() - self._since >= 3600.0:
+            self._since, self._counts = time.monotonic(), Counter()
+        self._counts[call.host, workflow_id] += 1
+        if self._counts[call.host, workflow_id] > SIGNALS_PER_HOUR:
+            why = f"it sent more than {SIGNALS_PER_HOUR} signals to {workflow_id!r} within an hour"
+            raise Refused(why, StatusCode.RESOURCE_EXHAUSTED)
 
 
 class HostRights(Protocol):
@@ -100,6 +128,7 @@ class Rules:
 
     def __init__(self, namespace: str, tokens: KeyRing, rights: HostRights) -> None:
         self._namespace, self._tokens, self._rights = namespace, tokens, rights
+        self._signals = _SignalCounts()
         self._checks: dict[str, Check] = {
             HEALTH: _as_it_is,
             SERVICE + "GetSystemInfo": _as_it_is,
@@ -189,6 +218,7 @@ class Rules:
         if not await self._rights.has_job(call.host, job_id):
             # NOT_FOUND, as for a job that has ended: the node worker then goes on to the remediation.
             raise Refused(f"job {job_id!r} holds nothing on it", StatusCode.NOT_FOUND)
+        self._signals.count(call, job_id)
         fields = ("namespace", "workflow_execution", "signal_name", "input", "identity", "request_id")
         return _sent_by(call, _only(asked, *fields))
 
@@ -202,6 +232,7 @@ class Rules:
             raise Refused(f"it sends the signal {asked.signal_name!r}")
         if asked.workflow_id_conflict_policy == WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING:
             raise Refused("it would end a remediation that is under way")
+        self._signals.count(call, asked.workflow_id)
         return _sent_by(call, _only(asked, *_OF_WORKFLOW, "signal_name", "signal_input"))
 
     async def _report(self, call: Call) -> bytes:
@@ -209,7 +240,10 @@ class Rules:
         self._check_start(asked, "HostReportWorkflow")
         if asked.workflow_id != host_report_id(call.host):
             raise Refused(f"{asked.workflow_id!r} is not its own report")
-        return _sent_by(call, _only(asked, *_OF_WORKFLOW))
+        sent = _only(asked, *_OF_WORKFLOW)
+        # A report that nobody can read would stay under way for ever.
+        sent.workflow_execution_timeout.FromSeconds(REPORT_WITHIN_S)
+        return _sent_by(call, sent)
 
     async def _read_report(self, call: Call) -> bytes:
         asked = self._read(GetWorkflowExecutionHistoryRequest, call)

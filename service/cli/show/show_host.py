@@ -32,7 +32,7 @@ def _facts(host: Host) -> Iterable[tuple[str, RenderableType]]:
     if host.refused_gpus:
         owners = ", ".join(sorted(set(host.refused_gpus.values())))
         found = "\n".join(f"{uuid}: it belongs to {owner}" for uuid, owner in host.refused_gpus.items())
-        yield "refused GPUs", f"{found}\nif {owners} lost them for ever: `gpu-platform hosts remove`; see health.md"
+        yield "refused GPUs", f"{found}\nif {owners} lost them for ever: `gpu-platform hosts remove`"
     yield "fabric", f"leaf {host.leaf or '-'}, spine {host.spine or '-'}"
     yield "address", host.address
     yield "lease", f"{host.lease_remaining_s:.0f} s left"
