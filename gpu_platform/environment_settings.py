@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+_REGISTRY = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9._-]+)*$"
+
 
 class EnvironmentSettings(BaseModel):
     """Directories that jobs write, modules, and containers."""
@@ -27,6 +29,13 @@ class EnvironmentSettings(BaseModel):
     all images that jobs use; the platform removes those that nobody used for ``image_keep_days``."""
     image_keep_days: Annotated[float, Field(gt=0)] = 14.0
     """Files of images that no job used for so long are removed."""
+    image_registries: list[Annotated[str, Field(pattern=_REGISTRY)]] = [
+        *("docker.io", "ghcr.io", "quay.io", "nvcr.io", "gcr.io", "public.ecr.aws", "registry.k8s.io"),
+        *("mcr.microsoft.com", "registry.gitlab.com", "registry.access.redhat.com"),
+    ]
+    """Registries from which jobs get container images, ``HOST[:PORT][/REPOSITORY]``; the default are the well-known
+    public ones. A pull reaches what ``network.allow`` has, whatever a registry or DNS answers. An address of this host
+    is reached only if an entry here has that address. Images that the host has already need no entry."""
     image_max_gib: Annotated[float, Field(gt=0)] = 64.0
     """The largest container image, unpacked. A larger one is not kept, and its job fails."""
     image_timeout_s: Annotated[float, Field(gt=0)] = 1800.0

@@ -25,8 +25,11 @@ _LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 class HostileRegistry:
     """Serves one image under every name. ``wrong``: what it does wrong. ``files``: for each layer, what is in it."""
 
-    def __init__(self, wrong: Wrong = "nothing", files: list[dict[str, bytes]] | None = None) -> None:
-        self.wrong = wrong
+    def __init__(
+        self, wrong: Wrong = "nothing", files: list[dict[str, bytes]] | None = None, *, sends_to: str | None = None
+    ) -> None:
+        """``sends_to``: an address to which it redirects whoever asks for a blob."""
+        self.wrong, self.sends_to = wrong, sends_to
         self.asked: Counter[str] = Counter()
         """How often it was asked for ``manifests`` and ``blobs``."""
         tars = [_tar(layer) for layer in (files or [{"hello": b"hello"}])]
@@ -56,6 +59,11 @@ class HostileRegistry:
             }
         ).encode()
         self.port = 0
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self.port}"
 
     @contextmanager
     def serve(self, directory: Path) -> Iterator[Path]:
@@ -95,6 +103,11 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(5)
             elif self.of.wrong == "broken":
                 self._answer(500, b"{}")
+            elif self.of.sends_to is not None and kind == "blobs":
+                self.send_response(307)
+                self.send_header("Location", f"{self.of.sends_to}{self.path}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
             elif self.path.startswith("/v2/") and kind == "manifests":
                 self._answer(200, self.of.manifest, _MANIFEST)
             elif kind == "blobs" and digest in self.of.blobs:

@@ -140,6 +140,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_IFUNMET'].values_by_name["IF_UNMET_CANCEL"]._serialized_options = b'\362\307\030\006cancel'
   _globals['_IFUNMET'].values_by_name["IF_UNMET_HOLD"]._loaded_options = None
   _globals['_IFUNMET'].values_by_name["IF_UNMET_HOLD"]._serialized_options = b'\362\307\030\004hold'
+  _globals['_JOBSHARE'].values_by_name["JOB_SHARE_NONE"]._loaded_options = None
+  _globals['_JOBSHARE'].values_by_name["JOB_SHARE_NONE"]._serialized_options = b'\362\307\030\004none'
+  _globals['_JOBSHARE'].values_by_name["JOB_SHARE_NAMESPACE"]._loaded_options = None
+  _globals['_JOBSHARE'].values_by_name["JOB_SHARE_NAMESPACE"]._serialized_options = b'\362\307\030\tnamespace'
   _globals['_JOBSTATE'].values_by_name["JOB_STATE_PENDING"]._loaded_options = None
   _globals['_JOBSTATE'].values_by_name["JOB_STATE_PENDING"]._serialized_options = b'\362\307\030\007PENDING'
   _globals['_JOBSTATE'].values_by_name["JOB_STATE_QUEUED"]._loaded_options = None

@@ -51,7 +51,7 @@ class UploadServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetUpload(self, request, context):
-        """How much of an upload the namespace has. Nothing, if it was never sent there.
+        """How much of an upload you have in the namespace. Nothing, if you never sent it there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,7 +33,9 @@ PULL = """
 import sys
 from pathlib import Path
 from gpu_platform.hosts.environments.image_pull import PullLimits, pull
-pull(sys.argv[1], Path(sys.argv[2]), PullLimits(1 << 40, 600, [], lambda: False))
+from gpu_platform.hosts.environments.registry_way import Registries
+registries = Registries((sys.argv[3],), ("internet",))
+pull(sys.argv[1], Path(sys.argv[2]), PullLimits(1 << 40, 600, [], lambda: False, registries))
 """
 Get = Callable[..., Path]
 
@@ -50,12 +56,15 @@ def get(podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
     with ExitStack() as stack:
 
-        def get(registry: HostileRegistry, given_up: GivenUp = lambda: False, **settings: float) -> Path:
+        def get(
+            registry: HostileRegistry, given_up: GivenUp = lambda: False, image: str | None = None, **settings: float
+        ) -> Path:
             monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(stack.enter_context(registry.serve(tmp_path))))
-            fields = {"image_max_gib": 4 / 1024, **settings}
-            images = ContainerImages(tmp_path / "images", "box", EnvironmentSettings.model_validate(fields))
+            fields = {"image_max_gib": 4 / 1024, "image_registries": [f"127.0.0.1:{registry.port}"], **settings}
+            section = EnvironmentSettings.model_validate(fields)
+            images = ContainerImages(tmp_path / "images", "box", section, ["internet"])
             names.append(f"127.0.0.1:{registry.port}/team/{uuid.uuid4().hex[:8]}:1")
-            return images.get(f"docker://{names[-1]}", given_up).rootfs
+            return images.get(f"docker://{image or names[-1]}", given_up).rootfs
 
         yield get
     left = subprocess.run(["podman", "rmi", "--force", *names], capture_output=True, text=True, check=False).stdout
@@ -81,11 +90,52 @@ def test_a_registry_that_is_away_or_damaged_is_the_jobs_failure_after_three_trie
     with pytest.raises(PreflightFailed) as found:
         get(registry)
     message = found.value.message
-    assert f"its registry 127.0.0.1:{registry.port} did not give it in 3 tries" in message
-    assert {"broken": "500", "digest": "Digest did not match"}[wrong] in message
-    assert "load the image there" in message
+    assert "did not get the container image" in message
+    assert "from its registry: there is no such image" in message
+    assert "load it there" in message
     assert found.value.details == {"kind": "user", "only_here": True}
     assert (registry.asked["manifests"] == 3) is (wrong == "digest")
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "0.0.0.0", "127.1", "2130706433", "[::1]", "box.example"])
+def test_an_image_of_a_registry_that_is_not_listed_makes_no_connection(get: Get, name: str) -> None:
+    """Whether something listens there, and what it says, makes no difference."""
+    said = set()
+    for inside in (HostileRegistry(), HostileRegistry("broken"), None):
+        with contextlib.ExitStack() as stack:
+            port = 9 if inside is None else stack.enter_context(served_inside(inside))
+            with pytest.raises(PreflightFailed) as found:
+                get(HostileRegistry(), image=f"{name}:{port}/team/x:1")
+            assert inside is None or not inside.asked
+            said.add((re.sub(r":\d+", ":PORT", found.value.message), str(found.value.details)))
+    assert len(said) == 1, said
+    assert "node.image_registries" in said.pop()[0]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("127.0.0.1", "localhost", "0.0.0.0", "127.1", "2130706433", "0177.0.0.1", "0x7f.0.0.1", "[::1]"),
+        *("[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "registry@127.0.0.1", "127.0.0.1.", "own"),
+    ],
+)
+def test_a_listed_registry_leads_nowhere_inside(get: Get, where: str) -> None:
+    """It sends podman on to an address of this host, open or closed."""
+    address = socket.gethostbyname(socket.gethostname()) if where == "own" else where
+    inside, said = HostileRegistry(), set()
+    with served_inside(inside) as port:
+        for at in (port, 9):
+            with pytest.raises(PreflightFailed) as found:
+                get(HostileRegistry(sends_to=f"http://{address}:{at}"))
+            said.add((re.sub(r"127\.0\.0\.1:\d+/team/\w+", "IMAGE", found.value.message), str(found.value.details)))
+    assert not inside.asked, "nothing of ours connected"
+    assert len(said) == 1, said
+
+
+@contextlib.contextmanager
+def served_inside(registry: HostileRegistry) -> Iterator[int]:
+    with tempfile.TemporaryDirectory() as place, registry.serve(Path(place)):
+        yield registry.port
 
 
 def test_a_slow_registry_does_not_hold_gpus_for_long(get: Get) -> None:
@@ -136,7 +186,7 @@ async def test_a_pull_ends_with_its_node_worker(podman: None, tmp_path: Path) ->
     registry = HostileRegistry("slow")
     with registry.serve(tmp_path) as file:
         process = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, "-c", PULL, f"docker://127.0.0.1:{registry.port}/team/x:1", str(tmp_path)],
+            [sys.executable, "-c", PULL, f"docker://{registry.address}/team/x:1", str(tmp_path), registry.address],
             env={**os.environ, "CONTAINERS_REGISTRIES_CONF": str(file)},
         )
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Share(StrEnum):
+class JobShare(StrEnum):
     """Who besides its user may have what a job leaves behind."""
 
     NONE = "none"

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from gpu_platform.hosts.environments.image_pull import (
     pull,
     remove_left_pulls,
 )
+from gpu_platform.hosts.environments.registry_way import Registries
 from gpu_platform.hosts.environments.uploads import remove_tree
 
 _PREFIX = "docker://"
@@ -61,7 +62,9 @@ class Image(NamedTuple):
 class ContainerImages:
     """Thread-safe. Several node workers of one machine may share the directory."""
 
-    def __init__(self, directory: Path, host: str, settings: EnvironmentSettings) -> None:
+    def __init__(self, directory: Path, host: str, settings: EnvironmentSettings, allow: Sequence[str]) -> None:
+        """``allow``: as ``node.network.allow``."""
+        self._registries = Registries(tuple(settings.image_registries), tuple(allow))
         self.directory, self._host = directory, host
         self._timeout_s, self._keep_s = settings.image_timeout_s, settings.image_keep_days * 86_400
         self._most_bytes = int(settings.image_max_gib * (1 << 30))
@@ -124,30 +127,43 @@ class ContainerImages:
 
     def _pull(self, reference: str, name: str, given_up: GivenUp) -> None:
         """Get it, in a few tries."""
+        if not self._registries.have(name):
+            raise self._refused(
+                f"{self._host} gets no container image {name[:200]}: it takes images of "
+                f"{', '.join(self._registries.names) or 'no registry'} (node.image_registries). Name one of these with "
+                "its registry, or let an operator load the image there (podman load) or add the registry",
+                only_here=True,
+            )
         self._make_directory()
-        limits = PullLimits(self._most_bytes, self._timeout_s, (self.directory, self._store), given_up)
-        begun, said = time.monotonic(), ""
+        disks = (self.directory, self._store)
+        limits = PullLimits(self._most_bytes, self._timeout_s, disks, given_up, self._registries)
         for wait_s in (0.0, *PULL_WAITS_S):
             self._wait(wait_s, given_up, name)
             log.info("image.pulling", image=name)
-            done = pull(reference, self.directory, limits)
+            try:
+                done = pull(reference, self.directory, limits)
+            except OSError as error:
+                raise HostUnavailable(f"{self._host} cannot get container images now: {error}") from error
             if done.code == 0 and done.stopped is None:  # SIGTERM may also end podman with 0
                 return
             if (refusal := self._for_good(name, done)) is not None:
                 raise refusal
-            said = done.said[-_SAID:]
-            log.warning("image.not_pulled", image=name, error=said)
-        registry = name.partition("/")[0]
-        raise self._refused(
-            f"{self._host} cannot get the container image {name}: its registry {registry} did not give it in "
-            f"{len(PULL_WAITS_S) + 1} tries within {time.monotonic() - begun:.0f} s ({said}). Check that "
-            f"{registry} works and that hosts reach it, or load the image there (podman load, podman import)",
+            log.warning("image.not_pulled", image=name, error=done.said[-_SAID:])
+            if any(text in done.said.lower() for text in _NO_SUCH):
+                break
+        raise self._not_given(name)
+
+    def _not_given(self, name: str) -> PreflightFailed:
+        """One message for whatever went wrong beyond this host: it tells nothing of the network. The log has it."""
+        return self._refused(
+            f"{self._host} did not get the container image {name} from its registry: there is no such image, it needs "
+            "a password, it is damaged, or the registry does not answer. Name one that the registry has for everybody, "
+            "or load it there (podman load, podman import); the node worker's log says more (image.not_pulled)",
             only_here=True,
         )
 
     def _for_good(self, name: str, done: Pulled) -> PreflightFailed | HostUnavailable | None:
         """The error of a pull that it is no use to repeat here."""
-        said = done.said[-_SAID:]
         if done.stopped is Stopped.GIVEN_UP:
             return self._given_up(name)
         if done.stopped is Stopped.TOO_LARGE:
@@ -158,14 +174,8 @@ class ContainerImages:
                 "(node.image_timeout_s): use a nearer registry or a smaller image, or load it there (podman load)",
                 only_here=True,
             )
-        if done.stopped is Stopped.NO_ROOM or disk_room.says_full(said):
+        if done.stopped is Stopped.NO_ROOM or disk_room.says_full(done.said[-_SAID:]):
             return self._no_room(name)
-        if any(text in said.lower() for text in _NO_SUCH):
-            return self._refused(
-                f"{self._host} cannot get the container image {name}: {said}. Name one that its registry has and that "
-                "needs no password, or load it there (podman load, podman import)",
-                only_here=False,
-            )
         return None
 
     def _refused(self, message: str, *, only_here: bool) -> PreflightFailed:

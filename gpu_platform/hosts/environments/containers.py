@@ -51,7 +51,7 @@ class ContainerStage(Stage):
     def __init__(self, node: NodeSettings, state_dir: Path, home: Path, *, jailed: bool, simulated: bool) -> None:
         self._node, self._home, self._jailed, self._simulated = node, home, jailed, simulated
         directory = (node.image_dir or state_dir / "images").resolve()
-        self._images = ContainerImages(directory, node.name, node)
+        self._images = ContainerImages(directory, node.name, node, node.network.allow)
         self._private = [str(state_dir.resolve()), str(directory)]
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_platform.disk_room import KEPT_BY_PULLS, is_full
+from gpu_platform.hosts.environments import registry_way
+from gpu_platform.hosts.environments.registry_way import Registries
 
 _PREFIX = "pull-"
 _LOCK = "lock"
@@ -55,24 +57,29 @@ class Pulled(NamedTuple):
 
 class PullLimits(NamedTuple):
     """``most_bytes``: of the image. ``disks``: directories on the disks that it writes to. ``given_up``: nobody waits
-    for the image any more."""
+    for the image any more. ``registries``: nothing else is reached."""
 
     most_bytes: int
     timeout_s: float
     disks: Sequence[Path]
     given_up: GivenUp
+    registries: Registries
 
 
 def pull(reference: str, directory: Path, limits: PullLimits) -> Pulled:
     """Get the image ``docker://…`` into podman's store. What is on its way lies below ``directory`` meanwhile."""
     remove_left_pulls(directory)
-    with _own_directory(directory) as (place, lock), tempfile.TemporaryFile() as errors:
+    with (
+        _own_directory(directory) as (place, lock),
+        tempfile.TemporaryFile() as errors,
+        registry_way.opened(limits.registries) as way,
+    ):
         process = subprocess.Popen(
-            [*_BOUND, f"--fsize={limits.most_bytes}", "podman", "pull", "--quiet", "--", reference],
+            [*way.command, *_BOUND, f"--fsize={limits.most_bytes}", "podman", "pull", "--quiet", "--", reference],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, "TMPDIR": str(place)},
+            env={**way.environ, "TMPDIR": str(place)},
             pass_fds=[lock],  # its directory stays in use until it has ended
         )
         try:

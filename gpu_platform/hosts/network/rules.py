@@ -12,14 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpu_platform.domain.hosts.network import Target
+from gpu_platform.domain.hosts.network import NOT_INTERNET, Target
 
-NOT_INTERNET = (
-    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
-    *("192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-    *("224.0.0.0/3",),
-)
-"""What is no public address (IANA's special-purpose registry, RFC 6890; multicast and class E)."""
 _METADATA = "169.254.0.0/16"
 """Link-local addresses. Clouds serve a machine's credentials there."""
 _METADATA_IPV6 = ("fe80::/10", "fd00:ec2::254")

@@ -25,7 +25,6 @@ class ProgramOptions:
         "rank_per": "Ranks",
         "grace": "Time",
         "namespace": "Job",
-        "share": "Notification",
         "require_isolation": "Placement",
         "notify": "Notification",
     }
@@ -77,13 +76,6 @@ class ProgramOptions:
         ),
     ] = None
 
-    share: Annotated[
-        Literal["none", "namespace"] | None,
-        typer.Option(
-            help="namespace: everybody there may read its output, and begin jobs with its checkpoints. Default: none."
-        ),
-    ] = None
-
     def fields(self) -> Fields:
         """Fields of a job."""
         rules = None if self.notify is None else [parsing.notify_rule(text) for text in self.notify]
@@ -96,7 +88,6 @@ class ProgramOptions:
             workdir=os.path.abspath(self.workdir) if self.workdir else None,
             priority=None if self.priority is None else parsing.priority(self.priority),
             kind=self.kind,
-            share=self.share,
             rank_per=self.rank_per,
             launcher=self.launcher,
             grace_s=self.grace,

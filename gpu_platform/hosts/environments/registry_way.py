@@ -1,0 +1,328 @@
+"""The only way from a pull to a registry: ``python -m gpu_platform.hosts.environments.registry_way``, orders on stdin.
+
+podman runs in an empty network. In it there is nothing but an HTTP proxy, which is this process. It connects where
+:func:`gpu_platform.domain.hosts.network.is_allowed` says, to the address that it has just looked up and checked: so
+neither a redirect, nor what a registry says about others, nor a name that changes its address leads inside.
+
+It is a process of its own: gigabytes pass through it, and what keeps a host's lease shares no interpreter with that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from urllib.parse import urlsplit
+
+from gpu_platform.domain.hosts.network import Target, is_allowed, parse_target
+
+DOCKER = "docker.io"
+_CLONE_NEWNET = 0x4000_0000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_HTTPS = 443
+_CONNECT_S = 10.0
+_IDLE_S = 120.0
+_BEGIN_S = 20.0
+_AT_ONCE = 64
+"""Connections. podman has about six for each image."""
+_LONGEST_HEAD = 16 * 1024
+_PIECE = 256 * 1024
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]{0,253}):(?P<port>[0-9]{1,5})")
+_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
+_LOOPBACK = ("127.0.0.1", "localhost")
+_PROXIES = ("https_proxy", "http_proxy", "all_proxy", "no_proxy")
+_ANYWHERE = Target(network=IPv4Network("0.0.0.0/0"))
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Registries:
+    """Where images may come from."""
+
+    names: tuple[str, ...]
+    """``HOST[:PORT][/REPOSITORY]``."""
+    allow: tuple[str, ...]
+    """As ``node.network.allow``."""
+
+    def have(self, image: str) -> bool:
+        """True if the image, without ``docker://``, is in one of them."""
+        host, path = _parts(image)
+        if not _HOST.fullmatch(host):
+            return False
+        for name in self.names:
+            listed, _, repository = name.partition("/")
+            wanted = repository.split("/") if repository else []
+            if listed == host and path[: len(wanted)] == wanted:
+                return True
+        return False
+
+
+def _parts(image: str) -> tuple[str, list[str]]:
+    """The registry and the parts of the repository, as podman reads them: a name without a registry is one of
+    Docker's."""
+    first, slash, rest = image.partition("@")[0].partition("/")
+    if not slash or not ("." in first or ":" in first or first == "localhost"):
+        first, rest = DOCKER, image.partition("@")[0]
+    path = rest.split("/")
+    path[-1] = path[-1].partition(":")[0]
+    return first, ["library", *path] if first == DOCKER and len(path) == 1 else path
+
+
+@dataclass(frozen=True)
+class Way:
+    """What starts a program with this way as its only network."""
+
+    command: list[str]
+    environ: dict[str, str]
+
+
+@contextlib.contextmanager
+def opened(registries: Registries) -> Iterator[Way]:
+    """The way, until the end of the block. Raises ``OSError`` if this host cannot open it."""
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", __spec__.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    late = threading.Timer(_BEGIN_S, process.kill)
+    late.daemon = True
+    late.start()
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"names": registries.names, "allow": registries.allow}).encode() + b"\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+        late.cancel()
+        if not said:
+            raise OSError("no network namespace can be made here for pulls")
+        found = json.loads(said)
+        proxy = f"http://127.0.0.1:{found['port']}"
+        kept = {name: value for name, value in os.environ.items() if name.lower() not in _PROXIES}
+        proxies = {name: proxy for one in _PROXIES[:2] for name in (one, one.upper())}
+        yield Way(["nsenter", f"--net={found['net']}", "--"], kept | proxies)
+    finally:
+        late.cancel()
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        process.wait()
+
+
+class Refused(Exception):
+    """Nothing of ours connects there."""
+
+
+class Proxy:
+    """Connects for pulls. What it refuses and what does not answer look alike to whoever asks."""
+
+    def __init__(self, registries: Registries) -> None:
+        self._targets: Sequence[Target | None] = [parse_target(entry) for entry in registries.allow]
+        hosts = [name.partition("/")[0] for name in registries.names]
+        self._listed = {_with_port(host) for host in hosts}
+        self._free = threading.BoundedSemaphore(_AT_ONCE)
+        self._upstream = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or None
+
+    @property
+    def loopback(self) -> list[int]:
+        """Ports of listed registries on this host."""
+        return sorted({port for host, port in self._listed if host in _LOOPBACK})
+
+    def serve(self, listener: socket.socket, port: int | None) -> None:
+        """Answer for ever. ``port``: of a registry on this host, whose connections are passed on as they are."""
+        while True:
+            client, _ = listener.accept()
+            if not self._free.acquire(blocking=False):
+                client.close()
+                continue
+            threading.Thread(target=self._answer, args=(client, port), daemon=True).start()
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """A connection to the name or the address. Raises :class:`Refused` and ``OSError``."""
+        is_listed = (host, port) in self._listed
+        if not (is_listed or port == _HTTPS):
+            raise Refused
+        if self._upstream is not None and not (is_listed and _is_address(host)):
+            return self._through_upstream(host, port)
+        # The operator's own entry with an address means this address, and a name in an entry may be inside if an entry
+        # of node.network.allow says so.
+        if is_listed and (_is_address(host) or host in _LOOPBACK):
+            return socket.create_connection((host, port), _CONNECT_S)
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        if not found or not all(self._may(address, host, port) for address in found):
+            raise Refused
+        error: OSError = OSError("no address")
+        for address in sorted(found, key=lambda one: ":" in one):
+            try:
+                return socket.create_connection((address, port), _CONNECT_S)
+            except OSError as failed:
+                error = failed
+        raise error
+
+    def _may(self, address: str, host: str, port: int) -> bool:
+        by_name = any(one is not None and one.name == host and _has_port(one, port) for one in self._targets)
+        inside = by_name and not _is_special(address)
+        return (inside or is_allowed(address, port, self._targets)) and not _is_of_this_host(address, port)
+
+    def _through_upstream(self, host: str, port: int) -> socket.socket:
+        """Through the proxy of the site, which looks names up itself. Addresses are no names."""
+        parts = urlsplit(self._upstream or "")
+        if parts.hostname is None or not re.search(r"\.[A-Za-z-]+\.?$", host):
+            raise Refused
+        there = socket.create_connection((parts.hostname, parts.port or 80), _CONNECT_S)
+        try:
+            there.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            head, _ = _head(there)
+            if not re.match(rb"HTTP/1\.[01] 200", head):
+                raise Refused
+        except BaseException:
+            there.close()
+            raise
+        return there
+
+    def _answer(self, client: socket.socket, port: int | None) -> None:
+        try:
+            with client:
+                client.settimeout(_IDLE_S)
+                if port is not None:
+                    _pass_on(client, self.connect("127.0.0.1", port), b"")
+                else:
+                    self._proxied(client)
+        except (OSError, Refused, ValueError):
+            pass
+        finally:
+            self._free.release()
+
+    def _proxied(self, client: socket.socket) -> None:
+        head, rest = _head(client)
+        method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
+        first = b""
+        if method == "CONNECT":
+            host, port = _authority(target)
+        else:  # a registry without TLS: registries.conf, insecure
+            parts = urlsplit(target)
+            if parts.scheme != "http":
+                raise Refused
+            host, port = _authority(parts.netloc if ":" in parts.netloc else f"{parts.netloc}:80")
+            lines = [one for one in head.split(b"\r\n")[1:] if not one.lower().startswith((b"connection:", b"proxy-"))]
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            first = b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Connection: close", *lines]) + rest
+        try:
+            there = self.connect(host, port)
+        except (OSError, Refused):
+            client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return
+        if method == "CONNECT":
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        _pass_on(client, there, first or rest)
+
+
+def _head(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Up to the empty line, and what came after it."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        piece = connection.recv(4096)
+        found += piece
+        if not piece or len(found) > _LONGEST_HEAD:
+            raise Refused
+    head, _, rest = found.partition(b"\r\n\r\n")
+    return head + b"\r\n\r\n", rest
+
+
+def _authority(text: str) -> tuple[str, int]:
+    found = _AUTHORITY.fullmatch(text)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise Refused
+    return found["host"].strip("[]").lower().rstrip("."), int(found["port"])
+
+
+def _pass_on(client: socket.socket, there: socket.socket, first: bytes) -> None:
+    """Carry bytes both ways until both have ended, or nothing has come for long."""
+    with there:
+        there.settimeout(_IDLE_S)
+        there.sendall(first)
+        other = threading.Thread(target=_carry, args=(client, there), daemon=True)
+        other.start()
+        _carry(there, client)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        other.join()
+
+
+def _carry(source: socket.socket, to: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := source.recv(_PIECE):
+            to.sendall(piece)
+        to.shutdown(socket.SHUT_WR)
+
+
+def _with_port(host: str) -> tuple[str, int]:
+    name, colon, port = host.rpartition(":")
+    return (name, int(port)) if colon else (host, _HTTPS)
+
+
+def _has_port(target: Target, port: int) -> bool:
+    return target.ports is None or target.ports[0] <= port <= target.ports[1]
+
+
+def _is_address(host: str) -> bool:
+    return re.fullmatch(r"[0-9.]+|.*:.*", host) is not None
+
+
+def _is_special(address: str) -> bool:
+    """True for addresses that no name leads to, whatever an entry says: of this host, of a link, of metadata."""
+    return ":" in address or not is_allowed(address, 0, [_ANYWHERE])
+
+
+def _is_of_this_host(address: str, port: int) -> bool:
+    """True if this host itself has the address: what it would send there comes from there."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, port))
+        except OSError:
+            return False
+        return probe.getsockname()[0] == address
+
+
+def main() -> None:
+    """Open the way, say where it is (JSON: ``net``, ``port``), and serve until stdin ends."""
+    said = json.loads(sys.stdin.readline())
+    proxy = Proxy(Registries(tuple(said["names"]), tuple(said["allow"])))
+    own, made = os.open("/proc/self/ns/net", os.O_RDONLY), -1
+    _call("unshare", _CLONE_NEWNET)
+    made = os.open("/proc/self/ns/net", os.O_RDONLY)
+    listeners: list[tuple[socket.socket, int | None]] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+    for port in (*proxy.loopback, None):
+        listeners.append((socket.create_server(("127.0.0.1", port or 0)), port))
+    _call("setns", own, _CLONE_NEWNET)
+    for listener, port in listeners:
+        threading.Thread(target=proxy.serve, args=(listener, port), daemon=True).start()
+    answer = {"net": f"/proc/{os.getpid()}/fd/{made}", "port": listeners[-1][0].getsockname()[1]}
+    print(json.dumps(answer), flush=True)
+    sys.stdin.read()
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}(2)")
+
+
+if __name__ == "__main__":
+    main()
