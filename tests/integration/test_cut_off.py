@@ -7,6 +7,7 @@ Real processes. Every connection of a host goes through a proxy that can be cut.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -144,19 +145,23 @@ async def test_a_host_cut_off_ends_its_ranks_before_the_next_attempt(
         await goes_on_once(client, job, tmp_path)
 
 
-async def test_a_node_worker_that_is_frozen_does_not_keep_its_ranks_alive(
-    cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path
+@pytest.mark.parametrize("frozen", ["node worker", "node worker and supervisor"])
+async def test_agents_that_are_frozen_do_not_keep_ranks_alive(
+    cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, frozen: str
 ) -> None:
-    """The supervisors of the ranks keep to the lease."""
+    """The supervisors of the ranks keep to the lease, and the guard of the host."""
     cluster, _ = cut_cluster
     [job] = await running(client, tmp_path)
-    pid = cluster.nodes[host_of(job)].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    home = cluster.config.state_dir.resolve() / "nodes" / host_of(job)
+    [claim] = home.glob(f"jobs/{job.id}/1/rank-0/claim")
+    pids = [cluster.nodes[host_of(job)].pid, *([json.loads(claim.read_text())["pid"]] if "and" in frozen else [])]
     try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
         await goes_on_once(client, job, tmp_path)
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("away", ["both", *_only_long("service", "temporal")])

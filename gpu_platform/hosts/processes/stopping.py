@@ -117,15 +117,19 @@ async def certain_end(registered: Callable[[], list[SlotContent]], grace_s: floa
     It only kills. That no rank of the attempt starts again, and that none is left, the block has to see to.
     """
     closed = threading.Event()
-    ending = asyncio.create_task(_end_registered(registered, grace_s, closed))
+    ending: list[asyncio.Task[None]] = []
+    begin = asyncio.get_running_loop().call_later(
+        CLOSE_PATIENCE_S, lambda: ending.append(asyncio.create_task(_end_registered(registered, grace_s, closed)))
+    )
     try:
         yield closed
     finally:
-        ending.cancel()
+        begin.cancel()
+        for task in ending:
+            task.cancel()
 
 
 async def _end_registered(registered: Callable[[], list[SlotContent]], grace_s: float, closed: threading.Event) -> None:
-    await asyncio.sleep(CLOSE_PATIENCE_S)
     if grace_s > 0 and not closed.is_set():
         await in_own_thread(lambda: ask_ranks(registered()), name="stop")
     await asyncio.sleep(grace_s)
