@@ -83,6 +83,14 @@ class ScheduleRequest(BaseModel):
         return self
 
 
+class SubmittedSchedule(BaseModel):
+    """What Temporal keeps of a schedule, sealed: a database that was lost is restored from it."""
+
+    request: ScheduleRequest
+    actor: str
+    created_at: datetime
+
+
 class ScheduleRun(BaseModel):
     """One firing."""
 
