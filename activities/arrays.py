@@ -21,9 +21,9 @@ from gpu_platform.domain.jobs.job import JobProgress, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.host_plans import plan_hosts
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import element_values, elements, known_arrays
+from gpu_platform.store.jobs import arrays, element_values, elements, known_arrays
 from gpu_platform.store.jobs.checkpoints import Start
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.jobs.known_arrays import KnownArray
@@ -118,6 +118,8 @@ class TakenOverArray(BaseModel):
     """So many elements have been made."""
     own: list[OwnWorkflow]
     """Its elements that are under way."""
+    ended: dict[JobState, str] = {}
+    """Which elements have ended in each state. Indices as in :class:`IndexSet`."""
 
 
 class LateElements(BaseModel):
@@ -154,7 +156,12 @@ class ArrayActivities:
         with self._lost.ending(array_id):
             known = known_arrays.known_array(self._store, array_id)
             own = [self._own(known, job_id) for job_id in elements.open_elements(self._store, array_id)]
-            return TakenOverArray(position=elements.position_of(self._store, array_id), own=own)
+            ended = {
+                state: _written(indices)
+                for state in TERMINAL_JOB_STATES
+                if (indices := arrays.indices_in(self._store, array_id, [state]))
+            }
+            return TakenOverArray(position=elements.position_of(self._store, array_id), own=own, ended=ended)
 
     # A step that is cancelled in its middle has done nothing, and comes again, longer than before.
     @activity.defn(no_thread_cancel_exception=True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+<<<<<<< HEAD
 from contextlib import suppress
+=======
+import time
+>>>>>>> leader
 
 from pydantic import BaseModel
 from temporalio import activity
@@ -15,13 +19,18 @@ from activities.interrupts import ACTOR
 from activities.submissions import Submissions
 from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
+<<<<<<< HEAD
 from gpu_platform.domain.errors import IllegalTransition, NotFound
+=======
+from gpu_platform.domain.errors import NotFound, Unavailable
+>>>>>>> leader
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
 from gpu_platform.domain.jobs.job import Interrupt, Job
 from gpu_platform.domain.pipelines.pipeline import PipelineState, StepState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import pipelines
+from gpu_platform.store.jobs.elements import LOST_AFTER_S
 
 LOOK_AGAIN = "job_ended"
 """The signal: a job has ended, or somebody cancelled or retried the pipeline."""
@@ -55,6 +64,7 @@ class ReadOutput(BaseModel):
     output: StepOutput
 
 
+<<<<<<< HEAD
 class PipelineCancel(BaseModel):
     """A pipeline whose workflow somebody cancelled in Temporal."""
 
@@ -63,11 +73,14 @@ class PipelineCancel(BaseModel):
 
 
 async def start_pipeline(client: Client, pipeline_id: str) -> None:
+=======
+async def start_pipeline(client: Client, store: Store, pipeline_id: str) -> None:
+>>>>>>> leader
     """Start the workflow of a pipeline, or let an open one look again. It may be repeated: all it needs to know is in
     the database."""
     await client.start_workflow(
         PIPELINE_WORKFLOW,
-        pipeline_id,
+        args=[pipeline_id, await asyncio.to_thread(pipelines.submitted, store, pipeline_id)],
         id=pipeline_id,
         task_queue=CONTROL_TASK_QUEUE,
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -81,6 +94,7 @@ class PipelineActivities:
 
     def __init__(self, store: Store, submissions: Submissions) -> None:
         self._store, self._submissions = store, submissions
+        self._unknown_since: dict[str, float] = {}
 
     @activity.defn
     def cancel_pipeline(self, asked: PipelineCancel) -> None:
@@ -93,8 +107,12 @@ class PipelineActivities:
         """Submit what is ready, and cancel what must end."""
         try:
             done = await asyncio.to_thread(pipelines.advance, self._store, pipeline_id, utc_now())
-        except NotFound:  # the database was restored to a point before the submission
+        except NotFound as error:  # the database was restored to a point before the submission
+            now = time.monotonic()
+            if now - self._unknown_since.setdefault(pipeline_id, now) < LOST_AFTER_S:
+                raise Unavailable(f"{error.message}; waiting for it to be restored") from error
             return PipelineAdvance(state=PipelineState.CANCELLED, is_lost=True)
+        self._unknown_since.pop(pipeline_id, None)
         limit = asyncio.Semaphore(PARALLEL_STARTS)
 
         async def start(one: Job | Array) -> None:

@@ -60,7 +60,8 @@ class Submissions:
         )
 
     async def _send_array(self, array: Array, signal: tuple[str, Interrupt] | None) -> None:
-        given = ArrayInput.of(array, takes_over=array.state is not ArrayState.PENDING)
+        whole = await asyncio.to_thread(arrays.read_whole, self._store, array.id)
+        given = ArrayInput.of(array, whole.array, takes_over=array.state is not ArrayState.PENDING)
         try:
             await self._starter.start_array(self._client, given, signal=signal)
         except WorkflowAlreadyStartedError:

@@ -20,15 +20,17 @@ from temporalio.client import (
     ScheduleSpec,
     ScheduleState,
 )
+from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.clock import utc_now
 from gpu_platform.domain.contracts import (
     CONTROL_TASK_QUEUE,
     SCHEDULED_SUBMISSION_WORKFLOW,
     schedule_workflow_prefix,
 )
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.jobs.schedule import Backfill, Overlap
+from gpu_platform.domain.jobs.schedule import Backfill, Overlap, SubmittedSchedule
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
 from gpu_platform.store.jobs.schedules import ScheduleTerms
@@ -41,6 +43,9 @@ _OVERLAPS = {
     Overlap.ALLOW: ScheduleOverlapPolicy.ALLOW_ALL,
 }
 _TRIES = 5
+_REVISION = "revision "
+_KEPT = "gpu-platform"
+"""The memo with what was submitted, sealed: nothing but a database that was lost is restored from it."""
 _RPC_TIMEOUT = timedelta(seconds=5)
 
 
@@ -64,7 +69,8 @@ class TemporalSchedules:
                 if there is not None:
                     await self._delete(schedule_id)
                 return
-            if there is not None and there.schedule.state.notes == _note(terms):
+            state = None if there is None else there.schedule.state
+            if state is not None and (state.notes, state.paused) == (_note(terms), terms.paused):
                 await asyncio.to_thread(schedules.note_applied, self._store, schedule_id, terms.revision)
                 return
             await self._write(terms, None if there is None else there.conflict_token)
@@ -92,9 +98,44 @@ class TemporalSchedules:
 
     async def ids(self) -> set[str]:
         """The schedules that Temporal has. One that is a few seconds old may be missing."""
+        return set(await self.paused())
+
+    async def paused(self) -> dict[str, bool]:
+        """The schedules that Temporal has -> are they paused? What is a few seconds old may be missing."""
         prefix = schedule_workflow_prefix("")
         found = await self._client.list_schedules()
-        return {one.id.removeprefix(prefix) async for one in found if one.id.startswith(prefix)}
+        return {
+            one.id.removeprefix(prefix): one.schedule is not None and one.schedule.state.paused
+            async for one in found
+            if one.id.startswith(prefix)
+        }
+
+    async def restore(self, schedule_id: str) -> bool:
+        """Write the row of a schedule that the database lost. False: Temporal does not know enough of it."""
+        there = await self._described(schedule_id)
+        if there is None or _KEPT not in there.memo.fields:
+            return False
+        name, state = schedule_workflow_prefix(schedule_id), there.schedule.state
+        try:
+            [found] = await self._sealed(name).decode([there.memo.fields[_KEPT]], [SubmittedSchedule])
+        except (KeyError, RuntimeError):  # the payload codec refused it: it is not ours
+            return False
+        revision = int(state.notes.rpartition(" ")[2]) if state.notes.startswith(_REVISION) else 1
+        await asyncio.to_thread(
+            schedules.restore,
+            self._store,
+            schedule_id,
+            found,
+            paused=state.paused,
+            revision=revision,
+            now=utc_now(),
+        )
+        return True
+
+    def _sealed(self, name: str) -> DataConverter:
+        """As the payloads of a workflow with this id."""
+        context = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=name)
+        return self._client.data_converter.with_context(context)
 
     async def _described(self, schedule_id: str) -> DescribeScheduleResponse | None:
         request = DescribeScheduleRequest(
@@ -115,7 +156,9 @@ class TemporalSchedules:
         name = schedule_workflow_prefix(terms.id)
         try:
             if token is None:
-                await self._client.create_schedule(name, wanted, rpc_timeout=_RPC_TIMEOUT)
+                kept = await asyncio.to_thread(schedules.submitted, self._store, terms.id)
+                memo = {} if kept is None else {_KEPT: (await self._sealed(name).encode([kept]))[0]}
+                await self._client.create_schedule(name, wanted, memo=memo, rpc_timeout=_RPC_TIMEOUT)
                 return
             # The SDK's own update sends no conflict token.
             request = UpdateScheduleRequest(
@@ -166,4 +209,4 @@ def _schedule(terms: ScheduleTerms) -> Schedule:
 
 def _note(terms: ScheduleTerms) -> str:
     """Names the revision of the row in Temporal. Nothing of the schedule's user is in it: notes are not sealed."""
-    return f"revision {terms.revision}"
+    return f"{_REVISION}{terms.revision}"

@@ -305,19 +305,20 @@ class Platform:
     async def submit_array(self, spec: JobSpec, indices: str, **fields: Any) -> str:
         """Submit an array as the service does. ``fields``: of its :class:`ArraySpec`. Returns its id."""
         array_id, now = f"a-{uuid.uuid4().hex[:12]}", datetime.now(UTC)
+        whole = ArraySpec(indices=indices, **fields)
         array, _ = await asyncio.to_thread(
             arrays.submit_array,
             self.store,
             array_id,
             spec,
-            ArraySpec(indices=indices, **fields),
+            whole,
             actor=spec.user,
             now=now,
             idempotency_key=None,
         )
         await self.client.start_workflow(
             "ArrayWorkflow",
-            ArrayInput.of(array),
+            ArrayInput.of(array, whole),
             id=array_id,
             task_queue="control",
             search_attributes=of_submission(spec),

@@ -43,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
         ElementsHostLost,
         ElementsInterrupt,
         ElementsPlaced,
+        RememberedArray,
     )
     from gpu_platform.domain.jobs.attempt import HostLost
     from gpu_platform.domain.jobs.index_set import IndexSet
@@ -87,6 +88,8 @@ class ArrayWorkflow:
             self._id, self._spec, self._stop, self._count_end, named_watches=input.named_watches
         )
         self._ended: Counter[JobState] = Counter(carried.ended)
+        self._ended_indices = {state: {*IndexSet.parse(text)} for state, text in carried.ended_indices.items() if text}
+        """Nothing is decided by this: a database that was lost is restored from it."""
         self._deadline = ArrayDeadline(self._id, self._spec)
         self._writes: list[asyncio.Task[None]] = []
         """What is being written of stops. It is there before the end is written."""
@@ -201,6 +204,16 @@ class ArrayWorkflow:
             ended=dict(self._ended),
         )
 
+    @workflow.query
+    def remembered(self) -> RememberedArray:
+        """Query: what is known of the elements, for a database that was lost."""
+        carried = self._carried_elements()
+        running = self._elements.may_run
+        return RememberedArray(
+            carried=carried.model_copy(update={"running": running, "waiting": self._elements.holding_nothing}),
+            places=not self._making.after.each,
+        )
+
     # -- the array -----------------------------------------------------------------------------
 
     async def _work(self) -> ArrayResult:
@@ -299,6 +312,7 @@ class ArrayWorkflow:
 
     def _count_end(self, job_id: str, state: JobState) -> None:
         self._ended[state] += 1
+        self._ended_indices.setdefault(state, set()).add(index_of(job_id))
         if state is not JobState.FAILED or self._stop.wanted:
             return
         order = Interrupt(actor="array", reason=f"element {index_of(job_id)} failed")
@@ -330,11 +344,16 @@ class ArrayWorkflow:
         found = await database_step(ArrayActivities.take_over_array, self._id, summary="Where does the array stand?")
         await database_step(ArrayActivities.begin_array, self._id, summary="Array is RUNNING")
         self._making.position = found.position
+        self._ended_indices = {state: {*IndexSet.parse(text)} for state, text in found.ended.items()}
         self._elements.start_own(found.own)
 
     def _carried(self) -> ArrayInput:
+        carried = self._carried_elements()
+        return self._input.model_copy(update={"carried": carried, "takes_over": False, "named_watches": True})
+
+    def _carried_elements(self) -> CarriedElements:
         making, elements = self._making, self._elements
-        carried = CarriedElements(
+        return CarriedElements(
             position=making.position,
             waiting=elements.waiting,
             running=elements.running,
@@ -346,9 +365,9 @@ class ArrayWorkflow:
             since=making.after.since,
             ended=dict(self._ended),
             progress=elements.progress_of_retries,
+            ended_indices={state: str(IndexSet.of(sorted(found))) for state, found in self._ended_indices.items()},
             before_signals=True,
         )
-        return self._input.model_copy(update={"carried": carried, "takes_over": False, "named_watches": True})
 
     # -- conditions ----------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.pipelines import PipelineActivities, PipelineAdvance, PipelineCancel, ReadOutput, ToRead
     from gpu_platform.domain.contracts import PIPELINE_WORKFLOW, node_task_queue
     from gpu_platform.domain.jobs.artifacts import StepOutput
-    from gpu_platform.domain.pipelines.pipeline import PipelineState
+    from gpu_platform.domain.pipelines.pipeline import PipelineState, SubmittedPipeline
     from workflows.steps import cut_summary, database_step
 
 LOOK_AGAIN = timedelta(hours=6)
@@ -42,6 +42,8 @@ class PipelineWorkflow:
 
     def __init__(self) -> None:
         self._told = False
+        self._outputs: dict[str, StepOutput] = {}
+        """What was read. A database that was restored asks for it again, and knows no more on which hosts it lies."""
         self._standing = PipelineAdvance(state=PipelineState.RUNNING)
 
     @workflow.signal
@@ -55,6 +57,7 @@ class PipelineWorkflow:
         return self._standing
 
     @workflow.run
+<<<<<<< HEAD
     async def run(self, pipeline_id: str) -> PipelineState:
         """Returns how the pipeline ended."""
 
@@ -70,6 +73,10 @@ class PipelineWorkflow:
         return state
 
     async def _work(self, pipeline_id: str) -> PipelineState:
+=======
+    async def run(self, pipeline_id: str, submitted: SubmittedPipeline | None = None) -> PipelineState:
+        """Returns how the pipeline ended. ``submitted``: for a database that was lost."""
+>>>>>>> leader
         while True:
             self._told = False
             self._standing = standing = await database_step(
@@ -85,14 +92,15 @@ class PipelineWorkflow:
                 some = standing.read[begin : begin + READ_AT_ONCE]
                 await asyncio.gather(*[self._read(pipeline_id, one) for one in some])
             if workflow.info().is_continue_as_new_suggested():
-                workflow.continue_as_new(pipeline_id)
+                workflow.continue_as_new(args=[pipeline_id, submitted])
             if not (standing.read or standing.more):
                 await until(lambda: self._told, LOOK_AGAIN)
 
     async def _read(self, pipeline_id: str, wanted: ToRead) -> None:
         """Let a host read an output: that of rank 0, or another host of the gang if it does not answer."""
-        output = StepOutput(problem="no host could read its output: none that ran it answers")
-        for host in wanted.hosts:
+        known = self._outputs.get(wanted.request.job_id)
+        output = known or StepOutput(problem="no host could read its output: none that ran it answers")
+        for host in wanted.hosts if known is None else []:
             try:
                 answer = await workflow.execute_activity_method(
                     ArtifactActivities.read_output,
@@ -105,5 +113,7 @@ class PipelineWorkflow:
                 break
             except FailureError as error:
                 workflow.logger.warning("pipeline.output_not_read", extra={"host": host, "error": str(error)})
+        if output.problem is None:
+            self._outputs[wanted.request.job_id] = output
         found = ReadOutput(pipeline_id=pipeline_id, job_id=wanted.request.job_id, output=output)
         await database_step(PipelineActivities.note_output, found, summary="Note the output")

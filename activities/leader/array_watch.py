@@ -77,7 +77,8 @@ class ArrayWatch:
             return
         if view.life is WorkflowLife.UNKNOWN:
             log.warning("array.begun_again", array=array_id, state=array.state)
-            given = ArrayInput.of(array, takes_over=array.state is not ArrayState.PENDING)
+            whole = await asyncio.to_thread(arrays.read_whole, self._store, array_id)
+            given = ArrayInput.of(array, whole.array, takes_over=array.state is not ArrayState.PENDING)
             await self._workflows.start_array(given)
         else:
             await self._end(array, view)

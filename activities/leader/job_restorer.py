@@ -29,17 +29,23 @@ from activities.clock import utc_now
 from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.metrics import JOBS_RESTORED
 from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.jobs.array import ArraySpec
+from gpu_platform.domain.jobs.array_steps import ArrayInput, RememberedArray
 from gpu_platform.domain.jobs.job import Failure, JobInput, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.packing import unpack
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs import elements, jobs
+from gpu_platform.store.restoring import arrays as restored_arrays
 from gpu_platform.store.restoring import restoring
+from gpu_platform.store.restoring.arrays import SubmittedArray
 from gpu_platform.store.restoring.orphans import JobRow
 from gpu_platform.store.restoring.restoring import SPARED_FOR, RememberedJob
 
 log = structlog.get_logger()
 T = TypeVar("T")
+G = TypeVar("G", bound=BaseModel)
 
 LAST_TRY_S = SPARED_FOR.total_seconds() / 2
 """A job that could not be restored with its GPUs by then is restored as waiting: its ranks are stopped, and it is
@@ -61,6 +67,8 @@ _OPEN_JOBS = "WorkflowType = 'JobWorkflow' AND ExecutionStatus = 'Running'"
 _CLOSED_JOBS = (
     "WorkflowType = 'JobWorkflow' AND ExecutionStatus IN ('Completed', 'Failed', 'Canceled') AND CloseTime > '{}'"
 )
+_OPEN_ARRAYS = "WorkflowType = 'ArrayWorkflow' AND ExecutionStatus = 'Running'"
+_CLOSED_ARRAYS = _CLOSED_JOBS.replace("'JobWorkflow'", "'ArrayWorkflow'")
 _STATE = "GpuPlatformState"
 _BY_ITSELF = (
     WorkflowExecutionStatus.COMPLETED,
@@ -175,6 +183,7 @@ class JobRestorer:
         if self._older and len(self._asked) < len(found):
             suspects = [job_id for job_id in found if self._is_suspect(job_id, found[job_id], rows.get(job_id))]
             left += sum(await self._all(self._restore_open(job_id, found[job_id].started) for job_id in suspects))
+        left += await self._restore_arrays()
         await self._close(found, rows)
         if not self._newest_compared:
             self._newest_compared = await self._restore_newest()
@@ -213,7 +222,11 @@ class JobRestorer:
             return self._may_try(job_id)
         placement = status.placement if status.state.holds_gpus else None
         state = JobState.QUEUED if status.state is JobState.PENDING else status.state
-        found = RememberedJob(job_id, spec, state, status.progress, placement, created_at=started)
+        return await self._restore(RememberedJob(job_id, spec, state, status.progress, placement, created_at=started))
+
+    async def _restore(self, found: RememberedJob) -> bool:
+        """Write one job. True: it must be tried again."""
+        job_id = found.job_id
         try:
             restored = await asyncio.to_thread(restoring.restore_job, self._store, found, utc_now())
         except ReservationConflict as conflict:
@@ -274,6 +287,62 @@ class JobRestorer:
             if row is not None and row.state.is_terminal and now - row.state_at > ENDED_GRACE:
                 log.warning("job.ended_but_open", job=job_id)
                 await self._workflows.ask_again(job_id)
+
+    # -- arrays --------------------------------------------------------------------------------
+
+    async def _restore_arrays(self) -> int:
+        """Restore arrays that have no row, or, once the database is known to be older, whose row may be behind.
+        Returns how many jobs and arrays must be tried again."""
+        since = max(utc_now() - ENDED_FOR, self._doubt.written_until - timedelta(minutes=1))
+        closed = _CLOSED_ARRAYS.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        found = {one.id: one async for one in self._client.list_workflows(_OPEN_ARRAYS)}
+        if self._older or not self._newest_compared:
+            found |= {one.id: one async for one in self._client.list_workflows(closed, limit=MOST_ENDED)}
+        states = await asyncio.to_thread(restored_arrays.array_states, self._store, list(found))
+        left = 0
+        for array_id, one in found.items():
+            state = states.get(array_id)
+            is_open = one.status is WorkflowExecutionStatus.RUNNING
+            if array_id in self._asked or (state is not None and (state.is_terminal or not self._older)):
+                continue
+            if state is None and await asyncio.to_thread(jobs.was_withdrawn, self._store, array_id):
+                continue
+            left += await self._restore_array(array_id, one.start_time, is_open=is_open)
+        return left
+
+    async def _restore_array(self, array_id: str, started: datetime, *, is_open: bool) -> int:
+        handle = self._client.get_workflow_handle(array_id)
+        try:
+            given = await self._given(array_id, ArrayInput)
+            remembered = await handle.query("remembered", result_type=RememberedArray, rpc_timeout=QUERY_TIMEOUT)
+        except _NotOurs as error:
+            log.warning("array.not_ours", array=array_id, error=str(error))
+            self._asked.add(array_id)
+            return 0
+        except (RPCError, WorkflowQueryFailedError) as error:  # no control worker runs yet
+            log.warning("array.restore_delayed", array=array_id, error=str(error))
+            return int(self._may_try(array_id))
+        if given.packed is None:
+            log.error(
+                "array.not_restored", array=array_id, why="what was submitted is too large to be kept in Temporal"
+            )
+            self._asked.add(array_id)
+            return 0
+        whole = ArraySpec.model_validate_json(unpack(given.packed))
+        submitted = SubmittedArray(given.spec, whole, given.repeats, started)
+        done = await asyncio.to_thread(
+            restored_arrays.restore_array, self._store, array_id, submitted, remembered, utc_now()
+        )
+        if done.restored:
+            await self._found_older(f"{array_id} is ahead of its row")
+            log.warning("array.restored", array=array_id, position=remembered.carried.position)
+            await asyncio.to_thread(restoring.note_restored, self._store, 1, utc_now())
+        left = sum(await self._all(self._restore(one) for one in done.elements))
+        if not left:
+            self._asked.add(array_id)
+            if not is_open:
+                await asyncio.to_thread(elements.end_array, self._store, array_id, utc_now())
+        return left
 
     # -- jobs that ended -----------------------------------------------------------------------
 
@@ -350,6 +419,9 @@ class JobRestorer:
         return await handle.query("status", result_type=_Status, rpc_timeout=QUERY_TIMEOUT)
 
     async def _input(self, job_id: str) -> JobInput:
+        return await self._given(job_id, JobInput)
+
+    async def _given(self, job_id: str, kind: type[G]) -> G:
         """The workflow's argument, from the first event of its history."""
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
@@ -361,7 +433,7 @@ class JobRestorer:
         of_workflow = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=job_id)
         converter = self._client.data_converter.with_context(of_workflow)
         try:
-            [given] = await converter.decode(list(started.input.payloads), [JobInput])
+            [given] = await converter.decode(list(started.input.payloads), [kind])
         except (KeyError, RuntimeError) as error:  # the payload codec refused it
             raise _NotOurs(f"the argument of workflow {job_id} was not written by this platform") from error
         return given

@@ -15,30 +15,47 @@ from gpu_platform.store.jobs import schedules
 
 log = structlog.get_logger()
 
-COMPARE_S = 60.0
+COMPARE_S = 15.0
 """How often all schedules are compared. A new leader begins with it."""
 
 
 class ScheduleUpkeep:
-    """The database decides: a schedule that Temporal lost is made again, and one without a row is removed there."""
+    """The database decides: a schedule that Temporal lost is made again, and one that was deleted is removed there. One
+    that the database lost is restored."""
 
     def __init__(self, store: Store, client: Client) -> None:
         self._store = store
         self._temporal = TemporalSchedules(store, client)
         self._compare_at = 0.0
 
+    async def _is_restored(self, schedule_id: str) -> bool:
+        """True if it had no row, nobody deleted it, and its row was restored from Temporal."""
+        if await asyncio.to_thread(schedules.terms_of, self._store, schedule_id) is not None:
+            return False
+        if await asyncio.to_thread(schedules.was_deleted, self._store, schedule_id):
+            return False
+        if not await self._temporal.restore(schedule_id):
+            return False
+        log.warning("schedule.restored", schedule=schedule_id)
+        return True
+
     async def sweep(self) -> None:
         """Apply what was not applied. Raises ``RPCError`` without Temporal, ``Unavailable`` without the database."""
         late = await asyncio.to_thread(schedules.not_applied, self._store)
         if time.monotonic() >= self._compare_at:
             self._compare_at = time.monotonic() + COMPARE_S
-            there = await self._temporal.ids()
-            wanted = await asyncio.to_thread(schedules.ids, self._store)
-            if differ := sorted(wanted ^ there):
-                log.warning("schedule.differs", missing=sorted(wanted - there), unknown=sorted(there - wanted))
+            there = await self._temporal.paused()
+            wanted = await asyncio.to_thread(schedules.paused, self._store)
+            both = wanted.keys() & there.keys()
+            changed = {one for one in both if wanted[one] != there[one]}
+            if differ := sorted((wanted.keys() ^ there.keys()) | changed):
+                missing, unknown = sorted(wanted.keys() - both), sorted(there.keys() - both)
+                log.warning("schedule.differs", missing=missing, unknown=unknown, changed=sorted(changed))
             late = sorted({*late, *differ})
         for schedule_id in late:
             try:
+                if await self._is_restored(schedule_id):
+                    continue
                 await self._temporal.apply(schedule_id)
             except InvalidRequest as error:  # a release of Temporal that takes less than the one before
                 log.error("schedule.refused", schedule=schedule_id, error=error.message)

@@ -52,7 +52,7 @@ async def submit(
         array = await start_recorded(
             array,
             created,
-            start=partial(context.workflows.start_array, ArrayInput.of(array)),
+            start=partial(context.workflows.start_array, await run_in_threadpool(ArrayInput.of, array, asked.array)),
             withdraw=lambda made=array.id: arrays.withdraw_array(context.store, made, now=now()),
             read=partial(arrays.get_array, context.store, array.id),
         )
@@ -79,9 +79,9 @@ async def interrupt(
     await run_in_threadpool(_record_interrupt, context, array_id, verb, order, elements)
     try:
         # A workflow that was not started yet, or that Temporal lost, is started with the signal.
-        await context.workflows.start_array(
-            ArrayInput.of(array, takes_over=array.state is not ArrayState.PENDING), signal
-        )
+        whole = await run_in_threadpool(arrays.read_whole, context.store, array_id)
+        given = ArrayInput.of(array, whole.array, takes_over=array.state is not ArrayState.PENDING)
+        await context.workflows.start_array(given, signal)
     except WorkflowGone as error:
         array = await run_in_threadpool(arrays.get_array, context.store, array_id)
         _check_not_ended(array)

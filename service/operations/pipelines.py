@@ -90,7 +90,7 @@ async def _look_again(context: ServiceContext, pipeline_id: str) -> None:
     request has succeeded already, and who repeats it would do it twice."""
     try:
         async with context.workflows.reaching() as client:
-            await start_pipeline(client, pipeline_id)
+            await start_pipeline(client, context.store, pipeline_id)
     except Unavailable as error:
         log.warning("pipeline.left_to_the_leader", pipeline=pipeline_id, error=error.message)
 

@@ -122,7 +122,8 @@ def _array_of_element(context: ServiceContext, job_id: str) -> ArrayInput | None
     array_id = array_of(job_id)
     if array_id is None:
         return None
-    return ArrayInput.of(arrays.get_array(context.store, array_id), takes_over=True)
+    whole = arrays.read_whole(context.store, array_id)
+    return ArrayInput.of(arrays.get_array(context.store, array_id), whole.array, takes_over=True)
 
 
 def _check(job: Job, wanted: JobState) -> None:

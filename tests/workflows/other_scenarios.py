@@ -92,7 +92,7 @@ async def piped(platform: Platform, name: str, text: str) -> str:
     read, pipeline_id = read_pipeline(text, {}), f"p-{name}"
     spec = PipelineSpec(name=name, namespace="default", user="ada", steps=read.steps)
     pipelines.create(platform.store, pipeline_id, spec, actor="ada", uses_cache=True, now=datetime.now(UTC))
-    await start_pipeline(platform.client, pipeline_id)
+    await start_pipeline(platform.client, platform.store, pipeline_id)
     return pipeline_id
 
 
@@ -110,7 +110,7 @@ async def pipeline_that_is_cancelled(platform: Platform) -> str:
     pipeline_id = await piped(platform, "cancelled", 'steps: {one: {command: [sleep, "600"], for_each: [1, 2]}}')
     await eventually(lambda: arrays.open_arrays(platform.store), "its array")
     pipelines.cancel(platform.store, pipeline_id, "ada", "", datetime.now(UTC))
-    await start_pipeline(platform.client, pipeline_id)
+    await start_pipeline(platform.client, platform.store, pipeline_id)
     return await closed(platform, pipeline_id)
 
 

@@ -1,4 +1,5 @@
-"""The database is restored to a point that knows nothing of an array, or of elements: the array ends and says why."""
+"""The database is restored to a point that knows nothing of an array, or of elements, and the array is too large to be
+kept in Temporal: it ends and says why. Others are restored: ``test_restored_arrays.py``."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ async def platform(
     temporal: Client, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Platform]:
     monkeypatch.setattr("gpu_platform.store.jobs.elements.LOST_AFTER_S", 1.0)
+    monkeypatch.setattr("gpu_platform.domain.packing.MOST_PACKED", 0)
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
         yield platform
 

@@ -48,7 +48,7 @@ def recorded(
 
 async def submitted(platform: Platform, text: str, **more: Any) -> None:
     recorded(platform, text, **more)
-    await start_pipeline(platform.client, more.get("pipeline_id", ID))
+    await start_pipeline(platform.client, platform.store, more.get("pipeline_id", ID))
 
 
 def look(platform: Platform, pipeline_id: str = ID) -> Pipeline:
@@ -145,7 +145,7 @@ async def test_a_failed_step_is_retried_and_what_completed_is_kept(platform: Pla
     assert part.message == f"job {job_of(found, 'part', 1)} ended FAILED"
     (tmp_path / "ok").touch()
     pipelines.retry(platform.store, ID, None, "ada", datetime.now(UTC))
-    await start_pipeline(platform.client, ID)
+    await start_pipeline(platform.client, platform.store, ID)
     second = await ends(platform, PipelineState.COMPLETED)
     assert states(second)["join"] is StepState.COMPLETED
     assert job_of(second, "split") == job_of(found, "split")
@@ -154,7 +154,7 @@ async def test_a_failed_step_is_retried_and_what_completed_is_kept(platform: Pla
     again = arrays.get_array(platform.store, array_of(job_of(second, "part", 1)) or "")
     assert again.array.indices.startswith("1"), "only what did not complete runs again"
     pipelines.retry(platform.store, ID, "part", "ada", datetime.now(UTC))
-    await start_pipeline(platform.client, ID)
+    await start_pipeline(platform.client, platform.store, ID)
     third = await ends(platform, PipelineState.COMPLETED)
     assert job_of(third, "split") == job_of(found, "split")
     assert job_of(third, "part", 0) != job_of(found, "part", 0)
@@ -203,7 +203,7 @@ steps:
     for job_id in running:
         await eventually(lambda job_id=job_id: state_of(platform, job_id) is JobState.RUNNING, "it to run")
     pipelines.cancel(platform.store, ID, "ada", "wrong data", datetime.now(UTC))
-    await start_pipeline(platform.client, ID)
+    await start_pipeline(platform.client, platform.store, ID)
     found = await ends(platform, PipelineState.CANCELLED)
     assert str(found.stopped_by) == "cancelled by ada: wrong data"
     for job_id in running:

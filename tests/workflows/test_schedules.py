@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -21,6 +22,7 @@ from gpu_platform.domain.jobs.schedule import Backfill, Overlap, Schedule, Sched
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules, watches
+from gpu_platform.store.models import schedule
 from tests.harness import Platform
 from tests.temporal_server import client_of_new_namespace, running_temporal
 from tests.waiting import eventually
@@ -243,6 +245,46 @@ async def test_what_temporal_lost_is_made_again_and_what_has_no_row_is_removed(
         return await temporal_side.ids() == {ID}
 
     await eventually(repaired, "the leader to repair both")
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_what_the_database_lost_is_restored_from_temporal(
+    platform: Platform, tmp_path: Path, is_paused: bool
+) -> None:
+    temporal_side = await made(platform, request(tmp_path))
+    if is_paused:
+        schedules.set_paused(platform.store, ID, True, "holidays", actor="ada", now=datetime.now(UTC))
+        await eventually(partial(applied, temporal_side, ID), "Temporal to know it")
+    before = schedules.get(platform.store, ID)
+    with platform.store.write() as session:
+        session.execute(delete(schedule))  # without the event of a person who deletes it
+    upkeep = ScheduleUpkeep(platform.store, platform.client)
+
+    async def restored() -> bool:
+        upkeep._compare_at = 0.0
+        await upkeep.sweep()
+        return ID in schedules.ids(platform.store)
+
+    await eventually(restored, "the leader to restore it")
+    after = schedules.get(platform.store, ID)
+    assert after.request == before.request
+    assert (after.user, after.namespace, after.paused) == (before.user, before.namespace, is_paused)
+    assert await temporal_side.ids() == {ID}
+    assert schedules.not_applied(platform.store) == []
+
+
+async def test_what_somebody_pauses_in_temporal_goes_on(platform: Platform, tmp_path: Path) -> None:
+    await made(platform, request(tmp_path))
+    handle = platform.client.get_schedule_handle(schedule_workflow_prefix(ID))
+    await handle.pause(note="revision 1")
+    upkeep = ScheduleUpkeep(platform.store, platform.client)
+
+    async def goes_on() -> bool:
+        upkeep._compare_at = 0.0
+        await upkeep.sweep()
+        return not (await handle.describe()).schedule.state.paused
+
+    await eventually(goes_on, "the leader to let it go on")
 
 
 async def test_a_change_that_did_not_reach_temporal_reaches_it_later(platform: Platform, tmp_path: Path) -> None:

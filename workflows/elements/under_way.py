@@ -106,6 +106,21 @@ class ElementsUnderWay:
         ]
 
     @property
+    def may_run(self) -> list[RunningElement]:
+        """Those that hold a place, whose ranks may run."""
+        return [
+            RunningElement(key=one.key, placement=one.attempt.placement, ranks=one.ranks)
+            for one in self._with(Standing.LAUNCHES, Standing.RUNS, Standing.ENDS)
+            if one.attempt.placement is not None
+        ]
+
+    @property
+    def holding_nothing(self) -> list[AttemptKey]:
+        """Those that wait, are just being placed, or end without having been placed."""
+        holding = {one.key for one in self.may_run}
+        return [one.key for one in self._driven.values() if one.key not in holding]
+
+    @property
     def progress_of_retries(self) -> dict[str, JobProgress]:
         """Job id -> counters of an element in its second or a later attempt."""
         return {job_id: one.progress for job_id, one in self._driven.items() if one.key.attempt > 1}

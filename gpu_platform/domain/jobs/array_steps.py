@@ -8,11 +8,12 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.jobs.array import Array, OnFailure
+from gpu_platform.domain.jobs.array import Array, ArraySpec, OnFailure
 from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, Prepared, WatchRequest
 from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.packing import pack
 from gpu_platform.domain.states import JobState
 
 STEPS_OF_A_RUN = 1000
@@ -20,7 +21,7 @@ STEPS_OF_A_RUN = 1000
 
 
 class ArrayInput(BaseModel):
-    """The argument of ArrayWorkflow. Indices and parameters stay in the database: they may be large."""
+    """The argument of ArrayWorkflow. Its steps read indices and parameters in the database: they may be large."""
 
     array_id: str
     spec: JobSpec
@@ -33,10 +34,14 @@ class ArrayInput(BaseModel):
     """Set when the workflow continues as new."""
     named_watches: bool = False
     """Its watches have names (``elements_watch_id``). False: the release that started the workflow gave them none."""
+    packed: str | None = None
+    """The :class:`ArraySpec`, packed: nothing but a database that was lost is restored from it. None: it is too large
+    for Temporal, and such an array cannot be restored."""
+    repeats: str | None = None
 
     @classmethod
-    def of(cls, array: Array, *, takes_over: bool = False) -> ArrayInput:
-        """The argument for this array."""
+    def of(cls, array: Array, whole: ArraySpec, *, takes_over: bool = False) -> ArrayInput:
+        """The argument for this array. ``whole``: what was submitted of it."""
         shape = array.array
         return cls(
             array_id=array.id,
@@ -45,6 +50,8 @@ class ArrayInput(BaseModel):
             on_failure=shape.on_failure,
             takes_over=takes_over,
             named_watches=True,
+            packed=pack(whole.model_dump_json()),
+            repeats=shape.repeats,
         )
 
 
@@ -70,6 +77,8 @@ class CarriedElements(BaseModel):
     """How many elements have ended in each state."""
     progress: dict[str, JobProgress] = {}
     """Job id -> counters of an element in its second or a later attempt."""
+    ended_indices: dict[JobState, str] = {}
+    """Which elements have ended in each state, as far as this workflow ended them. Indices as in :class:`IndexSet`."""
     before_signals: bool = False
     """The next run takes all this up before it handles a signal. False: an earlier release continued as new."""
 
@@ -81,6 +90,15 @@ class RunningElement(BaseModel):
     placement: Placement
     ranks: list[int]
     """The ranks on its host."""
+
+
+class RememberedArray(BaseModel):
+    """What an array's workflow knows of its elements: the answer to its query ``remembered``."""
+
+    carried: CarriedElements
+    """``running``: those whose ranks may run."""
+    places: bool = True
+    """Elements are made in the order of their indices. False: each waits for one of another array."""
 
 
 class ElementPlaced(BaseModel):

@@ -112,6 +112,14 @@ def _times(field: str, most: int) -> int:
     return min(found, most)
 
 
+class SubmittedSchedule(BaseModel):
+    """What Temporal keeps of a schedule, sealed: a database that was lost is restored from it."""
+
+    request: ScheduleRequest
+    actor: str
+    created_at: datetime
+
+
 class ScheduleRun(BaseModel):
     """One firing."""
 

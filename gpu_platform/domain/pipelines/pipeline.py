@@ -81,6 +81,17 @@ class PipelineRequest(BaseModel):
     dry_run: Annotated[bool, Field(description="Only check it, and show its graph")] = False
 
 
+class SubmittedPipeline(BaseModel):
+    """What its workflow keeps of a pipeline: nothing but a database that was lost is restored from it."""
+
+    packed: str | None
+    """The :class:`PipelineSpec`, packed. None: it is too large for Temporal."""
+    actor: str
+    uses_cache: bool
+    tries: int
+    created_at: datetime
+
+
 class RetryRequest(BaseModel):
     """Run again what was not COMPLETED."""
 

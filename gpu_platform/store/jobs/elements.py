@@ -307,6 +307,14 @@ def _element_rows(
     return made
 
 
+def rows_of_ended(
+    known: KnownArray, row: JobArrayRecord, ended: Mapping[int, JobState], now: datetime
+) -> list[dict[str, Any]]:
+    """The rows of elements of which nothing is known but how they ended: index -> state."""
+    rows = _element_rows(known, row, [*ended], None, now, ())
+    return [{**one, "state": ended[one["array_index"]].value, "finished_at": now, "attempt": 1} for one in rows]
+
+
 def _element_row(
     known: KnownArray, index: int, values: ElementValues, kind: str | None, now: datetime, held: str | None
 ) -> dict[str, Any]:

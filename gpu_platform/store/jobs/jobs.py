@@ -110,8 +110,9 @@ def withdraw_submission(session: Session, job_id: str, *, now: datetime | None =
 
 @reading
 def was_withdrawn(session: Session, job_id: str) -> bool:
-    """Did the service take the submission back? A job without a row and without this is lost: see ``restoring``."""
-    which = (event.c.job_id == job_id) & (event.c.kind == _WITHDRAWN)
+    """Did the service take the submission of the job or array back? One without a row and without this is lost: see
+    ``restoring``."""
+    which = (event.c.job_id == job_id) & (event.c.kind.in_([_WITHDRAWN, "array.withdrawn"]))
     return session.scalar(select(event.c.seq).where(which).limit(1)) is not None
 
 

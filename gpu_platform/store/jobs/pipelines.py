@@ -23,16 +23,18 @@ from gpu_platform.domain.jobs.artifacts import (
     checked_output,
 )
 from gpu_platform.domain.jobs.job import Job, StoppedBy
+from gpu_platform.domain.packing import pack
 from gpu_platform.domain.pipelines.pipeline import (
     Pipeline,
     PipelineSpec,
     StepJob,
     StepState,
     StepStatus,
+    SubmittedPipeline,
 )
 from gpu_platform.domain.pipelines.readiness import Decision, JobRecord, NewJob, decide
 from gpu_platform.domain.states import JobState, PipelineState, check_transition
-from gpu_platform.store.database import reading, writing
+from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.arrays import pending_arrays
@@ -131,6 +133,45 @@ def list_pipelines(
         query = query.where(pipeline.c.id < before)
     rows, more = rows_of_page(session, query, limit, lambda row: len(row.spec))
     return [_pipeline(row, None) for row in rows], rows[-1].id if more else None
+
+
+@reading
+def submitted(session: Session, pipeline_id: str) -> SubmittedPipeline | None:
+    """What its workflow keeps of it. None: there is no such pipeline."""
+    row = session.execute(_ONE, {"id": pipeline_id}).one_or_none()
+    if row is None:
+        return None
+    about = {name: getattr(row, name) for name in ("actor", "uses_cache", "tries", "created_at")}
+    return SubmittedPipeline(packed=pack(row.spec), **about)
+
+
+@reading
+def unknown(session: Session, pipeline_ids: Collection[str]) -> list[str]:
+    """Those of these pipelines that have no row."""
+    known = session.scalars(select(pipeline.c.id).where(pipeline.c.id.in_(pipeline_ids)))
+    return sorted(set(pipeline_ids) - set(known))
+
+
+@writing
+def restore(session: Session, pipeline_id: str, spec: PipelineSpec, found: SubmittedPipeline, now: datetime) -> bool:
+    """Write the row of a pipeline that only Temporal knows. Its next step finds the jobs by their ids, which follow
+    from where their steps stand. False: it has a row."""
+    row = {
+        "id": pipeline_id,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "actor": found.actor,
+        "name": spec.name,
+        "spec": spec.model_dump_json(),
+        "state": PipelineState.RUNNING.value,
+        "tries": found.tries,
+        "uses_cache": found.uses_cache,
+        "created_at": found.created_at,
+    }
+    if not insert_new(session, pipeline, row):
+        return False
+    append_event(session, "pipeline.restored", "scheduler", now, data={"pipeline": pipeline_id, "name": spec.name})
+    return True
 
 
 @reading

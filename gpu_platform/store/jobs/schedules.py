@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,14 +15,24 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.jobs.derived_ids import derived_job_id
 from gpu_platform.domain.jobs.job import Job
-from gpu_platform.domain.jobs.schedule import SHOWN_RUNS, Schedule, ScheduleRequest, ScheduleRun
+from gpu_platform.domain.jobs.schedule import (
+    SHOWN_RUNS,
+    Schedule,
+    ScheduleRequest,
+    ScheduleRun,
+    SubmittedSchedule,
+)
 from gpu_platform.domain.states import JobState
-from gpu_platform.store.database import change, reading, undone_alone, writing
+from gpu_platform.store.database import change, insert_new, reading, undone_alone, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.jobs import get_job, record_submission
+<<<<<<< HEAD
 from gpu_platform.store.jobs.paging import rows_of_page
 from gpu_platform.store.models import job, schedule, schedule_run
+=======
+from gpu_platform.store.models import event, job, schedule, schedule_run
+>>>>>>> leader
 
 
 class ScheduleTerms(NamedTuple):
@@ -132,6 +143,54 @@ def note_applied(session: Session, schedule_id: str, revision: int) -> None:
 def ids(session: Session) -> set[str]:
     """All schedules."""
     return set(session.scalars(select(schedule.c.id)))
+
+
+@reading
+def paused(session: Session) -> dict[str, bool]:
+    """All schedules -> are they paused?"""
+    return {row.id: row.paused for row in session.execute(select(schedule.c.id, schedule.c.paused))}
+
+
+@reading
+def was_deleted(session: Session, schedule_id: str) -> bool:
+    """Did somebody delete it? One without a row and without this is lost."""
+    deleted = session.scalars(select(event.c.data).where(event.c.kind == "schedule.deleted"))
+    return any(json.loads(data).get("schedule") == schedule_id for data in deleted)
+
+
+@reading
+def submitted(session: Session, schedule_id: str) -> SubmittedSchedule | None:
+    """What Temporal keeps of it. None: it has no row."""
+    row = session.execute(_ONE, {"id": schedule_id}).one_or_none()
+    if row is None:
+        return None
+    request = ScheduleRequest.model_validate_json(row.request)
+    return SubmittedSchedule(request=request, actor=row.actor, created_at=row.created_at)
+
+
+@writing
+def restore(
+    session: Session, schedule_id: str, found: SubmittedSchedule, *, paused: bool, revision: int, now: datetime
+) -> bool:
+    """Write the row of a schedule that only Temporal knows. False: it has a row."""
+    spec = found.request.job
+    row = {
+        "id": schedule_id,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "actor": found.actor,
+        "name": spec.name,
+        "request": found.request.model_dump_json(),
+        "paused": paused,
+        "note": "",
+        "created_at": found.created_at,
+        "revision": revision,
+        "applied": revision,
+    }
+    if not insert_new(session, schedule, row):
+        return False
+    append_event(session, "schedule.restored", "scheduler", now, data={"schedule": schedule_id, "name": spec.name})
+    return True
 
 
 @reading
