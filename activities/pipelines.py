@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-<<<<<<< HEAD
-from contextlib import suppress
-=======
 import time
->>>>>>> leader
+from contextlib import suppress
 
 from pydantic import BaseModel
 from temporalio import activity
@@ -19,11 +16,7 @@ from activities.interrupts import ACTOR
 from activities.submissions import Submissions
 from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
-<<<<<<< HEAD
-from gpu_platform.domain.errors import IllegalTransition, NotFound
-=======
-from gpu_platform.domain.errors import NotFound, Unavailable
->>>>>>> leader
+from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
 from gpu_platform.domain.jobs.job import Interrupt, Job
@@ -64,7 +57,6 @@ class ReadOutput(BaseModel):
     output: StepOutput
 
 
-<<<<<<< HEAD
 class PipelineCancel(BaseModel):
     """A pipeline whose workflow somebody cancelled in Temporal."""
 
@@ -72,10 +64,7 @@ class PipelineCancel(BaseModel):
     reason: str
 
 
-async def start_pipeline(client: Client, pipeline_id: str) -> None:
-=======
 async def start_pipeline(client: Client, store: Store, pipeline_id: str) -> None:
->>>>>>> leader
     """Start the workflow of a pipeline, or let an open one look again. It may be repeated: all it needs to know is in
     the database."""
     await client.start_workflow(

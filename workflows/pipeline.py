@@ -57,9 +57,8 @@ class PipelineWorkflow:
         return self._standing
 
     @workflow.run
-<<<<<<< HEAD
-    async def run(self, pipeline_id: str) -> PipelineState:
-        """Returns how the pipeline ended."""
+    async def run(self, pipeline_id: str, submitted: SubmittedPipeline | None = None) -> PipelineState:
+        """Returns how the pipeline ended. ``submitted``: for a database that was lost."""
 
         async def cancel(reason: str) -> None:
             """Temporal's own cancellation means what a cancel by the service means."""
@@ -67,16 +66,12 @@ class PipelineWorkflow:
             await database_step(PipelineActivities.cancel_pipeline, asked, summary="Note that it is cancelled")
             self._told = True
 
-        state = await despite_cancel(asyncio.create_task(self._work(pipeline_id)), cancel)
+        state = await despite_cancel(asyncio.create_task(self._work(pipeline_id, submitted)), cancel)
         if workflow.cancellation_reason() is not None and state is PipelineState.CANCELLED:
             raise asyncio.CancelledError
         return state
 
-    async def _work(self, pipeline_id: str) -> PipelineState:
-=======
-    async def run(self, pipeline_id: str, submitted: SubmittedPipeline | None = None) -> PipelineState:
-        """Returns how the pipeline ended. ``submitted``: for a database that was lost."""
->>>>>>> leader
+    async def _work(self, pipeline_id: str, submitted: SubmittedPipeline | None) -> PipelineState:
         while True:
             self._told = False
             self._standing = standing = await database_step(

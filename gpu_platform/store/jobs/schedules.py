@@ -27,12 +27,8 @@ from gpu_platform.store.database import change, insert_new, reading, undone_alon
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import watches
 from gpu_platform.store.jobs.jobs import get_job, record_submission
-<<<<<<< HEAD
 from gpu_platform.store.jobs.paging import rows_of_page
-from gpu_platform.store.models import job, schedule, schedule_run
-=======
 from gpu_platform.store.models import event, job, schedule, schedule_run
->>>>>>> leader
 
 
 class ScheduleTerms(NamedTuple):
