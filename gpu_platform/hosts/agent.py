@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import Enum
@@ -45,7 +46,9 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.settings import Settings
 
-_LOOK_AGAIN_S = 0.1
+_LOOK_AGAIN_S = 0.02
+_LAUNCH_ENDS_S = 60.0
+"""How long a stop waits for what prepares its attempt, which ends within seconds unless a driver hangs."""
 
 
 class _Left(Enum):
@@ -148,11 +151,19 @@ class HostAgent:
     async def stop(self, request: StopRequest) -> Stopped:
         """Close the attempt and end all its processes here; returns when none is left.
 
-        Also for an attempt that this host never saw: it is then closed in advance.
+        Also for an attempt that this host never saw: it is then closed in advance. What prepares the attempt just now
+        ends soon, because it is closed. Raises :class:`HostUnavailable` if it does not end.
         """
         key = request.key
+        deadline = time.monotonic() + _LAUNCH_ENDS_S
         try:
-            while (left := await asyncio.to_thread(self._close, request)) is _Left.LAUNCH:  # noqa: ASYNC110  # of threads
+            # It may have to scrub GPUs, which takes minutes: not in the threads that all share.
+            while (left := await in_own_thread(lambda: self._close(request), name="stop")) is _Left.LAUNCH:
+                if time.monotonic() > deadline:
+                    raise HostUnavailable(
+                        f"attempt {key} is closed, but {self.host} is still preparing it after {_LAUNCH_ENDS_S:g} s: "
+                        "look into its log; the stop is tried again"
+                    )
                 await asyncio.sleep(_LOOK_AGAIN_S)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
@@ -166,9 +177,7 @@ class HostAgent:
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
-        if self.local.has_environment(key):  # to remove its files may take minutes
-            return await in_own_thread(lambda: self._finish(key, ranks, killed), name="stop")
-        return await asyncio.to_thread(self._finish, key, ranks, killed)
+        return await in_own_thread(lambda: self._finish(key, ranks, killed), name="stop")
 
     def _close(self, request: StopRequest) -> Stopped | _Left:
         """Close the attempt, and finish it if nothing of it is left."""
@@ -176,7 +185,7 @@ class HostAgent:
         with self.local.writing():
             close_attempt(self._home, key, request.reason, request.grace_s)
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
-        if not self._launcher.wait_for_launch(key, _LOOK_AGAIN_S):
+        if self._launcher.is_launching(key):
             return _Left.LAUNCH
         ranks = self.local.ranks(key)
         if self.local.has_environment(key) or not has_left_nothing(self._home, key, ranks):

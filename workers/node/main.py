@@ -60,6 +60,7 @@ from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.lease_file import LeaseFile, lease_path
+from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import measure_for
@@ -249,7 +250,7 @@ async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> Non
 async def sweep_checkpoints(agent: HostAgent) -> None:
     """Remove surplus checkpoints of running jobs, once a minute."""
     while True:
-        await asyncio.to_thread(agent.sweep_checkpoints)
+        await in_own_thread(agent.sweep_checkpoints, name="checkpoints")
         await asyncio.sleep(CHECKPOINT_SWEEP_S)
 
 
