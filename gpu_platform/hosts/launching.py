@@ -24,6 +24,7 @@ from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.artifacts import ArtifactDirectories
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
+from gpu_platform.hosts.checkpoints.directories import make_shown_directories
 from gpu_platform.hosts.environments.program import activated, checked_init, has_own_root, started
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
@@ -79,6 +80,8 @@ class Launcher:
         self._cluster = settings.cluster.name
         self._lease = None if lease is None else str(lease)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
+        # On the disk of the records: if that hangs, nothing of the host goes on.
+        self._checkpoints_are_ours = self._checkpoints == (settings.state_dir / "checkpoints").resolve()
         self.artifacts = ArtifactDirectories(settings.node.artifact_root or settings.state_dir / "artifacts")
         self.checkpointing = Checkpointing(settings.node, self._checkpoints, attempts.home)
         self.spawner = SpawnerClient()
@@ -245,6 +248,10 @@ class Launcher:
             "venv": venv,
             "own_path": os.environ.get("PATH", ""),
         }
+        own = workdir is None and venv is None and not any("PATH" in program.env for program in plan.programs)
+        if own and not any("/" in one.command[0] for one in commands):
+            preflight.check_paths(**arguments)  # only places of the host itself are looked at
+            return
         searched = [place for one in commands for place in one.path.split(os.pathsep)]
         programs = [one.command[0] for one in commands if os.path.isabs(one.command[0])]
         paths = [path for path in (workdir, venv, *programs, *searched) if path is not None]
@@ -277,6 +284,9 @@ class Launcher:
     def _make_directories(self, plan: HostPlan) -> None:
         """Those that the job writes on file systems that hosts share. Raises ``OSError``."""
         made = [str(paths.checkpoint_dir(self._checkpoints, plan.key)), *self.artifacts.of(plan)]
+        if plan.artifacts is None and self._checkpoints_are_ours:
+            make_shown_directories(made)
+            return
         self._look("make_directories", {"paths": made}, made, plan.key)
 
     def _check_lease(self, plan: HostPlan) -> None:
