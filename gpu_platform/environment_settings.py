@@ -38,6 +38,8 @@ class EnvironmentSettings(BaseModel):
     is reached only if an entry here has that address. Images that the host has already need no entry."""
     image_max_gib: Annotated[float, Field(gt=0)] = 64.0
     """The largest container image, unpacked. A larger one is not kept, and its job fails."""
+    image_max_files: Annotated[int, Field(gt=0)] = 2_000_000
+    """The most files and directories of a container image. Each takes an inode of the disk."""
     image_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Getting an image from its registry and unpacking it that takes longer has failed."""
     container_mounts: list[Path] = []

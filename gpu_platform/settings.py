@@ -234,6 +234,9 @@ class NodeSettings(EnvironmentSettings, JailSettings, _Section):
     checkpoint_hash_mib: Annotated[int, Field(ge=0)] = 2048
     """Before an attempt resumes from a checkpoint of at most this size, its hashes are verified. For a larger one
     only the sizes of all files are."""
+    checkpoint_check_s: Annotated[float, Field(gt=0, le=100)] = 90.0
+    """How long, and with how many CPU seconds, a host verifies checkpoints before an attempt resumes or a list is
+    answered. A launch that needs more fails."""
     isolation: Literal["auto", "plain", "required"] = "auto"
     """``auto``: ranks are jailed by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
     plain processes, and plain on simulated hosts; ``required``: jailed, or the node worker does not start."""

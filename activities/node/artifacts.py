@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from temporalio import activity
 
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
 from gpu_platform.hosts.artifacts import ArtifactDirectories
+from gpu_platform.hosts.system.own_thread import in_own_thread
 
 
 class ArtifactActivities:
@@ -19,4 +18,4 @@ class ArtifactActivities:
     @activity.defn
     async def read_output(self, request: OutputRequest) -> StepOutput:
         """What the job wrote into its output file."""
-        return await asyncio.to_thread(self._artifacts.read_output, request.path)
+        return await in_own_thread(lambda: self._artifacts.read_output(request.path), name="output")

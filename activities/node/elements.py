@@ -27,6 +27,8 @@ LINGER_S = 0.2
 and without a watch they cost much less."""
 SETTLE_S = 0.02
 """Seconds that a watch waits for more ends after the first one: elements that started together often end together."""
+LAUNCHED_TOGETHER = 32
+"""Elements of one batch that are launched at once: each may have a thread."""
 
 
 class WatchedElements(BaseModel):
@@ -44,7 +46,8 @@ class ElementActivities:
     @activity.defn
     async def launch_elements(self, request: ElementsLaunch) -> list[ElementLaunched]:
         """Launch each element. Those that end at once have their end in the answer."""
-        return list(await asyncio.gather(*[self._launch(plan) for plan in request.plans]))
+        together = asyncio.Semaphore(LAUNCHED_TOGETHER)
+        return list(await asyncio.gather(*[self._launch(plan, together) for plan in request.plans]))
 
     @activity.defn
     async def watch_elements(self, request: ElementsWatch) -> list[ElementEnded]:
@@ -52,9 +55,9 @@ class ElementActivities:
         ended = await heartbeating(self._first_ends(request), lambda: WatchedElements(elements=len(request.watches)))
         return await delivered(ended)
 
-    async def _launch(self, plan: HostPlan) -> ElementLaunched:
+    async def _launch(self, plan: HostPlan, together: asyncio.Semaphore) -> ElementLaunched:
         try:
-            launched = await self._launching.launch(LaunchRequest(plan=plan), LINGER_S)
+            launched = await self._launching.launch(LaunchRequest(plan=plan), LINGER_S, together)
         except ApplicationError as error:
             if error.type != PREFLIGHT_FAILED:
                 raise

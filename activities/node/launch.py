@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -29,7 +30,7 @@ from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.launching import NO_LEASE
 from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS
-from gpu_platform.hosts.system.own_thread import in_own_thread
+from gpu_platform.hosts.system.own_thread import in_own_thread, in_quick_thread
 
 T = TypeVar("T")
 
@@ -68,10 +69,14 @@ class LaunchActivities:
         """See :meth:`HostAgent.launch`."""
         return await self.launch(request, LINGER_S)
 
-    async def launch(self, request: LaunchRequest, linger_s: float) -> Launched:
-        """See :meth:`HostAgent.launch`. Ranks that end within ``linger_s`` have their ends in the answer."""
+    async def launch(
+        self, request: LaunchRequest, linger_s: float, together: AbstractAsyncContextManager[Any] | None = None
+    ) -> Launched:
+        """See :meth:`HostAgent.launch`. Ranks that end within ``linger_s`` have their ends in the answer. ``together``:
+        bounds how many are launched at once."""
         try:
-            launched = await self._launch(request)
+            async with together or nullcontext():
+                launched = await self._launch(request)
         except PreflightFailed as error:
             raise _preflight_failure(error, request.plan.host) from error
         except IllegalTransition:
@@ -101,7 +106,7 @@ class LaunchActivities:
     async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
         """Run a step that needs a lease. If the host has none just now, wait: it may get one soon, and no attempt
         should end for that."""
-        in_thread = asyncio.to_thread if plan.environment is None else partial(in_own_thread, name="launch")
+        in_thread = in_quick_thread if _names_nothing(plan) else partial(in_own_thread, name="launch")
         try:
             return await heartbeating(in_thread(step))
         except HostUnavailable as error:
@@ -121,6 +126,15 @@ class LaunchActivities:
     async def stop_ranks(self, request: StopRequest) -> Stopped:
         """See :meth:`HostAgent.stop`."""
         return await heartbeating(self._agent.stop(request))
+
+
+def _names_nothing(plan: HostPlan) -> bool:
+    """True if no path and nothing else of the plan can make its launch long."""
+    if plan.environment is not None or plan.workdir is not None or plan.artifacts is not None:
+        return False
+    if plan.resume_from_attempt is not None or plan.checkpoint.resume_point is not None:
+        return False
+    return not any("PATH" in program.env or "/" in program.command[0] for program in plan.programs)
 
 
 def _all_ranks(plan: HostPlan) -> WatchRequest:

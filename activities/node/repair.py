@@ -12,6 +12,7 @@ from activities.errors import repair_failed
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.system.own_thread import in_own_thread
 
 
 class RebootRequest(BaseModel):
@@ -50,7 +51,7 @@ class HostRepairActivities:
     async def _verified(self, act: Callable[[], None] | None, gpu_uuid: str) -> None:
         try:
             if act is not None:
-                await heartbeating(asyncio.to_thread(act))
-            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
+                await heartbeating(in_own_thread(act, name="repair"))
+            await heartbeating(in_own_thread(lambda: self._agent.verify_gpu(gpu_uuid), name="repair"))
         except PlatformError as error:
             raise repair_failed(error.message) from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.system.own_thread import in_own_thread
 
 RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
 """The type of the failure of a reset that can never succeed, however often it is tried."""
@@ -29,8 +28,11 @@ class ResetActivities:
         cannot reset it alone.
         """
         try:
-            await heartbeating(asyncio.to_thread(self._agent.reset_gpu, gpu_uuid))
-            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
+            await heartbeating(in_own_thread(lambda: self._reset(gpu_uuid), name="reset"))
         except PlatformError as error:
             kind = RESET_NEEDS_OPERATOR if error.details.get("needs_operator") else "ResetFailed"
             raise ApplicationError(error.message, type=kind, non_retryable=True) from error
+
+    def _reset(self, gpu_uuid: str) -> None:
+        self._agent.reset_gpu(gpu_uuid)
+        self._agent.verify_gpu(gpu_uuid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import Enum
@@ -53,7 +54,9 @@ from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-_LOOK_AGAIN_S = 0.1
+_LOOK_AGAIN_S = 0.02
+_LAUNCH_ENDS_S = 60.0
+"""How long a stop waits for what prepares its attempt, which ends within seconds unless a driver hangs."""
 
 
 class _Left(Enum):
@@ -165,7 +168,8 @@ class HostAgent:
         """Close the attempt and end all its processes here; returns when none is left.
 
         Also for an attempt that this host never saw: it is then closed in advance. Its processes are ended in time even
-        if the disk of the records hangs; then this returns when that works again, and the attempt is closed.
+        if the disk of the records hangs; then this returns when that works again, and the attempt is closed. What
+        prepares the attempt just now ends soon, because it is closed. Raises :class:`HostUnavailable` if it does not.
         """
         directory = str(paths.attempt_dir(self._home, request.key))
         ranks = partial(self._launcher.spawner.registered, directory)
@@ -174,12 +178,18 @@ class HostAgent:
 
     async def _stop(self, request: StopRequest, closed: threading.Event) -> Stopped:
         key = request.key
+        deadline = time.monotonic() + _LAUNCH_ENDS_S
         try:
             while True:
                 left = await in_own_thread(lambda: self._close(request), name="stop")
                 closed.set()
                 if left is not _Left.LAUNCH:
                     break
+                if time.monotonic() > deadline:
+                    raise HostUnavailable(
+                        f"attempt {key} is closed, but {self.host} is still preparing it after {_LAUNCH_ENDS_S:g} s: "
+                        "look into its log; the stop is tried again"
+                    )
                 await asyncio.sleep(_LOOK_AGAIN_S)
         except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self.local.ranks(key), request.grace_s)
@@ -193,9 +203,7 @@ class HostAgent:
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
-        if self.local.has_environment(key):  # to remove its files may take minutes
-            return await in_own_thread(lambda: self._finish(key, ranks, killed), name="stop")
-        return await asyncio.to_thread(self._finish, key, ranks, killed)
+        return await in_own_thread(lambda: self._finish(key, ranks, killed), name="stop")
 
     def _close(self, request: StopRequest) -> Stopped | _Left:
         """Close the attempt, and finish it if nothing of it is left."""
@@ -203,7 +211,7 @@ class HostAgent:
         with self.local.writing():
             close_attempt(self._home, key, request.reason, request.grace_s)
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
-        if not self._launcher.wait_for_launch(key, _LOOK_AGAIN_S):
+        if self._launcher.is_launching(key):
             return _Left.LAUNCH
         ranks = self.local.ranks(key)
         if self.local.has_environment(key) or not has_left_nothing(self._home, key, ranks):

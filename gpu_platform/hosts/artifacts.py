@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import stat
 from pathlib import Path
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.artifacts import MAX_OUTPUT_BYTES, OUTPUT_FILE, StepOutput
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.checkpoints.directories import make_shown_directory
+from gpu_platform.hosts.processes.step_process import FileSystemSilent, GivenUp, look
 from gpu_platform.hosts.stages import Provision
 
 
@@ -25,22 +22,23 @@ class ArtifactDirectories:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
 
-    def check(self, plan: HostPlan) -> None:
+    def check(self, plan: HostPlan, given_up: GivenUp = lambda: False) -> None:
         """Raise :class:`PreflightFailed` if a directory of an earlier step is not here."""
         if plan.artifacts is None:
             return
         for step, directories in plan.artifacts.inputs.items():
-            if missing := [one for one in directories if not (self._root / one).is_dir()]:
+            places = [str(self._root / one) for one in directories]
+            missing = look("missing_directory", {"paths": places}, places, given_up=given_up)
+            if missing is not None:
                 raise PreflightFailed(
-                    f"{plan.host}: the directory of step {step} is not there: {self._root / missing[0]}. All hosts "
+                    f"{plan.host}: the directory of step {step} is not there: {missing}. All hosts "
                     "must share node.artifact_root, and what a later step needs must not be removed",
                     kind=blame(FailureCause.REQUEST),
                 )
 
-    def make(self, plan: HostPlan) -> None:
-        """Make the directory into which the job writes."""
-        if plan.artifacts is not None:
-            make_shown_directory(self._root / plan.artifacts.output)
+    def of(self, plan: HostPlan) -> list[str]:
+        """The directory into which the job writes."""
+        return [] if plan.artifacts is None else [str(self._root / plan.artifacts.output)]
 
     def provides(self, plan: HostPlan) -> Provision:
         """What the ranks get: variables, and in a jail the directories."""
@@ -57,33 +55,10 @@ class ArtifactDirectories:
         return Provision(environ=environ, readable=shown, owned=[(own, str(self._root))])
 
     def read_output(self, path: str) -> StepOutput:
-        """What the job whose directory is ``path`` wrote into its output file.
-
-        The program may have made anything of its directory: links are not followed, and only a file is read.
-        """
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        """What the job whose directory is ``path`` wrote into its output file."""
+        directory = str(self._root / path)
+        arguments = {"directory": directory, "name": OUTPUT_FILE, "most_bytes": MAX_OUTPUT_BYTES}
         try:
-            directory = os.open(self._root / path, flags | os.O_DIRECTORY)
-        except OSError as error:
-            return StepOutput(problem=f"its directory {self._root / path} cannot be opened: {error.strerror}")
-        try:
-            file = os.open(OUTPUT_FILE, flags | os.O_NONBLOCK, dir_fd=directory)
-        except FileNotFoundError:
-            return StepOutput()
-        except OSError as error:
-            return StepOutput(problem=f"its output cannot be opened: {error.strerror}")
-        finally:
-            os.close(directory)
-        with open(file, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                return StepOutput(problem="its output is no file")
-            content = opened.read(MAX_OUTPUT_BYTES + 1)
-        if len(content) > MAX_OUTPUT_BYTES:
-            return StepOutput(
-                problem=f"its output is larger than {MAX_OUTPUT_BYTES} bytes: write large results into files"
-            )
-        try:
-            # Written anew: no NaN, and nothing that JSON does not have.
-            return StepOutput(text=json.dumps(json.loads(content), allow_nan=False))
-        except (ValueError, RecursionError) as error:
-            return StepOutput(problem=f"its output is not JSON: {error}")
+            return StepOutput(**look("read_output", arguments, [directory]))
+        except FileSystemSilent as error:
+            return StepOutput(problem=f"its output was not read: {error.message}")

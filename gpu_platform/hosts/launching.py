@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
@@ -20,18 +24,19 @@ from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.artifacts import ArtifactDirectories
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
-from gpu_platform.hosts.checkpoints.directories import make_shown_directory
-from gpu_platform.hosts.environments.program import activated, check_venv, checked_init, has_own_root, started
+from gpu_platform.hosts.checkpoints.directories import make_shown_directories
+from gpu_platform.hosts.environments.program import activated, checked_init, has_own_root, started
 from gpu_platform.hosts.health import gpu_reset
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
 from gpu_platform.hosts.isolation.cgroups.cpus import plain_affinity
-from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
+from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation, step_cgroup
 from gpu_platform.hosts.isolation.orders import LeaseTerms, RankOrder
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.network.links import NetworkOrder
 from gpu_platform.hosts.network.network import RENDEZVOUS_PORTS
 from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.processes import preflight
+from gpu_platform.hosts.processes import preflight, step_process
 from gpu_platform.hosts.processes.environment import PACKAGE, base_environ, rank_environ
 from gpu_platform.hosts.processes.launchers import (
     check_launcher,
@@ -42,6 +47,7 @@ from gpu_platform.hosts.processes.launchers import (
 from gpu_platform.hosts.processes.ranks import wait_record
 from gpu_platform.hosts.processes.secret_delivery import SecretDelivery, SecretSource
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
+from gpu_platform.hosts.processes.step_process import StepGivenUp, look
 from gpu_platform.hosts.stages import Provision, Stage, Stages
 from gpu_platform.hosts.system import lease_file, paths, records
 from gpu_platform.settings import Settings
@@ -74,6 +80,8 @@ class Launcher:
         self._cluster = settings.cluster.name
         self._lease = None if lease is None else str(lease)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
+        # On the disk of the records: if that hangs, nothing of the host goes on.
+        self._checkpoints_are_ours = self._checkpoints == (settings.state_dir / "checkpoints").resolve()
         self.artifacts = ArtifactDirectories(settings.node.artifact_root or settings.state_dir / "artifacts")
         self.checkpointing = Checkpointing(settings.node, self._checkpoints, attempts.home)
         self.spawner = SpawnerClient(self._lease)
@@ -82,7 +90,7 @@ class Launcher:
         self._jail_planner = None
         if isolation.jailed:
             self._jail_planner = JailPlanner(
-                settings, isolation, inventory, home=attempts.home, checkpoints=self._checkpoints, dev=dev
+                settings, isolation, inventory, home=attempts.home, checkpoints=self._checkpoints, dev=dev, look=look
             )
             self._jail_planner.network.start(attempts.open)
         self._secrets = SecretDelivery(secrets, settings.api_url, jailed=isolation.jailed)
@@ -91,6 +99,7 @@ class Launcher:
     def close(self) -> None:
         """Let the spawner end, and guard the packet filter no longer. Ranks and their supervisors go on."""
         self.spawner.close()
+        step_process.close()
         if self._jail_planner is not None:
             self._jail_planner.network.close()
 
@@ -108,7 +117,7 @@ class Launcher:
         Raises :class:`PreflightFailed` (``details["kind"]`` user or hardware, ``gpu_uuid``) and
         :class:`IllegalTransition` when the attempt was stopped already.
         """
-        with self._locks[plan.key]:
+        with self._locks[plan.key], _closed_meanwhile(plan.key):
             return self._prepare(plan)
 
     async def wait_for_lease(self, plan: HostPlan) -> None:
@@ -125,7 +134,7 @@ class Launcher:
         """Start every rank of the plan that was not started yet. Raises as :meth:`prepare` does,
         and :class:`HostUnavailable` when the host cannot start processes now."""
         plan = request.plan
-        with self._locks[plan.key]:
+        with self._locks[plan.key], _closed_meanwhile(plan.key):
             own = self._prepare(plan)
             ranks = [self._attempts.rank(plan.key, spec.rank) for spec in plan.ranks]
             if any(rank.started is None for rank in ranks):
@@ -137,13 +146,10 @@ class Launcher:
         self._show_processes(plan)
         return Launched(host=self._node.name, ranks=started, prepared=own if request.rendezvous is None else None)
 
-    def wait_for_launch(self, key: AttemptKey, timeout_s: float) -> bool:
-        """Return when no launch of the attempt is in progress here. False: one still is."""
-        lock = self._locks[key]
-        if not lock.acquire(timeout=timeout_s):
-            return False
-        lock.release()
-        return True
+    def is_launching(self, key: AttemptKey) -> bool:
+        """True while a step of the attempt is in progress here."""
+        lock = self._locks.get(key)
+        return lock is not None and lock.locked()
 
     def finish(self, key: AttemptKey) -> None:
         """Let the stages finish the attempt, once. No process of it lives, and none can start again."""
@@ -174,12 +180,12 @@ class Launcher:
         if record is not None:
             return Prepared.model_validate(record)
         self._check_lease(plan)
-        self.artifacts.check(plan)
+        given_up = partial(self._attempts.is_closed, key)
+        self.artifacts.check(plan, given_up)
         self._check_plan(plan)
         with self._attempts.writing():
             directory.mkdir(records.PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-            make_shown_directory(paths.checkpoint_dir(self._checkpoints, key))
-            self.artifacts.make(plan)
+            self._make_directories(plan)
             # From here on the attempt must be finished, whatever happens.
             record = plan.without_environments().model_dump(mode="json")
             records.write_record(str(directory / records.PLAN), record, durable=False)
@@ -191,7 +197,7 @@ class Launcher:
             ports = RENDEZVOUS_PORTS if is_alone and network is not None and network.isolates else None
             ports = ports or self._attempts.take_ports(key)
             self.stages.prepare(plan)
-            resume = self.checkpointing.resume(plan)
+            resume = self.checkpointing.resume(plan, given_up, self._step_cgroup(plan, "resume"))
         except Exception:
             self.stages.finish(plan)
             self.checkpointing.finish(plan)
@@ -226,9 +232,35 @@ class Launcher:
             gpu_reset.verify_gpu(self._nvml, uuid)
         if self._jail_planner is not None:
             self._jail_planner.check(plan)
-        check_venv(plan, jailed=self._jail_planner is not None)
-        if checked_init(plan, self._node.module_init) is not None or has_own_root(plan):
-            return  # where its programs are, only the rank itself finds out
+        # Where its programs are, only the rank itself finds out that loads modules or has a root of its own.
+        unseen = checked_init(plan, self._node.module_init) is not None or has_own_root(plan)
+        commands = [] if unseen else self._commands(plan)
+        workdir = None if unseen else plan.workdir
+        venv = None if plan.environment is None or has_own_root(plan) else plan.environment.venv
+        if not commands and venv is None:
+            return
+        arguments = {
+            "host": plan.host,
+            "workdir": workdir,
+            "commands": commands,
+            "jailed": self._jail_planner is not None,
+            "has_upload": plan.environment is not None and plan.environment.upload is not None,
+            "venv": venv,
+            "own_path": os.environ.get("PATH", ""),
+        }
+        own = workdir is None and venv is None and not any("PATH" in program.env for program in plan.programs)
+        if own and not any("/" in one.command[0] for one in commands):
+            preflight.check_paths(**arguments)  # only places of the host itself are looked at
+            return
+        searched = [place for one in commands for place in one.path.split(os.pathsep)]
+        programs = [one.command[0] for one in commands if os.path.isabs(one.command[0])]
+        paths = [path for path in (workdir, venv, *programs, *searched) if path is not None]
+        self._look("check_paths", arguments, paths, plan.key)
+
+    def _commands(self, plan: HostPlan) -> list[preflight.Command]:
+        """The commands of the plan, as a rank finds them. Raises :class:`PreflightFailed` if its launcher is not
+        here."""
+        found: list[preflight.Command] = []
         for program in plan.programs:
             environ = base_environ(program)
             version = newest_cuda(program.cuda, self._inventory.cuda_installations)
@@ -237,8 +269,25 @@ class Launcher:
                 environ["PATH"] = f"{environ['PATH']}:{cuda}" if program.cuda is None else f"{cuda}:{environ['PATH']}"
             environ = activated(environ, plan.environment)
             check_launcher(plan, environ)
-            hint, jailed = missing_program_hint(plan, program), self._jail_planner is not None
-            preflight.check_command(plan, program.command, environ, jailed=jailed, hint=hint)
+            hint = missing_program_hint(plan, program)
+            found.append(preflight.Command(program.command, environ.get("PATH", os.defpath), hint))
+        return found
+
+    def _step_cgroup(self, plan: HostPlan, step: str) -> Cgroup | None:
+        """The cgroup of a step of the attempt. None: this host has none for attempts."""
+        return None if self._jail_planner is None else step_cgroup(self._attempts.home, plan, step)
+
+    def _look(self, step: str, arguments: Mapping[str, Any], paths: Sequence[str], key: AttemptKey) -> Any:
+        """See :func:`step_process.look`. It ends when the attempt is closed."""
+        return look(step, arguments, paths, given_up=lambda: self._attempts.is_closed(key))
+
+    def _make_directories(self, plan: HostPlan) -> None:
+        """Those that the job writes on file systems that hosts share. Raises ``OSError``."""
+        made = [str(paths.checkpoint_dir(self._checkpoints, plan.key)), *self.artifacts.of(plan)]
+        if plan.artifacts is None and self._checkpoints_are_ours:
+            make_shown_directories(made)
+            return
+        self._look("make_directories", {"paths": made}, made, plan.key)
 
     def _check_lease(self, plan: HostPlan) -> None:
         """Raise :class:`HostUnavailable` without a lease: one may come soon, and a host that was LOST gets a new
@@ -347,6 +396,15 @@ class Launcher:
             if process is not None:
                 for uuid in spec.gpu_uuids:
                     self._nvml.add_process(uuid, process.pid)
+
+
+@contextmanager
+def _closed_meanwhile(key: AttemptKey) -> Iterator[None]:
+    """A step that nobody waits for is one of an attempt that was closed."""
+    try:
+        yield
+    except StepGivenUp:
+        raise _closed(key) from None
 
 
 def _closed(key: AttemptKey) -> IllegalTransition:

@@ -53,9 +53,11 @@ _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 1000
 
 
-async def start(context: ServiceContext, job_id: str, request: ExecRequest, actor: str) -> ExecSession:
-    """Start a command, or make a way to a port. Raises :class:`IllegalTransition` if the job does not run, and the
-    errors of the host."""
+async def start(context: ServiceContext, job_id: str, request: ExecRequest, actor: str, user: str) -> ExecSession:
+    """Start a command, or make a way to a port. ``user``: who asks, for his share of the host's sessions.
+
+    Raises :class:`IllegalTransition` if the job does not run, and the errors of the host.
+    """
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
@@ -64,7 +66,8 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
     # Record it first, then run it: so no command runs without a record.
     await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now())
     try:
-        answer = await rank_host.ask("POST", content=request.model_dump_json())
+        who = {"by": user, "operator": int(user != job.spec.user)}
+        answer = await rank_host.ask("POST", content=request.model_dump_json(), params=who)
     except PlatformError as error:
         await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now(), error.message)
         raise

@@ -46,7 +46,7 @@ async def start_command(
     It ends when its rank ends, or when nobody has read its output for `unread_s`. The event log says who ran what, and
     nobody else reads its output.
     """
-    session = await service_exec.start(context, job_id, request, access.actor)
+    session = await service_exec.start(context, job_id, request, access.actor, access.user)
     await run_in_threadpool(sessions.add_session, context.store, session.id, job_id, access.who.id, now())
     return session
 

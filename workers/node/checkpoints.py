@@ -15,21 +15,22 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import paths
 
 _LIST = TypeAdapter(list[CheckpointInfo])
-_THREADS = 4
-"""How many lists are made at once. A job chooses how long one takes, and logs and commands need threads, too."""
+_THREADS, _VERIFYING = 4, 2
+"""How many lists are made at once, and how many more with hashes. A job chooses how long one takes, and logs and
+commands need threads, too."""
 
 
 def checkpoint_routes(agent: HostAgent) -> list[Route]:
     """HTTP routes of a node worker: checkpoints of jobs, and probes of the checkpoint root."""
 
-    threads = anyio.CapacityLimiter(_THREADS)
+    threads, verifying = anyio.CapacityLimiter(_THREADS), anyio.CapacityLimiter(_VERIFYING)
 
     async def list_job(request: Request) -> Response:
         """``?hashes=1``: read every byte to verify the checkpoints."""
         job_id = paths.check_job_id(request.path_params["job"])
         hashes = bool(request.query_params.get("hashes"))
         found = await anyio.to_thread.run_sync(
-            lambda: agent.checkpointing.list_job(job_id, hashes=hashes), limiter=threads
+            lambda: agent.checkpointing.list_job(job_id, hashes=hashes), limiter=verifying if hashes else threads
         )
         return Response(_LIST.dump_json(found), media_type="application/json")
 
@@ -45,7 +46,7 @@ def checkpoint_routes(agent: HostAgent) -> list[Route]:
         try:
             return JSONResponse({"probe": await run_in_threadpool(agent.checkpointing.write_probe)})
         except OSError as error:
-            text = f"{agent.host} cannot write its checkpoint root {agent.checkpointing.store.root}: {error.strerror}"
+            text = f"{agent.host} cannot write its checkpoint root {agent.checkpointing.root}: {error.strerror}"
             return PlainTextResponse(text, status_code=503)
 
     async def look_for_probe(request: Request) -> Response:

@@ -33,7 +33,9 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
             wanted = ExecRequest.model_validate_json(await request.body())
         except ValidationError as error:
             raise InvalidRequest(str(error)) from error
-        session_id = await sessions.start(key, wanted.model_copy(update={"rank": rank}))
+        query = request.query_params
+        wanted = wanted.model_copy(update={"rank": rank})
+        session_id = await sessions.start(key, wanted, query.get("by"), operator=query.get("operator") == "1")
         session = ExecSession(id=session_id, job_id=key.job_id, attempt=key.attempt, rank=rank, host=host)
         return JSONResponse(session.model_dump(), status_code=201)
 

@@ -64,6 +64,7 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.lease_file import LeaseFile, LeaseRecord, lease_path
 from gpu_platform.hosts.system.own_loop import OwnLoop, in_loop
+from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.lanes import Lane
@@ -263,7 +264,7 @@ async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> Non
 async def sweep_checkpoints(agent: HostAgent) -> None:
     """Remove surplus checkpoints of running jobs, once a minute."""
     while True:
-        await asyncio.to_thread(agent.sweep_checkpoints)
+        await in_own_thread(agent.sweep_checkpoints, name="checkpoints")
         await asyncio.sleep(CHECKPOINT_SWEEP_S)
 
 

@@ -17,6 +17,9 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES, MAX_UPLOAD_MIB
 from gpu_platform.hosts.environments.uploads import cannot_keep
+from gpu_platform.hosts.processes.step_process import StepGivenUp
+from gpu_platform.hosts.processes.stopping import is_closed
+from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
@@ -35,6 +38,7 @@ class ServiceUploads:
     def __init__(self, settings: Settings, identity: NodeIdentity) -> None:
         self._urls = [url.rstrip("/") for url in (settings.api_url, *settings.api_urls)]
         self._identity = identity
+        self._home = node_dir(settings.state_dir.resolve(), settings.node.name)
         self._state_dir, self._kept = settings.state_dir, disk_room.kept_by_starts(settings.node.disk_reserve_mib)
 
     def __call__(self, plan: HostPlan, file: IO[bytes]) -> None:
@@ -52,7 +56,7 @@ class ServiceUploads:
                     why = f"{url}: {type(error).__name__}"
                 except _Later as error:
                     why = f"{url}: {error}"
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or is_closed(self._home, plan.key):
                 break
             time.sleep(_PAUSE_S)
         log.warning("upload.not_given", job=plan.key.job_id, attempt=plan.key.attempt, why=why)
@@ -61,6 +65,8 @@ class ServiceUploads:
     def _fetch(self, http: httpx.Client, url: str, plan: HostPlan, file: IO[bytes]) -> None:
         path = f"/v1/hosts/{quote(plan.host)}/attempts/{quote(plan.key.job_id)}/{plan.key.attempt}/upload"
         while True:
+            if is_closed(self._home, plan.key):
+                raise StepGivenUp
             offset = file.tell()
             response = http.get(f"{url}{path}", params={"offset": offset}, headers=self._identity.headers())
             if response.status_code != HTTPStatus.OK:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from gpu_platform.domain.jobs.verified import Verified
 
 _RESUME_FROM = re.compile(
     r"(?P<job>[A-Za-z0-9][A-Za-z0-9_.-]{0,127})(:(?P<attempt>\d{1,6})(/(?P<name>[^/\0:]{1,255}))?)?"
@@ -74,17 +75,6 @@ def parse_resume_point(text: str) -> ResumePoint:
         raise ValueError(f"{text!r} names no checkpoint: write JOB, JOB:ATTEMPT or JOB:ATTEMPT/NAME")
     attempt = None if match["attempt"] is None else int(match["attempt"])
     return ResumePoint(job_id=match["job"], attempt=attempt, name=match["name"])
-
-
-class Verified(StrEnum):
-    """How far a checkpoint was checked."""
-
-    HASHES = "hashes"
-    """Every file of the manifest is there with its size and its SHA-256."""
-    SIZES = "sizes"
-    """Every file of the manifest is there with its size."""
-    MARKER = "marker"
-    """It has no manifest: the file ``COMPLETE`` alone says that it is whole."""
 
 
 class CheckpointInfo(BaseModel):

@@ -1,18 +1,22 @@
-"""Records which checkpoints attempts started from. The records are on the root, so that every host sees them."""
+"""Records which checkpoints attempts started from. The records are on the root, so that every host sees them.
+Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.hosts.checkpoints.directories import make_shown_directory
+
+if TYPE_CHECKING:
+    from gpu_platform.domain.contracts import AttemptKey
+    from gpu_platform.hosts.checkpoints.store import StoredCheckpoint
 
 _PINS = ".pins"
 
 
-def pin(root: Path, info: CheckpointInfo, by: AttemptKey) -> None:
+def pin(root: Path, info: StoredCheckpoint, by: AttemptKey) -> None:
     """Protect the checkpoint from removal until :func:`unpin`. Check afterwards that it still exists."""
     path = _path(root, info.job_id, info.label, by)
     make_shown_directory(path.parent)

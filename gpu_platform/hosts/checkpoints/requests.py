@@ -7,9 +7,6 @@ handle it. The answer is a complete checkpoint that did not exist before. ``gpu_
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import secrets
 import signal
 import time
 from collections.abc import Sequence
@@ -19,13 +16,14 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.accounting.limits import handles
-from gpu_platform.hosts.checkpoints.directories import SHOWN_FILE
-from gpu_platform.hosts.checkpoints.store import marked
 from gpu_platform.hosts.processes.ranks import RankProcess
+from gpu_platform.hosts.processes.step_process import look
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.hosts.system.process_tree import Process, send_signal
 from gpu_platform.job import LISTENING
 from gpu_platform.settings import NodeSettings
@@ -56,7 +54,7 @@ class CheckpointRequest:
     @property
     def is_answered(self) -> bool:
         """True if there is a complete checkpoint that did not exist before the request."""
-        return bool(frozenset(marked(self.directory)) - self.before)
+        return bool(_marks(self.directory) - self.before)
 
 
 class CheckpointRequester:
@@ -86,15 +84,17 @@ class CheckpointRequester:
 
     def listens(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> bool:
         """True if the program handles requests. If not, the platform does not wait for an answer."""
-        if os.path.lexists(paths.checkpoint_dir(self._root, plan.key) / LISTENING):
+        path = str(paths.checkpoint_dir(self._root, plan.key) / LISTENING)
+        if look("exists", {"path": path}, [path]):
             return True
         return bool(self._handlers(plan, ranks))
 
     def ask(self, plan: HostPlan, ranks: Sequence[RankProcess], why: str) -> CheckpointRequest:
         """Write the request and send the signal. Raises ``OSError`` if the request cannot be written."""
         directory = paths.checkpoint_dir(self._root, plan.key)
-        before = frozenset(marked(directory))
-        self._write(plan.key, why)
+        before = _marks(directory)
+        path = str(self.path(plan.key))
+        look("write_request", {"path": path, "why": why, "same_s": _SAME_REQUEST_S}, [path])
         handlers = self._handlers(plan, ranks)
         number = signal.Signals[f"SIG{self._signal(plan)}"] if handlers else None
         sent = sum(send_signal(process, number) for process in handlers) if number is not None else 0
@@ -113,15 +113,15 @@ class CheckpointRequester:
                 await self._ask_and_wait(plan, ranks)
         except TimeoutError:
             log.warning("checkpoint.not_answered", job=plan.key.job_id, attempt=plan.key.attempt, waited_s=patience_s)
-        except OSError as error:
+        except (OSError, PlatformError) as error:
             log.warning("checkpoint.not_asked", job=plan.key.job_id, attempt=plan.key.attempt, error=str(error))
         return time.monotonic() - began
 
     async def _ask_and_wait(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> None:
-        if not await asyncio.to_thread(self.listens, plan, ranks):
+        if not await in_own_thread(lambda: self.listens(plan, ranks), name="checkpoint"):
             return
-        asked = await asyncio.to_thread(self.ask, plan, ranks, STOP)
-        while _all_live(ranks) and not await asyncio.to_thread(lambda: asked.is_answered):  # noqa: ASYNC110
+        asked = await in_own_thread(lambda: self.ask(plan, ranks, STOP), name="checkpoint")
+        while _all_live(ranks) and not await in_own_thread(lambda: asked.is_answered, name="checkpoint"):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     def _signal(self, plan: HostPlan) -> str | None:
@@ -137,21 +137,10 @@ class CheckpointRequester:
         number = signal.Signals[f"SIG{name}"]
         return [one for one in attempt_processes(self._home, plan.key, ranks) if handles(one.pid, number)]
 
-    def _write(self, key: AttemptKey, why: str) -> None:
-        path = self.path(key)
-        try:
-            old = json.loads(path.read_text())
-            if old["why"] == why and abs(time.time() - old["at"]) < _SAME_REQUEST_S:
-                return
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
-        try:
-            temporary.write_text(json.dumps({"id": secrets.token_hex(8), "why": why, "at": time.time()}))
-            temporary.chmod(SHOWN_FILE)  # the program reads it, as another account
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+
+def _marks(directory: Path) -> Marks:
+    path = str(directory)
+    return frozenset((name, at) for name, at in look("marks", {"directory": path}, [path]))
 
 
 def _all_live(ranks: Sequence[RankProcess]) -> bool:

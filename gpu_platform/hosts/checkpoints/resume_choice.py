@@ -1,19 +1,21 @@
-"""Chooses the checkpoint that an attempt starts from, and keeps it from removal while the attempt runs."""
+"""Chooses the checkpoint that an attempt starts from, and keeps it from removal while the attempt runs.
+
+Standard library only: it runs as a step (``checkpoint_steps``).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import structlog
+from typing import TYPE_CHECKING
 
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, ResumePoint
 from gpu_platform.hosts.checkpoints.pins import pin, unpin
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.hosts.checkpoints.store import CheckpointStore, StoredCheckpoint
 
-log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from gpu_platform.domain.jobs.attempt import HostPlan
+    from gpu_platform.domain.jobs.checkpoint import ResumePoint
 
 _TRIES = 5
 
@@ -22,9 +24,11 @@ _TRIES = 5
 class ResumeChoice:
     """The checkpoint that an attempt starts from. None: it starts from the beginning."""
 
-    checkpoint: CheckpointInfo | None = None
+    checkpoint: StoredCheckpoint | None = None
     note: str | None = None
     """Which newer checkpoints were not used, and why. For people."""
+    not_pinned: str | None = None
+    """Why it is not protected from removal. For operators."""
 
 
 def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
@@ -33,7 +37,7 @@ def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
     The checkpoint is pinned until :func:`release_resume`. Raises :class:`PreflightFailed` if the user named a
     checkpoint that this host does not see: the job must not start from the beginning then.
     """
-    note = None
+    note = not_pinned = None
     for _ in range(_TRIES):
         found, damaged = store.newest(plan.key.job_id, plan.resume_from_attempt)
         asked = plan.checkpoint.resume_point
@@ -45,35 +49,32 @@ def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
         try:
             pin(store.root, found, plan.key)
         except OSError as error:
-            key = plan.key
-            log.warning(
-                "checkpoint.not_pinned", job=key.job_id, attempt=key.attempt, checkpoint=found.label, error=str(error)
-            )
+            not_pinned = str(error)
         if store.look(found.job_id, found.attempt, found.name) is not None:
-            return ResumeChoice(found, note)
+            return ResumeChoice(found, note, not_pinned)
         # It was removed between the choice and the pin: what replaced it is newer.
         release_resume(store, plan)
     return ResumeChoice(None, note)
 
 
-def release_resume(store: CheckpointStore, plan: HostPlan) -> None:
-    """Unpin what an ended attempt started from. It is no error if the root cannot be reached."""
-    asked = plan.checkpoint.resume_point
+def release_resume(store: CheckpointStore, plan: HostPlan) -> list[str]:
+    """Unpin what an ended attempt started from. Returns what went wrong: it is no error if the root cannot be
+    reached."""
+    asked, problems = plan.checkpoint.resume_point, list[str]()
     for job_id in {plan.key.job_id, *([asked.job_id] if asked is not None else [])}:
         try:
             unpin(store.root, job_id, plan.key)
         except OSError as error:
-            log.warning("checkpoint.not_unpinned", job=job_id, attempt=plan.key.attempt, error=str(error))
+            problems.append(str(error))
+    return problems
 
 
-def _asked_for(store: CheckpointStore, plan: HostPlan, asked: ResumePoint) -> CheckpointInfo:
+def _asked_for(store: CheckpointStore, plan: HostPlan, asked: ResumePoint) -> StoredCheckpoint:
     if asked.name is not None and asked.attempt is not None:
         found, damaged = store.look(asked.job_id, asked.attempt, asked.name, hashes=True), []
     elif asked.attempt is not None:
         # One attempt only: what is in it, or the directory itself.
-        complete = [one for one in store.list_job(asked.job_id, hashes=True) if one.attempt == asked.attempt]
-        found = next((one for one in reversed(complete) if one.complete), None)
-        damaged = [one for one in complete if not one.complete]
+        found, damaged = store.newest(asked.job_id, asked.attempt, asked.attempt)
     else:
         newest = max(store.attempts(asked.job_id), default=0)
         found, damaged = store.newest(asked.job_id, newest)

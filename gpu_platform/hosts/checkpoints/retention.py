@@ -3,7 +3,8 @@
 The newest complete, verified checkpoints of each job stay. So do checkpoints that an attempt started from, and those
 that the program wants to keep. A checkpoint is renamed before it is removed. After a crash in between, either the
 checkpoint is there, or a rest that nobody takes for a checkpoint; the next sweep removes it. Several hosts may sweep
-one root: each removes only what is older than enough others that it has seen complete.
+one root: each removes only what is older than enough others that it has seen complete. Standard library only: it runs
+as a step (``checkpoint_steps``).
 """
 
 from __future__ import annotations
@@ -15,27 +16,24 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import structlog
-
-from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, Verified
+from gpu_platform.domain.jobs.verified import Verified
 from gpu_platform.hosts.checkpoints.pins import pinned
-from gpu_platform.hosts.checkpoints.store import CheckpointStore, by_age
+from gpu_platform.hosts.checkpoints.store import CheckpointStore, StoredCheckpoint, by_age, marked
 from gpu_platform.job import SAVING
 
-log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from gpu_platform.domain.contracts import AttemptKey
 
 REMOVED = ".removed-"
-_FOLLOW_UP_S = 120.0
 
 
 def surplus(
-    found: Iterable[CheckpointInfo], keep: int, in_use: Collection[str], older_than: float, *, any_kind: bool
-) -> list[CheckpointInfo]:
+    found: Iterable[StoredCheckpoint], keep: int, in_use: Collection[str], older_than: float, *, any_kind: bool
+) -> list[StoredCheckpoint]:
     """Checkpoints that may be removed, oldest first: at least ``keep`` complete ones are newer, and it is older than
     ``older_than``.
 
@@ -59,6 +57,18 @@ def surplus(
     ]
 
 
+def may_have_surplus(job_dir: Path, keep: int, attempts: Iterable[int]) -> bool:
+    """False if a sweep would find nothing to remove. It looks at names only."""
+    marks = 0
+    for attempt in attempts:
+        directory = job_dir / str(attempt)
+        marks += len(marked(directory))
+        left = (name for name in os.listdir(directory) if name.startswith((REMOVED, SAVING)))
+        if marks > keep or any(left):
+            return True
+    return False
+
+
 class CheckpointRetention:
     """Removes surplus checkpoints.
 
@@ -70,24 +80,6 @@ class CheckpointRetention:
         self._store = store
         self._keep = keep
         self._surplus_s = surplus_s
-        self._follow_up: dict[str, tuple[HostPlan, float]] = {}
-        """Job -> its last plan here, and until when its checkpoints are swept (monotonic seconds)."""
-
-    def sweep(self, plans: Sequence[HostPlan]) -> list[str]:
-        """Sweep the jobs whose rank 0 runs here or ended a short time ago. Returns the paths that were removed."""
-        now_s = time.monotonic()
-        for plan in plans:
-            if plan.node_rank == 0:
-                self._follow_up[plan.key.job_id] = (plan, now_s + self._surplus_s + _FOLLOW_UP_S)
-        removed: list[str] = []
-        for job_id, (plan, until_s) in list(self._follow_up.items()):
-            if now_s > until_s:
-                del self._follow_up[job_id]
-            try:
-                removed += self.sweep_job(plan.key, plan.checkpoint.keep)
-            except Exception as error:  # what a job left there must not end the node worker
-                log.warning("checkpoints.not_swept", job=job_id, attempt=plan.key.attempt, error=repr(error)[:500])
-        return removed
 
     def sweep_job(self, key: AttemptKey, keep: int | None) -> list[str]:
         """Sweep one job. ``keep``: what the job asks for. Raises ``OSError`` if the root cannot be read or written."""
@@ -100,11 +92,10 @@ class CheckpointRetention:
         for one in surplus(found, keep or self._keep, in_use, older_than, any_kind=keep is not None):
             if self._remove(job_dir / str(one.attempt), one):
                 gone.append(one.path)
-                log.info("checkpoint.removed", job=key.job_id, attempt=one.attempt, checkpoint=one.label)
         self._drop_unfinished(job_dir, key.attempt, older_than)
         return gone
 
-    def _remove(self, attempt_dir: Path, info: CheckpointInfo) -> bool:
+    def _remove(self, attempt_dir: Path, info: StoredCheckpoint) -> bool:
         if os.path.islink(attempt_dir / info.name):
             return False
         doomed = attempt_dir / f"{REMOVED}{secrets.token_hex(4)}-{info.name}"

@@ -10,7 +10,8 @@
 
 A checkpoint counts as complete once it contains the file ``COMPLETE``, which programs write last. One with a manifest
 must agree with it. Users own what is below ``<attempt>``: no link there is followed, and no name or manifest of theirs
-makes this fail.
+makes this fail. How much is read is theirs, too: so it is bounded here, and runs as a step (``checkpoint_steps``).
+Standard library only.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import secrets
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, Verified
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.verified import Verified
 from gpu_platform.domain.texts import check_text
 from gpu_platform.hosts.checkpoints.directories import SHOWN_FILE, make_shown_directory
 from gpu_platform.job import COMPLETE, MANIFEST
@@ -39,9 +44,41 @@ _DEEPEST = 64
 """Directories above a file of a manifest. Each is open while the file is looked at."""
 _MOST_NAMES = 10_000
 """Directories of an attempt that are looked at."""
+MOST_FILES = 100_000
+"""Files of a manifest."""
+MOST_DAMAGED = 16
+"""Damaged checkpoints that a search for one to resume from passes over."""
+HASHED_AT_ONCE = 4
+"""How many times ``hash_limit_bytes`` one list of checkpoints reads. The rest is verified by sizes."""
 _LONGEST_PROBLEM = 300
 _BLOCK_BYTES = 1 << 20
 _STEP = re.compile(r"step[-_]?(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint on disk: a :class:`~gpu_platform.domain.jobs.checkpoint.CheckpointInfo` without the hosts."""
+
+    job_id: str
+    attempt: int
+    name: str
+    written_at: float
+    path: str
+    step: int | None = None
+    size_bytes: int | None = None
+    verified: Verified | None = None
+    problem: str | None = None
+    kept: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """True if a job can resume from it."""
+        return self.problem is None
+
+    @property
+    def label(self) -> str:
+        """Its name within the job, as in a resume point: ``1/step-300``."""
+        return f"{self.attempt}/{self.name}" if self.name else str(self.attempt)
 
 
 class CheckpointStore:
@@ -54,8 +91,9 @@ class CheckpointStore:
     def __init__(self, root: Path, hash_limit_bytes: int = 8 << 30) -> None:
         self.root = root
         self._hash_limit_bytes = hash_limit_bytes
-        self._verified: dict[tuple[str, int], Verified] = {}
-        """(path, time of the manifest) -> how far it was verified. Damaged checkpoints are read again each time."""
+        self._left_bytes = math.inf
+        self.hashed: set[tuple[str, int]] = set()
+        """(path, time of the manifest) of those whose hashes are right. Damaged ones are read again each time."""
 
     def identity(self) -> str | None:
         """The id that all hosts sharing the root read; the first host makes it. None: the root cannot be used."""
@@ -76,8 +114,10 @@ class CheckpointStore:
             return []
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def list_job(self, job_id: str, *, hashes: bool = False) -> list[CheckpointInfo]:
-        """All checkpoints of the job, oldest first, damaged ones too. ``hashes``: read all their bytes."""
+    def list_job(self, job_id: str, *, hashes: bool = False) -> list[StoredCheckpoint]:
+        """All checkpoints of the job, oldest first, damaged ones too. ``hashes``: read their bytes, as many as
+        :data:`HASHED_AT_ONCE` allows; each says how far it was verified."""
+        self._left_bytes = HASHED_AT_ONCE * self._hash_limit_bytes
         found = [
             self.look(job_id, attempt, name, hashes=hashes)
             for attempt in self.attempts(job_id)
@@ -85,23 +125,34 @@ class CheckpointStore:
         ]
         return sorted((one for one in found if one is not None), key=by_age)
 
-    def newest(self, job_id: str, newest_attempt: int | None) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
-        """The checkpoint to resume from, of attempts up to ``newest_attempt``, and the damaged ones that are newer.
+    def newest(
+        self, job_id: str, newest_attempt: int | None, oldest_attempt: int = 1
+    ) -> tuple[StoredCheckpoint | None, list[StoredCheckpoint]]:
+        """The checkpoint to resume from, of attempts ``oldest_attempt`` to ``newest_attempt``, and the damaged ones
+        that are newer.
 
         The newest attempt that has one decides. In it, the attempt's directory itself comes first, then the checkpoint
-        that was completed last.
+        that was completed last. Raises :class:`PreflightFailed` if more than :data:`MOST_DAMAGED` are damaged.
         """
-        damaged: list[CheckpointInfo] = []
-        for attempt in range(newest_attempt or 0, 0, -1):
+        self._left_bytes = math.inf
+        damaged: list[StoredCheckpoint] = []
+        for attempt in range(newest_attempt or 0, oldest_attempt - 1, -1):
             marks = marked(self.root / job_id / str(attempt))
             for name, _ in sorted(marks, key=lambda mark: (mark[0] == "", mark[1], mark[0]), reverse=True):
                 found = self.look(job_id, attempt, name, hashes=True)
                 if found is not None and found.complete:
                     return found, damaged
                 damaged += [] if found is None else [found]
+                if len(damaged) > MOST_DAMAGED:
+                    raise PreflightFailed(
+                        f"more than {MOST_DAMAGED} checkpoints of job {job_id} are damaged, the newest of them "
+                        f"{damaged[0].label} ({damaged[0].problem}), and no more are searched for one that is whole: "
+                        f"name one (resume_from {job_id}:ATTEMPT/NAME), or remove the damaged ones",
+                        kind=blame(FailureCause.REQUEST),
+                    )
         return None, damaged
 
-    def look(self, job_id: str, attempt: int, name: str, *, hashes: bool = False) -> CheckpointInfo | None:
+    def look(self, job_id: str, attempt: int, name: str, *, hashes: bool = False) -> StoredCheckpoint | None:
         """One checkpoint, verified. None: there is no checkpoint of this name (any more)."""
         directory = self.root / job_id / str(attempt) / name
         try:
@@ -113,7 +164,7 @@ class CheckpointStore:
                 marker = os.stat(COMPLETE, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 return None
-            info = CheckpointInfo(
+            info = StoredCheckpoint(
                 job_id=job_id,
                 attempt=attempt,
                 name=name,
@@ -125,29 +176,33 @@ class CheckpointStore:
         finally:
             os.close(fd)
 
-    def _verify(self, info: CheckpointInfo, fd: int, hashes: bool) -> CheckpointInfo:
+    def _verify(self, info: StoredCheckpoint, fd: int, hashes: bool) -> StoredCheckpoint:
         try:
             with _open_below(fd, MANIFEST) as file:
                 changed_ns = os.fstat(file).st_mtime_ns
                 manifest = _parse(_read(file))
         except FileNotFoundError:
-            return info.model_copy(update={"verified": Verified.MARKER})
+            return replace(info, verified=Verified.MARKER)
         except (OSError, ValueError, RecursionError) as error:
             problem = f"its {MANIFEST} cannot be read: {error}"[:_LONGEST_PROBLEM]
-            return info.model_copy(update={"problem": problem})
+            return replace(info, problem=problem)
         files: dict[str, dict[str, Any]] = manifest["files"]
         size = sum(entry["size"] for entry in files.values())
         more: dict[str, Any] = {"size_bytes": size, "kept": manifest.get("keep") is True}
         if _is_count(step := manifest.get("step")):
             more["step"] = step
-        known = self._verified.get((info.path, changed_ns))
-        hashed = hashes and known is not Verified.HASHES and size <= self._hash_limit_bytes
+        known = (info.path, changed_ns) in self.hashed
+        wanted = hashes and not known and size <= self._hash_limit_bytes
+        hashed = wanted and size <= self._left_bytes
+        if hashed:
+            self._left_bytes -= size
         problem = next(_problems(fd, files, hashed), None)
         if problem is not None:
-            return info.model_copy(update={**more, "problem": problem[:_LONGEST_PROBLEM]})
+            return replace(info, **more, problem=problem[:_LONGEST_PROBLEM])
         if hashed and all("sha256" in entry for entry in files.values()):
-            known = self._verified[info.path, changed_ns] = Verified.HASHES
-        return info.model_copy(update={**more, "verified": known or Verified.SIZES})
+            self.hashed.add((info.path, changed_ns))
+            known = True
+        return replace(info, **more, verified=Verified.HASHES if known else Verified.SIZES)
 
 
 def marked(directory: Path) -> list[tuple[str, float]]:
@@ -184,7 +239,7 @@ def _create_once(path: Path, text: str) -> None:
     temporary.unlink()
 
 
-def by_age(info: CheckpointInfo) -> tuple[int, float, str]:
+def by_age(info: StoredCheckpoint) -> tuple[int, float, str]:
     """Sort key, oldest first. Later attempts are newer, whatever the clocks say."""
     return info.attempt, info.written_at, info.name
 
@@ -198,6 +253,8 @@ def _parse(data: bytes) -> dict[str, Any]:
     manifest = json.loads(data)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ValueError("it is no manifest")
+    if len(manifest["files"]) > MOST_FILES:
+        raise ValueError(f"it names {len(manifest['files'])} files, and {MOST_FILES} are the most")
     for name, entry in manifest["files"].items():
         check_text(name, "a name in it")
         if not isinstance(entry, dict) or not _is_count(entry.get("size")):
@@ -246,8 +303,8 @@ def _open_below(fd: int, name: str) -> Iterator[int]:
 
 
 def _read(file: int) -> bytes:
-    if os.fstat(file).st_size > _MANIFEST_BYTES:
-        raise ValueError("it is too large")
+    if (size := os.fstat(file).st_size) > _MANIFEST_BYTES:
+        raise ValueError(f"it has {size} bytes, and {_MANIFEST_BYTES} are the most")
     with open(file, "rb", closefd=False) as stream:
         return stream.read(_MANIFEST_BYTES)
 

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,17 +26,11 @@ from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.environment_settings import EnvironmentSettings
-from gpu_platform.hosts.environments.image_pull import (
-    LOOK_S,
-    GivenUp,
-    Pulled,
-    PullLimits,
-    Stopped,
-    pull,
-    remove_left_pulls,
-)
+from gpu_platform.hosts.environments.image_pull import Pulled, PullLimits, pull, remove_left_pulls
 from gpu_platform.hosts.environments.registry_way import Registries
-from gpu_platform.hosts.environments.uploads import remove_tree
+from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
+from gpu_platform.hosts.processes.step_process import LOOK_S, Bounds, GivenUp, Program, StepEnd, Stopped, run
 
 _PREFIX = "docker://"
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -46,6 +39,25 @@ _NO_SUCH = ("not known", "manifest unknown", "unauthorized", "denied", "invalid 
 """What registries and podman say of an image that waiting does not bring."""
 _SAID = 400
 """How many characters of what podman said a message has."""
+_MEMORY_BYTES, _SAYS_BYTES = 4 << 30, 16 << 20
+"""What one of podman's programs may use, and say of an image."""
+_TOO_MANY = 3
+_UNPACK = """
+exec 3>&1
+codes=$( { {
+    podman export "$1" 2>/dev/null 4>&-; echo "export $?" >&4
+} | { tar -x -v --numeric-owner -p --no-xattrs -C "$2" 4>&-; echo "tar $?" >&4; } |
+    awk -v most="$3" 'NR > most { exit 3 }' 4>&-; echo "awk $?" >&4; } 4>&1 >&3 )
+case "$codes" in *"awk 3"*) exit 3;; esac
+case "$codes" in *"export 0"*) ;; *) exit 1;; esac
+case "$codes" in *"tar 0"*) ;; *) exit 1;; esac
+"""
+"""Arguments: container, directory, the most entries. Each program's exit status counts, and awk ends them all."""
+_HARMLESS = (
+    ["(", "-type", "b", "-o", "-type", "c", ")", "-delete"],
+    ["-type", "f", "-perm", "/6000", "-exec", "chmod", "ug-s", "--", "{}", "+"],
+)
+"""They remove device nodes, and the bits with which a program gets the rights of its owner (setuid, setgid)."""
 PULL_WAITS_S = (2.0, 10.0)
 """Seconds before each further try to get an image. podman itself tries a refused connection four times."""
 
@@ -59,6 +71,17 @@ class Image(NamedTuple):
     environ: dict[str, str]
 
 
+class _For(NamedTuple):
+    """Who waits for an image."""
+
+    given_up: GivenUp = lambda: False
+    cgroup: Cgroup | None = None
+
+
+_FOR_NOBODY = _For()
+"""What must be done although the job was stopped."""
+
+
 class ContainerImages:
     """Thread-safe. Several node workers of one machine may share the directory."""
 
@@ -67,13 +90,13 @@ class ContainerImages:
         self._registries = Registries(tuple(settings.image_registries), tuple(allow))
         self.directory, self._host = directory, host
         self._timeout_s, self._keep_s = settings.image_timeout_s, settings.image_keep_days * 86_400
-        self._most_bytes = int(settings.image_max_gib * (1 << 30))
+        self._most_bytes, self._most_files = int(settings.image_max_gib * (1 << 30)), settings.image_max_files
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def get(self, reference: str, given_up: GivenUp = lambda: False) -> Image:
+    def get(self, reference: str, given_up: GivenUp = lambda: False, cgroup: Cgroup | None = None) -> Image:
         """The image that ``docker://…`` names. One that the host has already is not asked for again. It ends soon when
-        ``given_up``.
+        ``given_up``. ``cgroup``: of what gets and unpacks it.
 
         Raises :class:`PreflightFailed` if there is none, if it is too large, or if its registry does not give it, and
         :class:`HostUnavailable` if this host cannot keep it now.
@@ -84,27 +107,28 @@ class ContainerImages:
         while not lock.acquire(timeout=LOOK_S):  # another job gets it
             self._check(given_up, name)
         try:
-            return self._get(reference, name, given_up)
+            return self._get(reference, name, _For(given_up, cgroup))
         finally:
             lock.release()
 
-    def _get(self, reference: str, name: str, given_up: GivenUp) -> Image:
-        here = found = self._inspect(name)
+    def _get(self, reference: str, name: str, job: _For) -> Image:
+        here = found = self._inspect(name, job)
         if found is None:
-            self._pull(reference, name, given_up)
-            found = self._inspect(name)
+            self._pull(reference, name, job)
+            found = self._inspect(name, job)
         if found is None:
             raise HostUnavailable(f"{self._host} has no image {name}, although podman got it: look into its log")
         if found.get("Size", 0) > self._most_bytes:
             if here is None:
-                self._podman("rmi", "--", name)
+                self._podman(_FOR_NOBODY, "rmi", "--", name)
             raise self._too_large(name, f"it has {found['Size'] / (1 << 30):.1f} GiB")
-        return self._unpacked(name, found, given_up)
+        return self._unpacked(name, found, job)
 
     def sweep(self, in_use: set[Path]) -> None:
         """Remove images that nobody used for long, and what killed pulls left. ``in_use``: files of images that
         attempts have."""
         remove_left_pulls(self.directory)
+        remove_what_is_left([self.directory])
         for record in self.directory.glob(f"*/{_RECORD}"):
             with contextlib.suppress(OSError):
                 old = time.time() - record.stat().st_mtime > self._keep_s
@@ -113,19 +137,19 @@ class ContainerImages:
                     remove_tree(record.parent)
                     log.info("image.removed", image=record.parent.name[:12])
 
-    def _inspect(self, name: str) -> dict[str, Any] | None:
-        done = self._podman("image", "inspect", "--", name)
-        if done.returncode != 0:
+    def _inspect(self, name: str, job: _For) -> dict[str, Any] | None:
+        done = self._podman(job, "image", "inspect", "--", name)
+        if done.code != 0:
             return None
         try:
-            [found] = json.loads(done.stdout)
+            [found] = json.loads(done.output)
         except ValueError as error:
             raise HostUnavailable(f"podman of {self._host} says nothing sensible about {name}: {error}") from error
         if not _ID.fullmatch(str(found.get("Id", ""))):
             raise HostUnavailable(f"podman of {self._host} gives {name} no id")
         return found
 
-    def _pull(self, reference: str, name: str, given_up: GivenUp) -> None:
+    def _pull(self, reference: str, name: str, job: _For) -> None:
         """Get it, in a few tries."""
         if not self._registries.have(name):
             raise self._refused(
@@ -136,9 +160,9 @@ class ContainerImages:
             )
         self._make_directory()
         disks = (self.directory, self._store)
-        limits = PullLimits(self._most_bytes, self._timeout_s, disks, given_up, self._registries)
+        limits = PullLimits(self._most_bytes, self._timeout_s, disks, job.given_up, self._registries, cgroup=job.cgroup)
         for wait_s in (0.0, *PULL_WAITS_S):
-            self._wait(wait_s, given_up, name)
+            self._wait(wait_s, job.given_up, name)
             log.info("image.pulling", image=name)
             try:
                 done = pull(reference, self.directory, limits)
@@ -199,64 +223,48 @@ class ContainerImages:
     @cached_property
     def _store(self) -> Path:
         """Where podman keeps images."""
-        done = self._podman("info", "--format", "{{.Store.GraphRoot}}")
-        return Path(done.stdout.decode().strip() or "/var/lib/containers/storage")
+        done = self._podman(_FOR_NOBODY, "info", "--format", "{{.Store.GraphRoot}}")
+        return Path(done.output.decode().strip() or "/var/lib/containers/storage")
 
-    def _unpacked(self, name: str, found: dict[str, Any], given_up: GivenUp) -> Image:
+    def _unpacked(self, name: str, found: dict[str, Any], job: _For) -> Image:
         home = self.directory / found["Id"]
         environ = _environ(found)
-        with self._locked(name, given_up):
+        with self._locked(name, job.given_up):
             record = home / _RECORD
             if not record.exists():
                 remove_tree(home)
-                self._unpack(name, found["Id"], home / _ROOTFS, given_up)
+                self._unpack(name, found["Id"], home / _ROOTFS, job)
                 record.write_text(json.dumps({"image": name}))
             os.utime(record)
         return Image(home / _ROOTFS, environ)
 
-    def _unpack(self, name: str, image_id: str, rootfs: Path, given_up: GivenUp) -> None:
+    def _unpack(self, name: str, image_id: str, rootfs: Path, job: _For) -> None:
         rootfs.mkdir(parents=True)
         for directory in (rootfs.parent, rootfs):
             directory.chmod(0o755)
-        made = self._podman("create", "--pull", "never", "--network", "none", "--", image_id, "true")
-        if made.returncode != 0:
-            raise self._failed(name, made.stderr)
-        container = made.stdout.decode().strip()
+        made = self._podman(job, "create", "--pull", "never", "--network", "none", "--", image_id, "true")
+        if made.code != 0:
+            raise self._failed(name, made.said)
+        container = made.output.decode().strip()
         try:
-            export = subprocess.Popen(
-                ["podman", "export", container], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-            unpack = ["tar", "-x", "--numeric-owner", "-p", "--no-xattrs", "-C", str(rootfs)]
-            tar = subprocess.Popen(unpack, stdin=export.stdout, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            try:
-                said = self._end_of(tar, given_up, name)
-            finally:
-                if export.stdout is not None:
-                    export.stdout.close()  # then it ends, if tar has ended before it
-                exported = export.wait()
-            if tar.returncode != 0 or exported != 0:
-                raise self._failed(name, said)
-            make_harmless(rootfs)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise self._failed(name, str(error).encode()) from error
+            words = [container, str(rootfs), str(self._most_files)]
+            ended = self._step(job, name, ["/bin/sh", "-c", _UNPACK, "unpack", *words], file_bytes=self._most_bytes)
+            if ended.code == _TOO_MANY:
+                raise self._refused(
+                    f"the container image {name} has more than {self._most_files} files and directories, the most that "
+                    f"{self._host} takes (node.image_max_files): use an image with fewer",
+                    only_here=False,
+                )
+            if ended.code != 0:
+                raise self._failed(name, ended.said)
+            for tests in _HARMLESS:
+                harmless = self._step(job, name, ["find", str(rootfs), "-xdev", *tests])
+                if harmless.code != 0:
+                    raise self._failed(name, harmless.said)
+        except OSError as error:
+            raise self._failed(name, str(error)) from error
         finally:
-            self._podman("rm", "--force", "--", container)
-
-    def _end_of(self, process: subprocess.Popen[bytes], given_up: GivenUp, name: str) -> bytes:
-        """What it wrote to stderr until its end. It is killed if it takes too long, or if nobody waits for it."""
-        deadline = time.monotonic() + self._timeout_s
-        try:
-            while True:
-                self._check(given_up, name)
-                try:
-                    return process.communicate(timeout=LOOK_S)[1]
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() > deadline:
-                        raise
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+            self._podman(_FOR_NOBODY, "rm", "--force", "--", container)
 
     def _wait(self, seconds: float, given_up: GivenUp, name: str) -> None:
         until = time.monotonic() + seconds
@@ -272,27 +280,28 @@ class ContainerImages:
     def _given_up(self, name: str) -> HostUnavailable:
         return HostUnavailable(f"{self._host} does not get the container image {name}: its job was stopped meanwhile")
 
-    def _failed(self, name: str, said: bytes) -> HostUnavailable:
-        if disk_room.says_full(said.decode(errors="replace")):
+    def _failed(self, name: str, said: str) -> HostUnavailable:
+        if disk_room.says_full(said):
             return self._no_room(name)
         return HostUnavailable(
-            f"{self._host} cannot unpack the container image {name} into {self.directory}: "
-            f"{said.decode(errors='replace').strip()[-300:]}"
+            f"{self._host} cannot unpack the container image {name} into {self.directory}: {said[-300:]}"
         )
 
-    def _podman(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        try:
-            return subprocess.run(
-                ["podman", *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-                timeout=self._timeout_s,
-            )
-        except subprocess.TimeoutExpired:
+    def _podman(self, job: _For, *arguments: str) -> StepEnd:
+        return self._step(job, arguments[-1], ["podman", *arguments])
+
+    def _step(self, job: _For, name: str, argv: list[str], file_bytes: int | None = None) -> StepEnd:
+        bounds = Bounds(self._timeout_s, memory_bytes=_MEMORY_BYTES, file_bytes=file_bytes, output_bytes=_SAYS_BYTES)
+        ended = run(Program(argv, cgroup=job.cgroup, env=os.environ), bounds, job.given_up)
+        if ended.stopped is Stopped.GIVEN_UP:
+            raise self._given_up(name)
+        if ended.stopped is not None:
             raise HostUnavailable(
-                f"podman {arguments[0]} takes longer than {self._timeout_s:g} s on {self._host} (node.image_timeout_s)"
-            ) from None
+                f"{argv[0]} {argv[1]} for the container image {name} was ended on {self._host} ({ended.stopped}): it "
+                f"may take {self._timeout_s:g} s (node.image_timeout_s), {_MEMORY_BYTES >> 20} MiB of memory, and say "
+                f"{_SAYS_BYTES >> 20} MiB"
+            )
+        return ended
 
     @contextlib.contextmanager
     def _locked(self, name: str, given_up: GivenUp) -> Iterator[None]:
@@ -308,16 +317,6 @@ class ContainerImages:
     def _make_directory(self) -> None:
         self.directory.mkdir(0o700, parents=True, exist_ok=True)
         os.chmod(self.directory, 0o700)
-
-
-def make_harmless(rootfs: Path) -> None:
-    """Remove device nodes, and the bits with which a program gets the rights of its owner (setuid, setgid)."""
-    where = ["find", str(rootfs), "-xdev"]
-    for tests in (
-        ["(", "-type", "b", "-o", "-type", "c", ")", "-delete"],
-        ["-type", "f", "-perm", "/6000", "-exec", "chmod", "ug-s", "--", "{}", "+"],
-    ):
-        subprocess.run([*where, *tests], check=True, capture_output=True)
 
 
 def docker_tool() -> str | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
@@ -22,12 +21,13 @@ from gpu_platform.domain.jobs.environment import DOCKER_LABEL, SQUASHFS_LABEL, C
 from gpu_platform.domain.jobs.secrets import is_of_the_platform
 from gpu_platform.hosts.environments.container_images import ContainerImages, Image, docker_tool, squashfs_tool
 from gpu_platform.hosts.environments.driver_libraries import DRIVER_DIR, driver_files
-from gpu_platform.hosts.environments.uploads import remove_tree
+from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
 from gpu_platform.hosts.isolation import workdirs
 from gpu_platform.hosts.isolation.accounts import account_of
+from gpu_platform.hosts.isolation.isolation import step_cgroup
 from gpu_platform.hosts.isolation.jail import ROOT
 from gpu_platform.hosts.processes import stopping
-from gpu_platform.hosts.processes.preflight import is_closed
+from gpu_platform.hosts.processes.step_process import Bounds, NoAnswer, look, run_python
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings import NodeSettings
@@ -38,11 +38,7 @@ UNPACKED, _USED = "image", "image.json"
 """In the directory of the attempt: an unpacked image file, and which directory the ranks see."""
 _OF_HOST = ("HOME", "USER", "LOGNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "TERM")
 """Variables that follow from the account and the network of the attempt."""
-_MAGIC = b"hsqs"
-_BLOCK = 4096
-_SEARCHED = 64 << 20
-"""How far into a SIF its SquashFS is searched: before it are headers and small partitions."""
-_UNPACK_TIMEOUT_S = 100.0
+_UNPACK_TIMEOUT_S, _UNPACK_CPU_S, _UNPACK_MEMORY_BYTES = 100.0, 200.0, 1 << 30
 
 
 class ContainerStage(Stage):
@@ -52,6 +48,7 @@ class ContainerStage(Stage):
         self._node, self._home, self._jailed, self._simulated = node, home, jailed, simulated
         directory = (node.image_dir or state_dir / "images").resolve()
         self._images = ContainerImages(directory, node.name, node, node.network.allow)
+        self._most_bytes = int(node.image_max_gib * (1 << 30))
         self._private = [str(state_dir.resolve()), str(directory)]
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
@@ -60,6 +57,7 @@ class ContainerStage(Stage):
         for left in self._home.glob(f"jobs/*/*/{UNPACKED}"):
             if left.parent not in living:
                 remove_tree(left)
+        remove_what_is_left(self._home.glob("jobs/*/*"))
         used = (records.read_record(str(directory / _USED)) for directory in living)
         self._images.sweep({Path(one["rootfs"]) for one in used if one is not None})
 
@@ -74,7 +72,8 @@ class ContainerStage(Stage):
             case ContainerKind.DOCKER:
                 if docker_tool() is None:
                     raise HostUnavailable(f"{plan.host} has no podman, which gets {container}: install it there")
-                found = self._images.get(container, lambda: stopping.is_closed(self._home, plan.key))
+                given_up = partial(stopping.is_closed, self._home, plan.key)
+                found = self._images.get(container, given_up, step_cgroup(self._home, plan, "image"))
             case ContainerKind.SQUASHFS:
                 found = Image(self._unpack(plan, container), {})
             case _:
@@ -111,16 +110,13 @@ class ContainerStage(Stage):
                 os.rmdir(directory / ROOT)
 
     def _directory(self, plan: HostPlan, container: str) -> Path:
-        """A directory of the host: without links, none of the system or of the platform. The jail opens it with the
-        account's rights."""
-        found = os.path.realpath(container)
-        wrong = workdirs.is_system(found) or workdirs.is_below(found, workdirs.HOME_OF_ROOT)
-        wrong = wrong or any(workdirs.is_below(found, one) or workdirs.is_below(one, found) for one in self._private)
-        if wrong:
-            raise _refused(plan, container, "it is a directory of the system or of the platform")
-        if not is_closed(found) and not os.path.isdir(found):
-            raise _refused(plan, container, "there is no such directory")
-        return Path(found)
+        """A directory of the host. The jail opens it with the account's rights."""
+        given_up = partial(stopping.is_closed, self._home, plan.key)
+        arguments = {"container": container, "private": self._private}
+        found = look("root_directory", arguments, [container], given_up=given_up)
+        if "wrong" in found:
+            raise _refused(plan, container, found["wrong"])
+        return Path(found["path"])
 
     def _unpack(self, plan: HostPlan, container: str) -> Path:
         """Unpack an image file for this attempt, with the rights of its account: it reads what its user may read."""
@@ -133,56 +129,31 @@ class ContainerStage(Stage):
         remove_tree(place)
         place.mkdir(0o755)
         os.chown(place, account.uid, account.gid)
-        rights: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
-        offset = self._offset(plan, container, rights)
-        # The file is opened by its path: a process of the account looks it up, so it gets what the account may read.
-        command = [
-            "unsquashfs",
-            "-no-xattrs",
-            "-quiet",
-            "-no-progress",
-            "-offset",
-            str(offset),
-            "-dest",
-            "rootfs",
-            container,
-        ]
+        arguments = {
+            "image": container,
+            "place": str(place),
+            "most_bytes": self._most_bytes,
+            "most_files": self._node.image_max_files,
+            "account": [account.uid, account.gid, account.groups],
+        }
+        bounds = Bounds(wall_s=_UNPACK_TIMEOUT_S, cpu_s=_UNPACK_CPU_S, memory_bytes=_UNPACK_MEMORY_BYTES)
+        given_up, cgroup = partial(stopping.is_closed, self._home, plan.key), step_cgroup(self._home, plan, "unpack")
         try:
-            done = subprocess.run(
-                ["setpriv", "--no-new-privs", "--inh-caps=-all", "--", *command],
-                cwd=place,
-                env={"PATH": os.defpath},
-                capture_output=True,
-                check=False,
-                timeout=_UNPACK_TIMEOUT_S,
-                **rights,
-            )
-        except subprocess.TimeoutExpired:
-            raise HostUnavailable(
-                f"{plan.host} did not unpack {container} in {_UNPACK_TIMEOUT_S:g} s: unpack it once, and name the "
-                "directory"
+            found = run_python("unpack_squashfs", arguments, bounds, given_up, cgroup)
+        except NoAnswer as error:
+            raise _refused(
+                plan,
+                container,
+                f"it was not unpacked within {bounds.wall_s:g} s, {bounds.cpu_s:g} s of CPU and "
+                f"{_UNPACK_MEMORY_BYTES >> 20} MiB of memory ({error.details['why']}): unpack it once, and name the "
+                "directory",
             ) from None
-        said = done.stderr.decode(errors="replace").strip()
-        if done.returncode != 0 and disk_room.says_full(said):
+        if "wrong" not in found:
+            return place / "rootfs"
+        if disk_room.says_full(found["wrong"]):
             why = disk_room.told(f"its records ({place})")
             raise HostUnavailable(f"{plan.host} cannot unpack the container image {container}: {why}")
-        root = place / "rootfs"
-        # Device nodes cannot be made by this account, and are not needed: then unsquashfs answers 2, and goes on.
-        if done.returncode not in (0, 2) or not root.is_dir():
-            raise _refused(plan, container, said[-300:] or "it is no SquashFS")
-        return root
-
-    def _offset(self, plan: HostPlan, container: str, rights: dict[str, Any]) -> int:
-        """Where the SquashFS begins in the file: at 0, or, in a SIF, behind its headers."""
-        head = ["head", "-c", str(_SEARCHED), "--", container]
-        done = subprocess.run(head, capture_output=True, check=False, env={"PATH": os.defpath}, **rights)
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().rpartition(": ")[2]
-            raise _refused(plan, container, f"the account of the job cannot read it ({said})")
-        for offset in range(0, len(done.stdout), _BLOCK):
-            if done.stdout[offset : offset + len(_MAGIC)] == _MAGIC:
-                return offset
-        raise _refused(plan, container, "there is no SquashFS in it")
+        raise _refused(plan, container, found["wrong"])
 
 
 def container_labels(*, jailed: bool) -> dict[str, str]:

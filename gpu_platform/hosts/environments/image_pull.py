@@ -11,39 +11,24 @@ import contextlib
 import fcntl
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_platform.disk_room import KEPT_BY_PULLS, is_full
 from gpu_platform.hosts.environments import registry_way
 from gpu_platform.hosts.environments.registry_way import Registries
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
+from gpu_platform.hosts.processes.step_process import Bounds, GivenUp, Program, Stopped, run
 
 _PREFIX = "pull-"
 _LOCK = "lock"
-LOOK_S = 0.25
-"""How often what may take long looks whether it must end."""
 _END_S = 10.0
-_BOUND = ("setpriv", "--pdeathsig", "TERM", "--", "prlimit")
-"""It ends with the node worker: a registry that never answers would keep it for ever."""
+_MEMORY_BYTES = 4 << 30
 _TOO_LARGE = ("file too large", "signal: file size limit")
 """What programs say at the limit of RLIMIT_FSIZE (setrlimit(2))."""
-
-
-GivenUp = Callable[[], bool]
-
-
-class Stopped(StrEnum):
-    """Why a pull was stopped."""
-
-    TOO_LARGE = "too_large"
-    NO_ROOM = "no_room"
-    TOO_SLOW = "too_slow"
-    GIVEN_UP = "given_up"
 
 
 class Pulled(NamedTuple):
@@ -64,33 +49,27 @@ class PullLimits(NamedTuple):
     disks: Sequence[Path]
     given_up: GivenUp
     registries: Registries
+    cgroup: Cgroup | None = None
 
 
 def pull(reference: str, directory: Path, limits: PullLimits) -> Pulled:
     """Get the image ``docker://…`` into podman's store. What is on its way lies below ``directory`` meanwhile."""
     remove_left_pulls(directory)
-    with (
-        _own_directory(directory) as (place, lock),
-        tempfile.TemporaryFile() as errors,
-        registry_way.opened(limits.registries) as way,
-    ):
-        process = subprocess.Popen(
-            [*way.command, *_BOUND, f"--fsize={limits.most_bytes}", "podman", "pull", "--quiet", "--", reference],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
+    with _own_directory(directory) as (place, lock), registry_way.opened(limits.registries) as way:
+        program = Program(
+            [*way.command, "podman", "pull", "--quiet", "--", reference],
+            cgroup=limits.cgroup,
             env={**way.environ, "TMPDIR": str(place)},
             pass_fds=[lock],  # its directory stays in use until it has ended
+            end_signal=signal.SIGTERM,  # it lets podman put its store in order
+            end_patience_s=_END_S,
         )
-        try:
-            stopped = _watch(process, place, limits)
-        finally:
-            _end(process)
-        errors.seek(0)
-        said = errors.read().decode(errors="replace").strip()
-    if process.returncode != 0 and any(text in said.lower() for text in _TOO_LARGE):
+        bounds = Bounds(limits.timeout_s, memory_bytes=_MEMORY_BYTES, file_bytes=limits.most_bytes)
+        ended = run(program, bounds, limits.given_up, lambda: _must_end(place, limits))
+    stopped = ended.stopped
+    if ended.code != 0 and any(text in ended.said.lower() for text in _TOO_LARGE):
         stopped = Stopped.TOO_LARGE
-    return Pulled(process.returncode, said, stopped)
+    return Pulled(ended.code, ended.said, stopped)
 
 
 def remove_left_pulls(directory: Path) -> None:
@@ -101,33 +80,11 @@ def remove_left_pulls(directory: Path) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _watch(process: subprocess.Popen[bytes], place: Path, limits: PullLimits) -> Stopped | None:
-    """Wait for its end, or say why it must end now."""
-    deadline = time.monotonic() + limits.timeout_s
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_S)
-            return None
-        if limits.given_up():
-            return Stopped.GIVEN_UP
-        if time.monotonic() > deadline:
-            return Stopped.TOO_SLOW
-        if _size_of(place) > limits.most_bytes:
-            return Stopped.TOO_LARGE
-        if any(is_full(str(disk), KEPT_BY_PULLS) for disk in limits.disks):
-            return Stopped.NO_ROOM
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM lets podman put its store in order."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _must_end(place: Path, limits: PullLimits) -> Stopped | None:
+    """Why a pull must end now."""
+    if _size_of(place) > limits.most_bytes:
+        return Stopped.TOO_LARGE
+    return Stopped.NO_ROOM if any(is_full(str(disk), KEPT_BY_PULLS) for disk in limits.disks) else None
 
 
 @contextlib.contextmanager

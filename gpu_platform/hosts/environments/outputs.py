@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.environment import outputs_path
-from gpu_platform.hosts.checkpoints.directories import make_shown_directory
+from gpu_platform.hosts.processes.step_process import look
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.settings import Settings
 
@@ -28,7 +28,7 @@ class OutputsStage(Stage):
     def prepare(self, plan: HostPlan) -> None:
         """Make the directory."""
         if (path := self._path(plan)) is not None:
-            make_shown_directory(path)
+            look("make_directories", {"paths": [str(path)]}, [str(path)])
 
     def provides(self, plan: HostPlan) -> Provision:
         """The variable ``GPU_PLATFORM_OUTPUTS``, and in a jail the directory."""

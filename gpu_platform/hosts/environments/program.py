@@ -11,8 +11,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.hosts.environments.modules import with_modules
-from gpu_platform.hosts.isolation.workdirs import HOME_OF_ROOT, is_below
-from gpu_platform.hosts.processes.preflight import is_closed
+from gpu_platform.hosts.processes.step_process import look
 
 MODULE_INITS = (
     "/etc/profile.d/z00_lmod.sh",
@@ -35,7 +34,8 @@ def checked_init(plan: HostPlan, configured: Path | None) -> Path | None:
     if environment is None or not environment.modules:
         return None
     places = [Path(place) for place in MODULE_INITS] if configured is None else [configured]
-    init = next((place for place in places if place.is_file()), None)
+    found = look("first_file", {"paths": list(map(str, places))}, map(str, places))
+    init = None if found is None else Path(found)
     if init is None or not os.path.exists("/bin/bash"):
         raise PreflightFailed(
             f"the job loads modules ({', '.join(environment.modules)}), and {plan.host} has no command module "
@@ -44,34 +44,6 @@ def checked_init(plan: HostPlan, configured: Path | None) -> Path | None:
             kind=blame(FailureCause.REQUEST),
         )
     return init
-
-
-def check_venv(plan: HostPlan, *, jailed: bool) -> None:
-    """Raise :class:`PreflightFailed` unless the virtual environment is here.
-
-    ``jailed``: the rank runs as another account. Then nothing is said about places that are closed to others.
-    """
-    venv = None if plan.environment is None else plan.environment.venv
-    if venv is None or has_own_root(plan):
-        return
-    if jailed and is_closed(venv):
-        return
-    why = ""
-    interpreter = os.path.realpath(os.path.join(venv, "bin", "python"))
-    if jailed and is_below(interpreter, HOME_OF_ROOT):
-        why = f"its interpreter {interpreter} is in root's home, which no job sees"
-    elif not os.path.isdir(venv):
-        why = "there is no such directory"
-    elif not os.path.isfile(os.path.join(venv, "pyvenv.cfg")):
-        why = "it has no pyvenv.cfg, so it is no virtual environment"
-    elif not os.access(os.path.join(venv, "bin", "python"), os.X_OK):
-        why = "its bin/python cannot be executed: the interpreter that it was made with may be missing there"
-    if why:
-        raise PreflightFailed(
-            f"the virtual environment {venv} cannot be used on {plan.host}: {why}. Make it on a file system that all "
-            "hosts share, or on each of them",
-            kind=blame(FailureCause.REQUEST),
-        )
 
 
 def has_own_root(plan: HostPlan) -> bool:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
-
-import structlog
 
 from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
@@ -22,20 +20,24 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.upload_limits import MAX_ENTRIES
 from gpu_platform.hosts.environments import unpacking
+from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
 from gpu_platform.hosts.isolation.accounts import account_of
+from gpu_platform.hosts.isolation.isolation import step_cgroup
+from gpu_platform.hosts.processes.step_process import Bounds, Program, StepGivenUp, Stopped, run
+from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings import NodeSettings
 
 CODE, _ARCHIVE = "code", "upload.tar"
 """In the directory of the attempt: the unpacked files, and the archive while it is unpacked."""
-UNPACK_TIMEOUT_S = 45.0
-_REMOVE_TIMEOUT_S = 600.0
+_UNPACKING = Bounds(wall_s=45.0, cpu_s=40.0, memory_bytes=256 << 20)
+"""What unpacking the largest archive may use. Its bytes are those of the archive."""
+
+_BLOCK_BYTES = 16 << 20
 
 UploadSource = Callable[[HostPlan, IO[bytes]], None]
 """Writes the archive of the plan's job into a file. Raises :class:`HostUnavailable` and :class:`PreflightFailed`."""
-
-log = structlog.get_logger(__name__)
 
 
 class UploadStage(Stage):
@@ -51,6 +53,7 @@ class UploadStage(Stage):
         for left in self._home.glob(f"jobs/*/*/{CODE}"):
             if left.parent not in living:
                 remove_tree(left)
+        remove_what_is_left(self._home.glob("jobs/*/*"))
 
     def prepare(self, plan: HostPlan) -> None:
         """Fetch, verify and unpack the code."""
@@ -86,7 +89,12 @@ class UploadStage(Stage):
         with os.fdopen(fd, "w+b") as file:
             self._source(plan, file)
             file.seek(0)
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.sha256()
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                if is_closed(self._home, plan.key):
+                    raise StepGivenUp
+            found = digest.hexdigest()
         if found != _hash_of(plan):
             raise HostUnavailable(
                 f"{plan.host} got other code than job {plan.key.job_id} names ({found[:12]}… instead of "
@@ -102,29 +110,29 @@ class UploadStage(Stage):
             account = account_of(self._node, plan)
             os.chown(code, account.uid, account.gid)
             command += [str(account.uid), str(account.gid)]
+        cgroup = step_cgroup(self._home, plan, "unpack") if self._jailed else None
         with open(archive, "rb") as file:
-            process = subprocess.Popen(
-                command,
-                stdin=file,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                cwd=code,
-                env={},
+            program = Program(command, cgroup=cgroup, stdin=file, cwd=code, env={})
+            ended = run(program, _UNPACKING, partial(is_closed, self._home, plan.key))
+        if ended.stopped is Stopped.GIVEN_UP:
+            raise StepGivenUp
+        if ended.stopped is not None:
+            raise PreflightFailed(
+                f"{plan.host} did not unpack the uploaded code {(_hash_of(plan) or '')[:12]}… within "
+                f"{_UNPACKING.wall_s:g} s, {_UNPACKING.cpu_s:g} s of CPU and "
+                f"{(_UNPACKING.memory_bytes or 0) >> 20} MiB of memory ({ended.stopped}): upload less",
+                kind=blame(FailureCause.REQUEST),
+                only_here=ended.stopped is Stopped.TOO_SLOW,
             )
-        try:
-            _, said = process.communicate(timeout=UNPACK_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise HostUnavailable(f"{plan.host} did not unpack the job's code in {UNPACK_TIMEOUT_S:g} s") from None
-        if process.returncode == 0:
+        if ended.code == 0:
             return
-        if process.returncode == unpacking.NOT_WRITTEN:
-            first, _, said = said.partition(b" ")
+        said = ended.said
+        if ended.code == unpacking.NOT_WRITTEN:
+            first, _, said = said.partition(" ")
             if disk_room.is_fault_of_disk(number := int(first)):
                 raise OSError(number, os.strerror(number))
-        why = said.decode(errors="replace").strip()[-400:] or f"exit code {process.returncode}"
-        if process.returncode in (unpacking.REFUSED, unpacking.NOT_WRITTEN):
+        why = said[-400:] or f"exit code {ended.code}"
+        if ended.code in (unpacking.REFUSED, unpacking.NOT_WRITTEN):
             raise PreflightFailed(
                 f"{plan.host} refuses the uploaded code {(_hash_of(plan) or '')[:12]}…: {why}. Make the archive with "
                 "`gpu-platform submit --upload DIR`",
@@ -140,23 +148,6 @@ def cannot_keep(plan: HostPlan, directory: Path, error: OSError) -> HostUnavaila
     else:
         why = f"{directory}: {error.strerror or error}"
     return HostUnavailable(f"{plan.host} cannot keep the job's code: {why}")
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory in which a job may have made anything: trees of any depth, links to anywhere.
-
-    What cannot be removed stays, and the log says so: no GPU waits for it.
-    """
-    if not os.path.lexists(path):
-        return
-    command = ["rm", "-rf", "--one-file-system", "--", str(path)]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=_REMOVE_TIMEOUT_S)
-        problem = done.stderr.decode(errors="replace").strip()[:200]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if os.path.lexists(path):
-        log.warning("upload.not_removed", path=str(path), error=problem)
 
 
 def _hash_of(plan: HostPlan) -> str | None:

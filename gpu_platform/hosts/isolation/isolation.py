@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -49,6 +50,13 @@ from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings, Settings
 
 log = structlog.get_logger(__name__)
+
+_STEP = "+"
+"""Between the name of an attempt's cgroup and the step that prepares it."""
+_OF_STEPS = ("memory", "pids", "freezer")
+"""The controllers of v1 that bound a step. Each tree costs time."""
+
+Look = Callable[[str, Mapping[str, Any], Sequence[str]], Any]
 
 JAILED, PLAIN = ISOLATED, "plain-process"
 
@@ -167,6 +175,17 @@ def _try_bubblewrap() -> str | None:
     return f"bubblewrap does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
 
 
+def step_cgroup(home: Path, plan: HostPlan, step: str) -> Cgroup | None:
+    """The cgroup of a step that prepares the attempt: beside the jail, which a process that hangs in the kernel would
+    keep from being removed. None: this host has no cgroups for attempts. ``home``: the host's directory."""
+    hierarchies = _probe()[1]
+    if hierarchies is None:
+        return None
+    kept = {name: path for name, path in hierarchies.v1.items() if name in _OF_STEPS}
+    name = cgroup_name(str(home), plan.host, plan.key.job_id, plan.key.attempt)
+    return Cgroup(hierarchies._replace(v1=kept), f"{name}{_STEP}{step}")
+
+
 class JailPlanner:
     """Decides how the jail of an attempt looks, and that of each rank. Makes the orders for them."""
 
@@ -178,9 +197,12 @@ class JailPlanner:
         *,
         home: Path,
         checkpoints: Path,
+        look: Look,
         dev: Path = Path("/dev"),
     ) -> None:
+        """``look``: how paths are looked at whose file system may never answer; see ``step_process.look``."""
         assert isolation.hierarchies is not None
+        self._look = look
         self._node = settings.node
         self._hierarchies = isolation.hierarchies
         host_limits.limit_all_jails(settings.node, isolation.hierarchies)
@@ -194,6 +216,7 @@ class JailPlanner:
         # The NUMA nodes of a simulated host are not those of this machine.
         self._gpus = {} if inventory.simulated else {gpu.uuid: gpu for gpu in inventory.gpus}
         self._book = AccountBook()
+        self._end_steps()
         if EVERYBODY in self._node.users:
             log.warning(
                 "users.one_account_for_all",
@@ -254,7 +277,8 @@ class JailPlanner:
             directories.append(workdir)
         mounts = Mounts(
             writable=[*([] if provision.root else self._by_name), *provision.writable],
-            hidden=[path for path in self._hidden if os.path.isdir(path)],
+            # The root of checkpoints is there: a directory for this attempt was made in it.
+            hidden=[path for path in self._hidden if path == checkpoints or os.path.isdir(path)],
             readable=[str(checkpoint_dir.parent), *(path for path in provision.readable if path not in others)],
             devices=nodes,
             tmp_mib=self._node.rank_tmp_mib,
@@ -308,8 +332,10 @@ class JailPlanner:
         """
         if plan.workdir is None:
             return None
+        allowed = self._allowed_workdirs(account)
+        asked = [plan.workdir, *allowed]
         try:
-            path = os.path.realpath(plan.workdir)
+            path, *roots = self._look("real_paths", {"paths": asked}, asked)
         except OSError as error:
             raise PreflightFailed(
                 f"the working directory {plan.workdir!r} cannot be found on {plan.host}, or it changes just now: "
@@ -322,9 +348,8 @@ class JailPlanner:
                 "files: name a directory of your own",
                 kind=blame(FailureCause.REQUEST),
             )
-        allowed = self._allowed_workdirs(account)
-        for root in allowed:
-            directory = Directory(path, os.path.realpath(root), workdirs.AS_ACCOUNT)
+        for root in roots:
+            directory = Directory(path, root, workdirs.AS_ACCOUNT)
             if directory.is_valid:
                 return directory
         raise PreflightFailed(
@@ -354,6 +379,16 @@ class JailPlanner:
         homes = [] if account.is_temporary else [account.home]
         found = [path for name in self._node.workdirs for path in (homes if name == "~" else [name])]
         return list(dict.fromkeys(found))
+
+    def _end_steps(self) -> None:
+        """End what is left of the steps of an earlier node worker of this host."""
+        trees = self._hierarchies._replace(v1={k: v for k, v in self._hierarchies.v1.items() if k in _OF_STEPS})
+        tracking = trees.unified or trees.v1.get("freezer", "")
+        ours = os.path.basename(cgroup_name(str(self._home), self._node.name, "", 0)).removesuffix(".0")
+        for path in Path(tracking, CGROUP_ROOT).glob(f"{ours}*{_STEP}*"):
+            left = Cgroup(trees, f"{CGROUP_ROOT}/{path.name}")
+            left.kill()
+            left.remove()
 
     def _cgroup_name(self, plan: HostPlan) -> str:
         return cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt)

@@ -13,9 +13,11 @@ removed. Standard library only: the spawner imports it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +34,7 @@ from gpu_platform.hosts.isolation.passwd import account_files
 from gpu_platform.hosts.isolation.workdirs import Named, RefusedDirectory, Tree, look_at, open_below
 from gpu_platform.hosts.network.links import AttemptNetwork
 from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
+from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process, read_stat, send_signal
 
 ROOT = "root"
 """In the directory of the attempt: where the root file system of a container is mounted while the jail is made."""
@@ -184,15 +186,41 @@ def _furnish(holder: Process, trees: list[Tree], named: list[Named], order: Jail
 
 @contextmanager
 def jail_lock(attempt_dir: str) -> Iterator[None]:
-    """The lock that is held while the jail of the attempt is made."""
+    """The lock that is held while the jail of the attempt is made. The file says by whom."""
     os.makedirs(attempt_dir, records.PRIVATE_DIRECTORY, exist_ok=True)
     path = os.path.join(attempt_dir, records.JAIL_LOCK)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, records.PRIVATE_FILE)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, records.PRIVATE_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        stat = read_stat("self")
+        if stat is not None:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{stat.process.pid} {stat.process.started}".encode(), 0)
         yield
     finally:
         os.close(fd)
+
+
+def wait_for_maker(attempt_dir: str, patience_s: float) -> bool:
+    """Wait until nobody makes a jail for the attempt, which is closed: none is begun after this. Who takes longer than
+    ``patience_s`` hangs at a directory of the job, and is killed. False: not even that ended it. It makes no jail any
+    more, since it ends as soon as the kernel lets it.
+    """
+    path = os.path.join(attempt_dir, records.JAIL_LOCK)
+    if not os.path.exists(path):  # whoever makes the file after this look sees the attempt closed
+        return True
+    for number in (signal.SIGKILL, None):
+        deadline = time.monotonic() + patience_s
+        with open(path, "rb") as lock:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                time.sleep(0.01)
+            words = lock.read().split()
+        if number is not None and len(words) == 2:
+            send_signal(Process(int(words[0]), int(words[1])), number)
+    return False
 
 
 class RankJail:

@@ -34,6 +34,8 @@ class ByteSession:
         self.command: list[str] = []
         self.tty = False
         self.port: int | None = None
+        self.user = ""
+        """Who asked for it."""
         self.id = secrets.token_hex(16)
         self.key = key
         self.rank = rank
@@ -51,6 +53,7 @@ class ByteSession:
         self._sent = 0
         self._paused = False
         self._followers = 0
+        self._began_at = self._unread_since = self._loop.time()
         self._attachment = 0
         self._attached_by: str | None = None
         self._news = asyncio.Event()
@@ -60,6 +63,16 @@ class ByteSession:
         self._writing = asyncio.Lock()
         self._waiting: asyncio.Future[None] | None = None
         """Done when the program takes input again, or takes none any more."""
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it began."""
+        return self._loop.time() - self._began_at
+
+    @property
+    def unread_for_s(self) -> float:
+        """Seconds since somebody read it. 0.0: somebody does."""
+        return 0.0 if self._followers else self._loop.time() - self._unread_since
 
     def info(self, host: str) -> ExecInfo:
         """What the session is, for lists."""
@@ -186,6 +199,7 @@ class ByteSession:
         finally:
             self._followers -= 1
             if self._followers == 0:
+                self._unread_since = self._loop.time()
                 self._followed.clear()
                 self._idle.set()
 

@@ -1,9 +1,17 @@
 """The commands beside ranks (``jobs exec``) and the ways to their ports (``jobs forward``) on this host, and how many
-there may be."""
+there may be.
+
+A host has so many sessions that one user does not take them all: each job and each user has a share. Some are kept for
+users who have none, and some more for operators who look at a job of somebody else. If a host is full, a session that
+nobody reads makes place for a user who has fewer. Every session ends after a time, read or not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
@@ -12,14 +20,25 @@ from gpu_platform.domain.jobs.exec import ExecInfo, ExecRequest
 from gpu_platform.hosts.processes.byte_session import ByteSession
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.forwarding import ForwardedConnection, ForwardWay
+from gpu_platform.hosts.system import paths, records
 
 MAX_SESSIONS = 64
 """The most commands and ways to ports that can be on one host at the same time."""
 MAX_SESSIONS_OF_A_JOB = 16
 """The most of one job, so that it leaves some to others."""
+MAX_SESSIONS_OF_A_USER = 32
+KEPT_FOR_NEW_USERS = 8
+"""Sessions that only users get who have none on this host."""
+KEPT_FOR_OPERATORS = 4
+"""Sessions beyond these that only operators get."""
+UNREAD_GIVES_WAY_S = 60.0
+"""On a full host a session that nobody has read for so long may make place for another user's."""
+LONGEST_SESSION_S = 7 * 24 * 3600.0
+"""A session ends after this time, read or not."""
 MAX_CONNECTIONS = 256
 """The most connections to ports on one host. Each holds up to 0.4 MiB of bytes that are on their way."""
 MAX_CONNECTIONS_OF_A_WAY = 64
+MAX_CONNECTIONS_OF_A_USER = 128
 _FORGET_S = 60.0
 """Seconds for which the end of a session can still be read."""
 _FORGET_CONNECTION_S = 10.0
@@ -34,19 +53,23 @@ class ExecSessions:
         self._jailed = jailed
         self._sessions: dict[str, ExecProcess] = {}
         self._connections: dict[str, tuple[ForwardWay, ForwardedConnection]] = {}
-        self._opening = 0
-        """Connections that are being opened."""
+        self._opening = Counter[str]()
+        """User -> connections that are being opened."""
 
-    async def start(self, key: AttemptKey, request: ExecRequest) -> str:
-        """Start a command, or make a way to a port, and return the session's id.
+    async def start(
+        self, key: AttemptKey, request: ExecRequest, by: str | None = None, *, operator: bool = False
+    ) -> str:
+        """Start a command, or make a way to a port, and return the session's id. ``by``: who asks (None: the job's
+        user); ``operator``: it is not a job of his own.
 
         Raises :class:`NotFound` if the rank does not run here (any more), :class:`InvalidRequest` if the command cannot
         be executed, and :class:`InUse` if too many commands run.
         """
-        self._make_room(key.job_id)
-        if len(self._sessions) >= MAX_SESSIONS:
-            raise InUse(f"host {self._host} runs {MAX_SESSIONS} commands beside ranks already; end one of them")
+        user = by or self._user_of(key)
+        self._make_room_of_job(key.job_id)
+        self._make_room(user, operator=operator)
         session = (ExecProcess if request.port is None else ForwardWay)(key, request)
+        session.user = user
         self._sessions[session.id] = session
         try:
             await session.start(self._home, self._host, jailed=self._jailed)
@@ -67,13 +90,19 @@ class ExecSessions:
             raise InvalidRequest("this session runs a command: it leads to no port")
         if sum(owner is way for owner, _ in self._connections.values()) >= MAX_CONNECTIONS_OF_A_WAY:
             raise InUse(f"{MAX_CONNECTIONS_OF_A_WAY} connections to port {way.port} are open; close one of them")
-        if len(self._connections) + self._opening >= MAX_CONNECTIONS:
+        if len(self._connections) + self._opening.total() >= MAX_CONNECTIONS:
             raise InUse(f"host {self._host} has {MAX_CONNECTIONS} connections to ports of jobs; try again later")
-        self._opening += 1
+        of_user = sum(owner.user == way.user for owner, _ in self._connections.values()) + self._opening[way.user]
+        if of_user >= MAX_CONNECTIONS_OF_A_USER:
+            raise InUse(
+                f"{way.user} has {of_user} connections to ports on host {self._host}, and "
+                f"{MAX_CONNECTIONS_OF_A_USER} are the most; close one of them"
+            )
+        self._opening[way.user] += 1
         try:
             connection = await way.connect(self._home, self._host)
         finally:
-            self._opening -= 1
+            self._opening[way.user] -= 1
         self._connections[connection.id] = way, connection
         connection.keeper = asyncio.create_task(self._keep_connection(connection))
         return connection.id
@@ -99,7 +128,11 @@ class ExecSessions:
         for session in self._sessions.values():
             session.close()
 
-    def _make_room(self, job_id: str) -> None:
+    def _user_of(self, key: AttemptKey) -> str:
+        plan = records.read_record(str(paths.attempt_dir(self._home, key) / records.PLAN))
+        return "" if plan is None else plan["user"]
+
+    def _make_room_of_job(self, job_id: str) -> None:
         """Forget the oldest ended session of a job that has all of its own. Raises :class:`InUse` if all of them
         run."""
         of_job = [session for session in self._sessions.values() if session.key.job_id == job_id]
@@ -108,15 +141,52 @@ class ExecSessions:
         ended = next((session for session in of_job if session.ended.is_set()), None)
         if ended is None:
             raise InUse(f"host {self._host} runs {len(of_job)} commands beside ranks of job {job_id}; end one of them")
-        del self._sessions[ended.id]
-        if ended.keeper is not None:
-            ended.keeper.cancel()
+        self._forget(ended)
+
+    def _make_room(self, user: str, *, operator: bool) -> None:
+        """Raise :class:`InUse` if the host has no session left for the user. One that has ended is forgotten, and one
+        that nobody reads is ended, for a user who has fewer."""
+        running = [one for one in self._sessions.values() if not one.ended.is_set()]
+        of_each = Counter(one.user for one in running)
+        mine = of_each[user]
+        if mine >= MAX_SESSIONS_OF_A_USER:
+            raise InUse(
+                f"{user} runs {mine} commands beside ranks on host {self._host}, and {MAX_SESSIONS_OF_A_USER} are the "
+                "most of one user; end one of them"
+            )
+        if len(self._sessions) >= MAX_SESSIONS and (ended := next(self._ended(), None)) is not None:
+            self._forget(ended)
+        most = MAX_SESSIONS + (KEPT_FOR_OPERATORS if operator else 0)
+        most -= KEPT_FOR_NEW_USERS if mine and not operator and MAX_SESSIONS > KEPT_FOR_NEW_USERS else 0
+        if len(self._sessions) < most:
+            return
+        unread = [one for one in running if one.unread_for_s >= UNREAD_GIVES_WAY_S and of_each[one.user] > mine + 1]
+        if not unread:
+            raise InUse(
+                f"host {self._host} runs {len(self._sessions)} commands beside ranks already, and {most} are the most "
+                f"for {user}, who has {mine} of them; end one of them, or try again later"
+            )
+        victim = max(unread, key=lambda one: (of_each[one.user], one.unread_for_s))
+        victim.end("nobody read its output, and another user needed its place on the host")
+        self._forget(victim)
+
+    def _ended(self) -> Iterator[ExecProcess]:
+        return (session for session in self._sessions.values() if session.ended.is_set())
+
+    def _forget(self, session: ExecProcess) -> None:
+        del self._sessions[session.id]
+        if session.keeper is not None:
+            session.keeper.cancel()
 
     async def _keep(self, session: ExecProcess) -> None:
         try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_SESSION_S):
+                    await session.wait_idle(session.unread_s)
             while not session.ended.is_set():
+                is_old = session.age_s >= LONGEST_SESSION_S
+                session.end(f"it ran for {LONGEST_SESSION_S:g} s, the longest" if is_old else "nobody read its output")
                 await session.wait_idle(session.unread_s)
-                session.end("nobody read its output")
             # If its rank ended, a connection may still bring what the rank sent last, and then ends by itself.
             for way, connection in list(self._connections.values()):
                 if way is session and session.was_ended:

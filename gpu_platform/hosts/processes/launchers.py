@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 from pathlib import Path
 
 from gpu_platform.domain.errors import PreflightFailed
@@ -16,6 +15,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, Program, RankSp
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.launcher import MPI_PROGRAMS, Launcher, runs_torchrun
 from gpu_platform.hosts.processes import mpi_gang
+from gpu_platform.hosts.processes.step_process import which
 from gpu_platform.hosts.system.ports import PORTS_OF_AN_ATTEMPT
 
 MPI_VARIABLES = {
@@ -149,4 +149,4 @@ def _torchrun_environ(plan: HostPlan, rank: RankSpec, rendezvous: Prepared) -> d
 def _python(environ: dict[str, str]) -> str | None:
     if os.access(_PYTHON, os.X_OK):
         return _PYTHON
-    return shutil.which("python3", path=environ.get("PATH", os.defpath))
+    return which("python3", environ.get("PATH", os.defpath))

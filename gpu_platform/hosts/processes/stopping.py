@@ -15,7 +15,7 @@ import structlog
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
-from gpu_platform.hosts.isolation.jail import Jail, jail_lock
+from gpu_platform.hosts.isolation.jail import Jail, wait_for_maker
 from gpu_platform.hosts.processes.ending import ask_ranks, end_ranks
 from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.ranks import RankProcess, wait_all_ended
@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 1.0
 """An attempt that is not closed on disk after this time is ended without that."""
 _SUPERVISOR_PATIENCE_S = 5.0
+_JAIL_PATIENCE_S = 5.0
+"""A jail is made within a second, unless a directory of the job hangs."""
 _MAX_ROUND_S = 1.0
 _EXECUTE_S = 0.1
 """execve(2) closes the lock of a rank a few microseconds before the environment can be seen."""
@@ -207,11 +209,8 @@ async def _signal_all(
 
 def _wait_for_jail(home: Path, key: AttemptKey) -> None:
     """Wait until nobody makes a jail for the attempt. It is closed, so none is begun after this."""
-    directory = attempt_dir(home, key)
-    # Whoever makes the file after this look sees the attempt closed.
-    if os.path.exists(f"{directory}/{records.JAIL_LOCK}"):
-        with jail_lock(str(directory)):
-            pass
+    if not wait_for_maker(str(attempt_dir(home, key)), _JAIL_PATIENCE_S):
+        log.error("attempt.jail_maker_hangs", job=key.job_id, attempt=key.attempt)
 
 
 def _supervisors_and_helpers(ranks: Sequence[RankProcess]) -> list[Process]:

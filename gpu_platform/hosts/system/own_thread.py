@@ -1,7 +1,8 @@
-"""Runs a step that may take minutes beside those that must not wait for it.
+"""The threads in which a host prepares, launches and finishes attempts. None of them is one that its lease needs.
 
-All of a node worker share few threads (``asyncio.to_thread``), and its lease needs them. Steps about the environment of
-a job, an image of a slow registry for example, would hold them all.
+All else of a node worker shares few threads (``asyncio.to_thread``). A step about the environment of a job, an image of
+a slow registry for example, would hold them all. Such a step has a thread of its own; what it waits for is a process
+that can be killed (``processes/step_process.py``), so that the thread ends, too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_QUICK = ThreadPoolExecutor(8, thread_name_prefix="launch")
+
+
+async def in_quick_thread(step: Callable[[], T]) -> T:
+    """The result of ``step``, which takes milliseconds and names nothing that a job chose: no path, no environment."""
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_QUICK, context.run, step)
 
 
 async def in_own_thread(step: Callable[[], T], *, name: str) -> T:

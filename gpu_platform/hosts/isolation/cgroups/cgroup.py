@@ -133,7 +133,7 @@ class Cgroup:
 
     def enter(self, pid: int = 0) -> None:
         """Move a process that :meth:`fork` made into the v1 trees too. 0: the calling process."""
-        for path in self._paths():
+        for path in self.paths():
             if path != self.path or self.hierarchies.unified is None:
                 write_control(f"{path}/cgroup.procs", str(pid))
 
@@ -203,7 +203,7 @@ class Cgroup:
     def remove(self) -> bool:
         """Remove it and all cgroups below it. False: something is left, because it was not empty."""
         gone = True
-        for path in self._paths():
+        for path in self.paths():
             for directory in reversed(list(_walk(path))):
                 try:
                     os.rmdir(directory)
@@ -281,7 +281,7 @@ class Cgroup:
         else:
             write_control(f"{self.path}/freezer.state", "FROZEN" if frozen else "THAWED")
 
-    def _paths(self) -> list[str]:
+    def paths(self) -> list[str]:
         """Its directory in each tree. The tree that tracks processes is last.
 
         A process joins the trees in this order. So a process that is in the last tree is in all of them.
