@@ -107,10 +107,7 @@ class HostAgent:
     def start_guard(self) -> None:
         """Start the guard of this host now, not with the first rank: ranks of an earlier node worker may be here."""
         self._launcher.spawner.on_guard = _say_begun
-        try:
-            self._launcher.spawner.start()
-        except OSError as error:  # supervisors end their ranks with the lease nevertheless
-            log.error("guard.not_started", error=str(error))
+        self._launcher.spawner.start()
 
     def close(self) -> None:
         """Let the spawner end. Ranks and their supervisors go on."""

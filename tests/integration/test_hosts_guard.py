@@ -86,6 +86,13 @@ class LeasedRig(HostRig):
         self.home.mkdir(parents=True, exist_ok=True)
         return HostAgent(self.settings, self.nvml, self.inventory, lease_file=Path(lease_path(str(self.home))))
 
+    async def aclose(self) -> None:
+        """Stop all attempts, and close the agent."""
+        self.give_lease(60)
+        await super().aclose()
+        self.give_lease(0)  # so its guard ends, and removes the page
+        self.lease.close()
+
     def give_lease(self, seconds: float, term: int = 1) -> float:
         """Returns until when ranks may run."""
         until = boot_clock_s() + seconds
@@ -105,7 +112,6 @@ class LeasedRig(HostRig):
 async def host(tmp_path: Path) -> AsyncIterator[LeasedRig]:
     rig = LeasedRig(tmp_path / "state")
     yield rig
-    rig.give_lease(60)
     await rig.aclose()
 
 
@@ -214,7 +220,6 @@ async def test_a_rank_ends_with_its_lease_while_the_disk_of_its_records_and_log_
     assert exits.first_failure is not None
     assert exits.first_failure.failure is not None
     assert "its lease ended" in exits.first_failure.failure.message
-    rig.give_lease(60)
     await rig.aclose()
 
 
@@ -227,7 +232,6 @@ async def test_a_lease_is_renewed_while_the_disk_of_the_records_hangs(disk: Hang
             await asyncio.wait_for(asyncio.to_thread(rig.give_lease, 1.5), 1)
             await asyncio.sleep(0.5)
         assert not await silent(out)
-    rig.give_lease(60)
     await rig.aclose()
 
 

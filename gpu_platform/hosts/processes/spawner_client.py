@@ -88,8 +88,11 @@ class SpawnerClient:
 
     def start(self) -> None:
         """Start spawner and guard now, e.g. for ranks that an earlier node worker started. They need not be there when
-        this returns."""
-        self._connect()
+        this returns. If they cannot be started, that is logged: supervisors end their ranks with the lease without."""
+        try:
+            self._connect()
+        except OSError as error:
+            log.error("guard.not_started", error=str(error))
 
     @property
     def pid(self) -> int:
