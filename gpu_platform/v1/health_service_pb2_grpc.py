@@ -51,12 +51,12 @@ class HealthServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetReadiness(self, request, context):
-        """Database and Temporal are reachable; else 503 that names which is not. `status` is `degraded` if no scheduler
-        leads, or the leader stands still: this service accepts submissions all the same, so the answer stays 200. Who may
-        read the cluster also sees why, the `version` of the service, and `warnings`: for example, that no scheduler
-        leads, that silent hosts are not declared LOST, because too many are silent at once, that hosts report through
-        Temporal, because no service answers them, that an older database was restored, or that a filter or score of
-        another package is switched off because it failed.
+        """Database and Temporal are reachable, and the process needs no restart; else 503 that names which is not so.
+        `status` is `degraded` if no scheduler leads, or the leader stands still: this service accepts submissions all the
+        same, so the answer stays 200. Who may read the cluster also sees why, the `version` of the service, and
+        `warnings`: for example, that no scheduler leads, that silent hosts are not declared LOST, because too many are
+        silent at once, that hosts report through Temporal, because no service answers them, that an older database was
+        restored, or that a filter or score of another package is switched off because it failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
