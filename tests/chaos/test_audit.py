@@ -15,8 +15,7 @@ from gpu_platform.domain.events import Event
 from gpu_platform.store import Store
 from tests.chaos.audit import Audit
 from tests.chaos.checks import double_holds
-from tests.chaos.monkey import RANK
-from tests.chaos.plan import make_plan
+from tests.chaos.plan import RANK, make_plan
 from tests.chaos.truth import Run, Truth, observed, read_truth
 from tests.store_cluster import Cluster
 

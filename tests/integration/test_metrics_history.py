@@ -27,7 +27,7 @@ from gpu_platform.hosts.accounting.sample_files import SampleFiles
 from gpu_platform.hosts.accounting.sample_recorder import Sample
 from gpu_platform.settings import ServiceSettings
 from gpu_platform.store import Store
-from gpu_platform.store.hosts.hosts import agent_url
+from gpu_platform.store.hosts.hosts import addresses
 from gpu_platform.store.reservations import attempts, reserving
 from tests.command_line import run
 from tests.hosts_rig import HostRig
@@ -226,7 +226,7 @@ async def test_the_link_to_prometheus_has_an_expression_for_each_measurement(hos
 
 
 async def test_the_service_alone_may_ask_a_host(hosts: Measured) -> None:
-    url = agent_url(hosts.store, "a")
+    url = addresses(hosts.store, "a").agent_url
     bare = url.replace("service:secret@", "")
     async with httpx.AsyncClient() as http:
         assert (await http.post(f"{bare}/samples", content=b"{}")).status_code == 401

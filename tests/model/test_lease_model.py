@@ -88,14 +88,14 @@ def test_a_host_that_lies_breaks_one_in_a_cluster_of_fewer_than_five(hosts: str)
     assert explore(LeaseRules(TICKS, (hosts,), liar=hosts[-1]))[0] is not None
 
 
-@pytest.mark.parametrize("members", range(1, 2000))
-def test_two_members_are_heard_and_vote_where_one_may_lie_and_the_honest_ones_are_enough(members: int) -> None:
-    heard = next(count for count in range(members + 1) if lease_protocol.is_at_least_half(count, members))
-    needed = lease_protocol.votes_needed(members)
-    in_common = heard + needed - members
-    assert in_common >= (2 if members >= 5 else 1)
-    if members >= 5:
-        assert needed <= members - 1, "a host that does not vote ends nobody's ranks in an outage"
+def test_two_members_are_heard_and_vote_where_one_may_lie_and_the_honest_ones_are_enough() -> None:
+    for members in range(1, 2000):
+        heard = next(count for count in range(members + 1) if lease_protocol.is_at_least_half(count, members))
+        needed = lease_protocol.votes_needed(members)
+        in_common = heard + needed - members
+        assert in_common >= (2 if members >= 5 else 1)
+        if members >= 5:
+            assert needed <= members - 1, "a host that does not vote ends nobody's ranks in an outage"
 
 
 @pytest.mark.parametrize(
