@@ -266,8 +266,7 @@ class JobWorkflow:
                 return await self._result(ending)
         self._progress.attempt = self._timeline.attempt = found.closed_attempt
         self._timeline.note("begun again: Temporal does not know how far it came")
-        if found.retry_at is not None:
-            await sleep_until(found.retry_at, lambda: self._stop.before_start)
+        await wait_for_begin(found.retry_at, self._attempt, self._timeline)
         return None
 
     # -- one attempt ---------------------------------------------------------------------------

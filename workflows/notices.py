@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.notifications.inbox import Inbox, Waiting
     from gpu_platform.notifications.job_notices import message_of
     from workflows import policies
-    from workflows.steps import cut_summary, database_step, until
+    from workflows.steps import cut_summary, database_step, despite_cancel, until
 
 FOLLOW_S = 24 * 3600.0
 """How long one activity follows the feed. Then the workflow continues as new."""
@@ -40,7 +40,7 @@ class NoticeFeedWorkflow:
     @workflow.run
     async def run(self) -> None:
         """Follow, then continue as new."""
-        await workflow.execute_activity_method(
+        following = workflow.start_activity_method(
             NoticeFeed.follow_notices,
             FOLLOW_S,
             task_queue=NOTICE_FEED_TASK_QUEUE,
@@ -50,6 +50,8 @@ class NoticeFeedWorkflow:
                 initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10)
             ),
         )
+        # Nobody is told of jobs without it, so a cancellation in Temporal does not end it.
+        await despite_cancel(following)
         workflow.continue_as_new()
 
 

@@ -13,9 +13,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.store import Store
 from tests.harness import Platform
 from tests.waiting import eventually
+from workers.node.fault_outbox import FaultDispatcher
 
 ALL = ResourceRequest(gpus_per_host=8)
 SLEEPER = JobSpec(command=["sleep", "600"], gpus=ALL, grace_s=0.2)
@@ -23,6 +25,10 @@ SLEEPER = JobSpec(command=["sleep", "600"], gpus=ALL, grace_s=0.2)
 
 @pytest.fixture
 async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    """Its host finds the empty file of a fault that a power cut left."""
+    left = node_dir(tmp_path, "a") / "faults" / "left.json"
+    left.parent.mkdir(parents=True)
+    left.touch()
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
         yield platform
 
@@ -56,20 +62,24 @@ async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platfor
     await platform.ends(first, JobState.CANCELLED)
     following = await platform.submit(SLEEPER)
     await platform.reaches(following, JobState.RUNNING)
-    if restarts:
-        node.faults._recent.clear()
-    node.faults.client = client
+    if restarts:  # it knows only what is on disk
+        node.faults = FaultDispatcher(node._home / "faults", client, node.agent, reset_attempts=2)
+        delivering = asyncio.create_task(node.faults.run())
+    else:
+        node.faults.client = client
+        delivering = None
     await eventually(lambda: not list((node._home / "faults").glob("*.json")), "the fault to be delivered", 20)
     await asyncio.sleep(2.0)
     job = platform.job(following)
     assert (job.state, job.attempt) == (JobState.RUNNING, 1)
     await platform.signal(following, "kill")
     await platform.ends(following, JobState.CANCELLED)
+    if delivering is not None:
+        delivering.cancel()
 
 
 async def test_a_file_of_a_fault_that_a_power_cut_left_empty_stops_nothing(platform: Platform) -> None:
     node = platform.nodes["a"]
-    (node._home / "faults" / "left.json").touch()
     job_id = await platform.submit(
         JobSpec(command=["sh", "-c", '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'], gpus=ALL)
     )

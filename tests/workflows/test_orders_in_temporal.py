@@ -129,7 +129,7 @@ async def test_a_pipeline_that_is_cancelled_in_temporal_is_cancelled(platform: P
     steps = tuple(one.model_copy(update={"job": one.job.model_copy(update={"user": "ada"})}) for one in read.steps)
     spec = PipelineSpec(name=read.name, namespace="default", user="ada", parameters=read.parameters, steps=steps)
     pipelines.create(platform.store, pipeline_id, spec, actor="ada", uses_cache=True, now=datetime.now(UTC))
-    await start_pipeline(platform.client, pipeline_id)
+    await start_pipeline(platform.client, platform.store, pipeline_id)
     look = lambda: pipelines.get(platform.store, pipeline_id)  # noqa: E731
     job_id = await eventually(lambda: next((j.job_id for s in look().steps for j in s.jobs), None), "its job")
     await platform.reaches(job_id, JobState.RUNNING)

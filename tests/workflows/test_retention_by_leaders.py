@@ -21,21 +21,21 @@ from gpu_platform.domain.jobs.job import JobInput
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store, uploads
-from gpu_platform.store.uploads import UploadLimits, UploadPart
+from gpu_platform.store.uploads import UploadKey, UploadLimits, UploadPart
 from tests.harness import LEASE_TTL_S
 from tests.store_cluster import NOW, spec
 from tests.waiting import eventually
 
 CODE = b"code that nobody used for long"
-SHA256 = hashlib.sha256(CODE).hexdigest()
+KEY = UploadKey("default", "ada", hashlib.sha256(CODE).hexdigest())
 
 
 @pytest.fixture
 def store(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """With code that may go. A leader that begins looks for such at once."""
-    part = UploadPart("default", SHA256, 0, len(CODE), CODE)
+    part = UploadPart(KEY, 0, len(CODE), CODE)
     uploads.add_part(sqlite_store, part, UploadLimits(1000, 1000), actor="ada", now=NOW)
-    uploads.complete(sqlite_store, "default", SHA256)
+    uploads.complete(sqlite_store, KEY)
     monkeypatch.setattr(housekeeping, "FIRST_PRUNE_S", 0.0, raising=False)
     return sqlite_store
 
@@ -54,7 +54,7 @@ async def leading(store: Store, client: Client, archive: Path) -> AsyncIterator[
 
 
 def is_kept(store: Store) -> bool:
-    return uploads.find_upload(store, "default", SHA256, 1000).complete
+    return uploads.find_upload(store, KEY, 1000).complete
 
 
 async def test_a_leader_that_is_soon_replaced_has_removed_what_is_old(

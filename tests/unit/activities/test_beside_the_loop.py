@@ -166,6 +166,7 @@ def test_only_news_of_thermometers_is_handed_on(store: Store) -> None:
 
 def test_a_checkpoint_is_news_though_no_thermometer_moved(store: Store) -> None:
     cluster = Cluster(store).host("a", 1)
+    cluster.running("job", {"a": [0]})
     telemetry = HostTelemetry(store)
     telemetry.look()
     assert [news.checkpoints for news in telemetry.take()] == [[]]
