@@ -135,10 +135,11 @@ class SimulatedNode:
     def made_report(self) -> HostReport:
         return self._make_report()
 
-    async def report(self) -> None:
-        """Send a report, and obey the answer."""
+    async def report(self, **fields: Any) -> None:
+        """Send a report, with other ``fields`` if any are given, and obey the answer."""
+        report = self._make_report().model_copy(update=fields)
         answer = await asyncio.to_thread(
-            reports.report_host, self._platform.store, self._make_report(), ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
+            reports.report_host, self._platform.store, report, ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
         )
         for key in answer.kill:
             await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))

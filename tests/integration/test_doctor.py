@@ -18,11 +18,13 @@ from sqlalchemy import text
 from gpu_platform import clock_difference
 from gpu_platform.client.wire import Clock
 from gpu_platform.clock_difference import ClockDifference
+from gpu_platform.domain.leader_silence import LeaderLoop
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.store import Store
+from gpu_platform.store.leadership import leader, leases, signs
 from service.grpc.server import GrpcServer
 from tests.command_line import run
 from tests.postgres import Databases
@@ -69,7 +71,21 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPa
 async def deployed(
     settings: pytest.MonkeyPatch, sqlite_store: Store, temporal_address: str
 ) -> AsyncIterator[pytest.MonkeyPatch]:
-    """A service, its database and Temporal, all well."""
+    """A service, its database and Temporal, all well, and somebody leads."""
+    epoch = leader.begin_epoch(sqlite_store, "here/1/1", datetime.now(UTC))
+
+    def come_round() -> None:
+        leases.begin_round(sqlite_store, datetime.now(UTC))
+        for loop in LeaderLoop:
+            signs.note_sign(sqlite_store, loop, epoch, datetime.now(UTC))
+
+    async def lead() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            await asyncio.to_thread(come_round)
+
+    come_round()
+    leading = asyncio.create_task(lead())
     namespace = (await client_of_new_namespace(temporal_address)).namespace
     async with served(application(sqlite_store, temporal_address, namespace=namespace)) as url:
         settings.setenv("GPU_PLATFORM_API_URL", url)
@@ -77,6 +93,8 @@ async def deployed(
         settings.setenv("GPU_PLATFORM_TEMPORAL__ADDRESS", temporal_address)
         settings.setenv("GPU_PLATFORM_TEMPORAL__NAMESPACE", namespace)
         yield settings
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_grpc_is_asked_where_it_is_served(
@@ -100,7 +118,7 @@ async def test_a_deployment_that_is_well(deployed: pytest.MonkeyPatch) -> None:
     assert found.failures() == set()
     assert found["settings: role of this machine"].found == "control-plane"
     well = ["service: reachable", "service: ready", "service: release", "service: clock", "database: reachable"]
-    well += ["database: schema", "temporal: reachable", "temporal: version", "temporal: namespace"]
+    well += ["database: schema", "database: leader", "temporal: reachable", "temporal: version", "temporal: namespace"]
     well += ["temporal: retention", "temporal: search attributes"]
     assert {check: found.outcome(check) for check in well} == dict.fromkeys(well, OK)
     assert found["database: version"].found.startswith("SQLite 3.")
