@@ -33,8 +33,9 @@
     ├── OrderRefused              a host got an order that control did not sign (``identity/signing.py``)
     └── CannotStart               the platform cannot run here: a wrong setting, a port in use, no Temporal server
 
-``code`` is stable and appears in API answers, metric labels and workflow failures. ``retryable`` says whether the
-same request can succeed later. ``http_status`` is the status of the REST answer, ``grpc_status`` that of the RPC.
+``code`` is stable and appears in API answers, metric labels and workflow failures. A class elsewhere that has no code
+of its own is for the code around it: others get it as the class above it. ``retryable`` says whether the same
+request can succeed later. ``http_status`` is the status of the REST answer, ``grpc_status`` that of the RPC.
 """
 
 from __future__ import annotations

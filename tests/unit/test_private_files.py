@@ -31,7 +31,12 @@ _PROGRAMS_IN_A_NEW_DIRECTORY = {"gpu_platform/hosts/processes/mpi_gang.py", "gpu
 """For one run of a rank, in a directory that ``tempfile`` made for this account alone."""
 _COMMANDS_FOR_ALL = {"service/cli/slurm/compat.py"}
 """Programs without a secret, which everybody may run."""
-_OTHERS = _CHANGES_THE_MODE_ONLY | _WRITES_TO_MEMORY | _UNPACKS | _PROGRAMS_IN_A_NEW_DIRECTORY | _COMMANDS_FOR_ALL
+_NOTES_OF_A_PROCESS = {"workers/poison.py"}
+"""Which steps are under way, without a secret: mapped into memory, and of no use after a power cut."""
+_OTHERS = {
+    *(_CHANGES_THE_MODE_ONLY | _WRITES_TO_MEMORY | _UNPACKS),
+    *(_PROGRAMS_IN_A_NEW_DIRECTORY | _COMMANDS_FOR_ALL | _NOTES_OF_A_PROCESS),
+}
 
 
 @pytest.fixture

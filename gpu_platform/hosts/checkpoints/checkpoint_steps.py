@@ -97,7 +97,7 @@ class CheckpointSteps:
         bounds = Bounds(wall_s=_SWEEP_S, memory_bytes=_MEMORY_BYTES)
         removed: list[str] = run_python("sweep_checkpoints", arguments, bounds)
         for path in removed:
-            log.info("checkpoint.removed", job=key.job_id, checkpoint=path)
+            log.info("checkpoint.removed", job=key.job_id, attempt=key.attempt, checkpoint=path)
         return removed
 
     def _run(

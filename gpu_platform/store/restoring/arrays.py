@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import JobProgress, StoppedBy
 from gpu_platform.domain.jobs.notify import as_column
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import ArrayState, JobState
+from gpu_platform.domain.states import ArrayState, JobState, check_transition
 from gpu_platform.store.database import insert_all_new, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.elements import lock_array, rows_of_ended
@@ -95,6 +95,7 @@ def restore_array(
     if carried.position > there.position:
         values["position"] = carried.position
     if there.state == ArrayState.PENDING.value:
+        check_transition(f"array {array_id}", ArrayState.PENDING, ArrayState.RUNNING)
         values["state"] = ArrayState.RUNNING.value
     order = carried.kill or carried.cancel
     if order is not None and there.stopped_by is None:

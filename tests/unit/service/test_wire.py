@@ -11,14 +11,16 @@ from pydantic import ValidationError
 
 from gpu_platform.client.wire import Problem, invalid_request, problem_of_response
 from gpu_platform.domain import errors
-from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, PlatformError, Unavailable
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, PlatformError, PreflightFailed, Unavailable
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.hosts.processes.step_process import FileSystemSilent
 
 
 def kinds(kind: type[PlatformError] = PlatformError) -> list[type[PlatformError]]:
-    """The errors that clients know; a server has more of its own."""
+    """The errors that clients know. One that has no code of its own, outside the tree, arrives as the one above it."""
     known = [child for child in kind.__subclasses__() if child.__module__.startswith("gpu_platform.")]
-    return [below for child in known for below in (child, *kinds(child))]
+    found = [below for child in known for below in (child, *kinds(child))]
+    return [one for one in found if "code" in vars(one) or one.__module__ == errors.__name__]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind is not IllegalTransition], ids=lambda k: k.__name__)
@@ -28,6 +30,13 @@ def test_every_error_comes_back_as_itself(kind: type[PlatformError]) -> None:
     assert type(found) is kind
     assert (found.message, found.details) == ("what, and what to do", {"job_id": "j-1"})
     assert (found.http_status, found.retryable) == (problem.status, problem.retryable)
+
+
+def test_an_error_without_a_code_of_its_own_arrives_as_the_one_above_it() -> None:
+    silent = FileSystemSilent("/mnt/a has not answered for 10 s")
+    found = Problem.of(silent).error()
+    assert (type(found), found.message) == (PreflightFailed, silent.message)
+    assert found.details.keys() == silent.details.keys()
 
 
 def test_an_illegal_transition_keeps_what_it_knows() -> None:

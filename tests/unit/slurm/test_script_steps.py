@@ -156,12 +156,17 @@ def test_tasks_are_counted_by_gpus_and_see_what_gpu_bind_says(tmp_path: Path) ->
 
 
 def test_steps_that_ask_for_gpus_share_none_of_them(tmp_path: Path) -> None:
-    """The usual way to fill a job with small runs: many srun at once, each with GPUs of its own."""
+    """The usual way to fill a job with small runs: many srun at once, each with GPUs of its own.
+
+    The first four wait for each other, so that all GPUs are used, however slowly the others start.
+    """
     script = """
     for number in 1 2 3 4 5 6; do
         srun -N1 -n1 --gres=gpu:1 sh -c '
             mkdir "busy-$CUDA_VISIBLE_DEVICES" || { echo "two have $CUDA_VISIBLE_DEVICES"; exit 1; }
-            sleep 0.2; echo "$CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE"; rmdir "busy-$CUDA_VISIBLE_DEVICES"' &
+            touch "had-$CUDA_VISIBLE_DEVICES"
+            for _ in $(seq 200); do [ "$(ls -d had-* | wc -l)" -lt 4 ] || break; sleep 0.05; done
+            echo "$CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE"; rmdir "busy-$CUDA_VISIBLE_DEVICES"' &
     done
     wait
     srun -N1 -n1 --gpus=3 true
