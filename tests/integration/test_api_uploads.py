@@ -87,9 +87,11 @@ async def test_the_command_line_sends_it_before_the_job_and_a_dry_run_does_not(u
     assert refused.code == 2, "the job asks for too much, but its code has arrived"
     assert "3 files" in refused.err
     assert "sent, 3.2 MB" in refused.err
-    async with AsyncClient(url, token=ADMIN) as client:
-        with pack(code, LIMIT) as packed:
+    with pack(code, LIMIT) as packed:
+        async with AsyncClient(url, token=ADMIN, user="ada") as client:
             assert (await client.uploads.find("default", packed.sha256)).complete
+        async with AsyncClient(url, token=ADMIN) as client:
+            assert not (await client.uploads.find("default", packed.sha256)).complete, "it is only ada's"
 
 
 async def test_after_the_service_died_between_the_last_part_and_its_check_the_upload_is_used(

@@ -156,6 +156,7 @@ async def test_who_never_answers_is_told_once(host: HostRig) -> None:
     try:
         await eventually(lambda: reports, "a report", within_s=30)
         assert "no checkpoint came within 1 s of the platform's request (by a file): let the" in reports[0].message
+        assert reports[0].gpu_index == -1, "the watch knows no index of this GPU, and still tells"
         [request] = host.settings.state_dir.glob("checkpoints/*/.request-1")
         for _ in range(2):
             asked = request.read_text()

@@ -226,8 +226,13 @@ async def test_a_stop_waits_for_no_jail_whose_maker_hangs(rig: HostRig) -> None:
 
 
 def _bind(place: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(place))
+    # By its directory's descriptor: the whole path may be longer than the name of a socket can be.
+    directory = os.open(place.parent, os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(f"/proc/self/fd/{directory}/{place.name}")
+    finally:
+        os.close(directory)
 
 
 def _sparse(place: Path) -> None:

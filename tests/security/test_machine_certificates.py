@@ -42,6 +42,7 @@ from tests.unit.service.api_server import (
     LogFiles,
     node_headers,
 )
+from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.node.identity import NodeIdentity
 
@@ -234,6 +235,7 @@ async def test_only_a_valid_certificate_is_renewed_and_a_revoked_one_is_not(clus
         issued = await enroll([cluster.url], token, "node/a", request)
         stolen = contexts.client()
         files.write(key, issued.certificate.encode(), issued.authorities.encode())
+        await eventually(lambda: contexts.client() is not stolen, "the new certificate to be used", within_s=5)
         for context, status in ((stolen, 403), (contexts.client(), 200)):
             async with httpx.AsyncClient(base_url=cluster.url, verify=context, trust_env=False) as node:
                 answer = await node.post("/v1/hosts/a/report", json=report("a", PEER_URL))

@@ -32,11 +32,11 @@ class Readiness:
         ``failing``: processes of hosts that are not waited for when they have ended :data:`TRIES` times. Raises
         :class:`CannotStart` if a service is not ready in time.
         """
-        deadline = asyncio.get_running_loop().time() + patience_s
         missing, refusal = set(wanted), " (it does not answer)"
         async with httpx.AsyncClient(
             base_url=self._api_urls[0], headers=self._headers, timeout=5.0, verify=self._verify
         ) as http:
+            deadline = asyncio.get_running_loop().time() + patience_s
             while asyncio.get_running_loop().time() < deadline:
                 try:
                     found, refusal = await self._registered(http)

@@ -25,6 +25,8 @@ SmallCount = Annotated[int, Field(ge=0, le=65_535)]
 Place = Annotated[int, Field(ge=-1, le=65_535)]
 """Number of a NUMA node or socket. Linux writes -1 where it does not know."""
 GpuIndex = Annotated[int, Field(ge=0, le=4095)]
+FaultyIndex = Annotated[int, Field(ge=-1, le=4095)]
+"""Index of a GPU with a fault. -1: the host did not see it when its node worker began."""
 
 # pydantic refuses a text with half of a surrogate pair as soon as it has a pattern.
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]

@@ -15,7 +15,7 @@ from gpu_platform.domain.hosts.bounds import (
     LONGEST_TEXT,
     BigCount,
     Count,
-    GpuIndex,
+    FaultyIndex,
     HostName,
     ReportedAttempt,
     Text,
@@ -277,7 +277,7 @@ class FaultReport(BaseModel):
     fault_id: Text
     host: HostName
     gpu_uuid: Uuid
-    gpu_index: GpuIndex
+    gpu_index: FaultyIndex
     xid: Count | None
     action: FaultAction
     message: Annotated[str, AfterValidator(_cut_text)]

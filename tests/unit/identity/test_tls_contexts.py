@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.identity import certificates
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, Peer, TlsContexts, make_key_and_request
+from tests.waiting import eventually
 
 DOMAIN = "gpu-platform.internal"
 
@@ -48,6 +50,12 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, server_name: str
             assert shown
             return Peer.of(ours.getpeercert(), DOMAIN), str(shown["serialNumber"])
     raise AssertionError("no end of the handshake")
+
+
+@pytest.fixture
+def looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are looked at with each handshake, however soon it follows the last one."""
+    monkeypatch.setattr(certificates, "_FRESH_S", 0.0)
 
 
 @pytest.fixture
@@ -97,19 +105,23 @@ def test_without_a_certificate_a_client_is_nobody(ca: CertificateAuthority, tmp_
     assert peer is None
 
 
-def test_a_renewed_certificate_is_used_at_the_next_handshake(ca: CertificateAuthority, tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_soon_used(ca: CertificateAuthority, tmp_path: Path) -> None:
     service, node = Machine(ca, tmp_path / "s", "service"), Machine(ca, tmp_path / "n", "node/a")
     server = service.contexts.server()
     _, before = shake_hands(server, node.contexts.client(), f"service.{DOMAIN}")
     service.renew(ca)
-    _, after = shake_hands(server, node.contexts.client(), f"service.{DOMAIN}")
-    assert after != before
+
+    def shown() -> object:
+        return shake_hands(server, node.contexts.client(), f"service.{DOMAIN}")[1]
+
+    await eventually(lambda: shown() != before, "the service to show its new certificate", within_s=5)
     client = node.contexts.client()
     assert node.contexts.client() is client
     node.renew(ca)
-    assert node.contexts.client() is not client
+    await eventually(lambda: node.contexts.client() is not client, "the node to use its new certificate", within_s=5)
 
 
+@pytest.mark.usefixtures("looked_at_each_time")
 def test_files_that_break_change_nothing(ca: CertificateAuthority, tmp_path: Path) -> None:
     service, node = Machine(ca, tmp_path / "s", "service"), Machine(ca, tmp_path / "n", "node/a")
     server = service.contexts.server()
@@ -119,6 +131,7 @@ def test_files_that_break_change_nothing(ca: CertificateAuthority, tmp_path: Pat
     assert after == before
 
 
+@pytest.mark.usefixtures("looked_at_each_time")
 def test_a_rotation_never_breaks_a_handshake_and_ends_trust_in_the_old_authority(
     ca: CertificateAuthority, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
@@ -64,12 +66,19 @@ def test_a_changed_memory_size_is_followed_even_while_held(cluster: Cluster) -> 
 
 
 def test_two_hosts_cannot_report_the_same_gpu(cluster: Cluster) -> None:
-    with pytest.raises(InvalidRequest, match="belongs to a"):
-        cluster.report("b", inventory=inventory("a", 1))
-    assert [host.name for host in hosts.list_hosts(cluster.store, NOW)] == ["a"]
+    """The newcomer is registered without it, and gets it only when an operator has removed its host."""
+    uuid = uuid_of("a", 0)
+
+    def seen(now: datetime) -> tuple[str, list[str], dict[str, str]]:
+        cluster.report("b", inventory=inventory("a", 1), now=now)
+        refused = hosts.get_host(cluster.store, "b", now).refused_gpus
+        return gpus.get_gpu(cluster.store, uuid).host, cluster.states("b"), refused
+
+    assert seen(NOW) == ("a", [], {uuid: "a"})
     expire_leases(cluster.store, LATER)
-    cluster.report("b", inventory=inventory("a", 1), now=LATER)
-    assert gpus.get_gpu(cluster.store, uuid_of("a", 0)).host == "b"
+    assert seen(LATER) == ("a", [], {uuid: "a"}), "LOST, and still its host"
+    hosts.remove_host(cluster.store, "a", reason=None, actor="op", now=LATER)
+    assert seen(LATER) == ("b", ["AVAILABLE"], {})
 
 
 def test_a_host_keeps_hot_gpus_from_new_work(cluster: Cluster) -> None:
