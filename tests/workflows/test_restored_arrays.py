@@ -136,7 +136,8 @@ async def test_counts_are_right_after_both_were_lost(platform: Platform, sqlite_
     for index in range(2):
         (tmp_path / f"go-{index}").touch()
         await platform.ends_element(array_id, index, JobState.COMPLETED)
-    await platform.reaches_element(array_id, 3, JobState.RUNNING)
+    for index in (2, 3):
+        await platform.reaches_element(array_id, index, JobState.RUNNING)
     await platform.forgotten(array_id)
 
     async def taken_over() -> bool:
@@ -146,16 +147,22 @@ async def test_counts_are_right_after_both_were_lost(platform: Platform, sqlite_
             return False
 
     await eventually(taken_over, "another workflow to take over", within_s=60)
+
+    def again(index: int) -> bool:
+        job = platform.job(element_id(array_id, index))
+        return (job.state, job.attempt) == (JobState.RUNNING, 2)
+
+    await eventually(lambda: again(2) and again(3), "its elements to run again", within_s=60)
     await asyncio.to_thread(replace_database, platform.store, sqlite_template)
     await platform.nodes["a"].report()
     await platform.change_leader()
     await eventually(lambda: array_states(platform.store, [array_id]), "the array's row")
 
-    def runs_again() -> bool:
+    async def runs_again() -> bool:
+        await platform.nodes["a"].report()
         return arrays.get_array(platform.store, array_id).count(JobState.RUNNING) == 2
 
     await eventually(runs_again, "what runs to be known")
-    await platform.nodes["a"].report()
     (tmp_path / "go").touch()
     array = await platform.array_ends(array_id, ArrayState.FAILED, within_s=90)
     assert {state: number for state, number in array.counts.items() if number} == {
