@@ -215,8 +215,9 @@ COSTS: Mapping[str, Cost | If] = {
 
 
 def cost_of(route: str, query: str) -> Cost:
-    """The class of a request. ``route``: as in the table; ``query``: its query string."""
-    found = COSTS[route]
+    """The class of a request. ``route``: as in the table; ``query``: its query string. A route that the table does not
+    name counts as a list, of which a user has few at once."""
+    found = COSTS.get(route, Cost.LIST)
     if isinstance(found, Cost):
         return found
     given = parse_qs(query, keep_blank_values=True).get(found.parameter)
