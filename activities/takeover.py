@@ -8,11 +8,13 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.job import Failure, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import orphans
 
 
@@ -41,12 +43,17 @@ class TakeoverActivities:
     def take_over(self, job_id: str) -> TakenOverJob:
         """Take the job out of the queue for the lost workflow, and read how far it got.
 
-        A job that is not there was withdrawn: it counts as CANCELLED.
+        A job that was withdrawn counts as CANCELLED. Raises :class:`Unavailable`, so that it is tried again, if the
+        database lost the job: the leader restores it.
         """
         try:
             job, last = orphans.begin_again(self._store, job_id, utc_now())
-        except NotFound:  # withdrawn before its user got an answer
-            return TakenOverJob(state=JobState.CANCELLED, progress=JobProgress())
+        except NotFound as error:
+            # Withdrawn before its user got an answer; an element is withdrawn with its array.
+            if any(jobs.was_withdrawn(self._store, one) for one in {job_id, array_of(job_id) or job_id}):
+                return TakenOverJob(state=JobState.CANCELLED, progress=JobProgress())
+            message = f"the database does not know job {job_id}, and nobody withdrew it: it waits to be restored"
+            raise Unavailable(message) from error
         return TakenOverJob(
             state=job.state,
             progress=JobProgress(
