@@ -200,8 +200,10 @@ async def test_the_list_of_jobs_is_filtered_and_paged_and_back_works(board: Dash
 async def test_what_one_may_not_read_is_said(board: Dashboard) -> None:
     found = await running(board, job("sleep", "600"))
     async with board.page(f"/jobs/{found.id}", token=board.token_of("vera", default=Role.VIEWER)) as page:
-        await page.get_by_text("You may not see or do this").wait_for()
-        await page.get_by_text("/logs: it needs to be the job's user").wait_for()
+        for name, what in (("Output", "logs"), ("Checkpoints", "checkpoints")):
+            box = page.get_by_role("region", name=name)
+            await box.get_by_text("You may not see or do this").wait_for()
+            await box.get_by_text(f"/{what}: it needs to be the job's user").wait_for()
         assert await page.get_by_role("button", name="Kill").is_disabled()
     async with board.page(f"/jobs/{found.id}", token=board.token_of("sten", elsewhere=Role.ADMIN)) as page:
         await page.get_by_text("It is not here").wait_for()
