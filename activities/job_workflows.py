@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from pydantic import BaseModel
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.converter import WorkflowSerializationContext
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -170,3 +174,26 @@ def _waits_for_placement(activity: PendingActivityInfo) -> bool:
 def cleanup_keys(job_id: str, attempt: int, held: Sequence[HeldAttempt]) -> list[AttemptKey]:
     """The attempts to clean up so that the job ends and holds nothing: its last one, and all that hold GPUs."""
     return list(dict.fromkeys([*(one.key for one in held), AttemptKey(job_id=job_id, attempt=attempt)]))
+
+
+class NotOurs(Exception):
+    """The arguments of a workflow were not written by this platform, or are other ones."""
+
+
+async def arguments_of(client: Client, workflow_id: str, kinds: list[Any], within: timedelta) -> list[Any]:
+    """The arguments of a workflow, from the first event of its history: one of each of ``kinds``. Raises ``RPCError``
+    and :class:`NotOurs`."""
+    request = GetWorkflowExecutionHistoryRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=workflow_id),
+        maximum_page_size=1,
+    )
+    answer = await client.workflow_service.get_workflow_execution_history(request, timeout=within)
+    payloads = list(answer.history.events[0].workflow_execution_started_event_attributes.input.payloads)
+    if len(payloads) != len(kinds):
+        raise NotOurs(f"workflow {workflow_id} has {len(payloads)} arguments, not {len(kinds)}")
+    context = WorkflowSerializationContext(namespace=client.namespace, workflow_id=workflow_id)
+    try:
+        return await client.data_converter.with_context(context).decode(payloads, kinds)
+    except (KeyError, RuntimeError) as error:  # the payload codec refused it
+        raise NotOurs(f"the argument of workflow {workflow_id} was not written by this platform") from error

@@ -18,15 +18,12 @@ from typing import TypeVar
 
 import structlog
 from pydantic import BaseModel
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
-from temporalio.converter import WorkflowSerializationContext
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.clock import utc_now
-from activities.job_workflows import TemporalJobWorkflows
+from activities.job_workflows import NotOurs, TemporalJobWorkflows, arguments_of
 from activities.leader.metrics import JOBS_RESTORED
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.jobs.array import ArraySpec
@@ -105,10 +102,6 @@ class _Status(BaseModel):
     state: JobState
     placement: Placement | None
     progress: JobProgress
-
-
-class _NotOurs(Exception):
-    """A workflow that somebody else started: its argument is not sealed with our keys."""
 
 
 class JobRestorer:
@@ -213,7 +206,7 @@ class JobRestorer:
                 # A job that is just ending, or is just being admitted or withdrawn.
                 self._asked.add(job_id)
                 return False
-        except _NotOurs as error:
+        except NotOurs as error:
             log.warning("job.not_ours", job=job_id, error=str(error))
             self._asked.add(job_id)
             return False
@@ -315,7 +308,7 @@ class JobRestorer:
         try:
             given = await self._given(array_id, ArrayInput)
             remembered = await handle.query("remembered", result_type=RememberedArray, rpc_timeout=QUERY_TIMEOUT)
-        except _NotOurs as error:
+        except NotOurs as error:
             log.warning("array.not_ours", array=array_id, error=str(error))
             self._asked.add(array_id)
             return 0
@@ -385,7 +378,7 @@ class JobRestorer:
             status = await self._status(job_id)
             exit_code, failure = await self._outcome(job_id)
             spec = (await self._input(job_id)).spec
-        except _NotOurs as error:
+        except NotOurs as error:
             log.warning("job.not_ours", job=job_id, error=str(error))
             return False
         except (RPCError, WorkflowQueryFailedError) as error:
@@ -423,19 +416,7 @@ class JobRestorer:
 
     async def _given(self, job_id: str, kind: type[G]) -> G:
         """The workflow's argument, from the first event of its history."""
-        request = GetWorkflowExecutionHistoryRequest(
-            namespace=self._client.namespace,
-            execution=WorkflowExecution(workflow_id=job_id),
-            maximum_page_size=1,
-        )
-        answer = await self._client.workflow_service.get_workflow_execution_history(request, timeout=QUERY_TIMEOUT)
-        started = answer.history.events[0].workflow_execution_started_event_attributes
-        of_workflow = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=job_id)
-        converter = self._client.data_converter.with_context(of_workflow)
-        try:
-            [given] = await converter.decode(list(started.input.payloads), [kind])
-        except (KeyError, RuntimeError) as error:  # the payload codec refused it
-            raise _NotOurs(f"the argument of workflow {job_id} was not written by this platform") from error
+        [given] = await arguments_of(self._client, job_id, [kind], QUERY_TIMEOUT)
         return given
 
     async def _all(self, looks: Iterable[Awaitable[T]]) -> list[T]:

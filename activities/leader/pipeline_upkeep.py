@@ -8,12 +8,10 @@ import time
 from datetime import timedelta
 
 import structlog
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
-from temporalio.converter import WorkflowSerializationContext
 
 from activities.clock import utc_now
+from activities.job_workflows import NotOurs, arguments_of
 from activities.pipelines import start_pipeline
 from gpu_platform.domain.packing import unpack
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, SubmittedPipeline
@@ -66,19 +64,7 @@ class PipelineUpkeep:
 
     async def _submitted(self, pipeline_id: str) -> SubmittedPipeline | None:
         """The workflow's second argument. None: it has none, or was not written by this platform."""
-        request = GetWorkflowExecutionHistoryRequest(
-            namespace=self._client.namespace,
-            execution=WorkflowExecution(workflow_id=pipeline_id),
-            maximum_page_size=1,
-        )
-        answer = await self._client.workflow_service.get_workflow_execution_history(request, timeout=_WITHIN)
-        started = answer.history.events[0].workflow_execution_started_event_attributes
-        context = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=pipeline_id)
-        converter = self._client.data_converter.with_context(context)
-        payloads = list(started.input.payloads)
-        if len(payloads) < 2:
-            return None
         try:
-            return (await converter.decode(payloads, [str, SubmittedPipeline | None]))[1]  # type: ignore[list-item]
-        except (KeyError, RuntimeError):  # the payload codec refused it
+            return (await arguments_of(self._client, pipeline_id, [str, SubmittedPipeline | None], _WITHIN))[1]
+        except NotOurs:
             return None
