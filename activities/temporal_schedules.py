@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from datetime import datetime, timedelta
 
+import structlog
 from temporalio.api.workflowservice.v1 import DescribeScheduleRequest, DescribeScheduleResponse, UpdateScheduleRequest
 from temporalio.client import (
     Client,
@@ -35,6 +36,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
 from gpu_platform.store.jobs.schedules import ScheduleTerms
 
+log = structlog.get_logger()
+
 _OVERLAPS = {
     Overlap.SKIP: ScheduleOverlapPolicy.SKIP,
     Overlap.BUFFER_ONE: ScheduleOverlapPolicy.BUFFER_ONE,
@@ -56,7 +59,8 @@ class TemporalSchedules:
         self._store, self._client = store, client
 
     async def apply(self, schedule_id: str) -> None:
-        """Let Temporal's schedule be as the row says, or be gone if there is no row.
+        """Let Temporal's schedule be as the row says, or be gone if somebody deleted it. A row that the database lost
+        is restored from Temporal.
 
         Raises :class:`InvalidRequest` if Temporal does not take it. Several processes may do this at once: the row is
         read after Temporal's schedule, which is changed only if nobody did so meanwhile. Temporal does not say that it
@@ -66,7 +70,7 @@ class TemporalSchedules:
             there = await self._described(schedule_id)
             terms = await asyncio.to_thread(schedules.terms_of, self._store, schedule_id)
             if terms is None:
-                if there is not None:
+                if there is not None and not await self._is_restored(schedule_id, there):
                     await self._delete(schedule_id)
                 return
             state = None if there is None else there.schedule.state
@@ -110,10 +114,10 @@ class TemporalSchedules:
             if one.id.startswith(prefix)
         }
 
-    async def restore(self, schedule_id: str) -> bool:
-        """Write the row of a schedule that the database lost. False: Temporal does not know enough of it."""
-        there = await self._described(schedule_id)
-        if there is None or _KEPT not in there.memo.fields:
+    async def _is_restored(self, schedule_id: str, there: DescribeScheduleResponse) -> bool:
+        """Write the row of a schedule that the database lost. False: somebody deleted it, or Temporal does not know
+        enough of it."""
+        if _KEPT not in there.memo.fields or await asyncio.to_thread(schedules.was_deleted, self._store, schedule_id):
             return False
         name, state = schedule_workflow_prefix(schedule_id), there.schedule.state
         try:
@@ -130,6 +134,7 @@ class TemporalSchedules:
             revision=revision,
             now=utc_now(),
         )
+        log.warning("schedule.restored", schedule=schedule_id)
         return True
 
     def _sealed(self, name: str) -> DataConverter:

@@ -28,17 +28,6 @@ class ScheduleUpkeep:
         self._temporal = TemporalSchedules(store, client)
         self._compare_at = 0.0
 
-    async def _is_restored(self, schedule_id: str) -> bool:
-        """True if it had no row, nobody deleted it, and its row was restored from Temporal."""
-        if await asyncio.to_thread(schedules.terms_of, self._store, schedule_id) is not None:
-            return False
-        if await asyncio.to_thread(schedules.was_deleted, self._store, schedule_id):
-            return False
-        if not await self._temporal.restore(schedule_id):
-            return False
-        log.warning("schedule.restored", schedule=schedule_id)
-        return True
-
     async def sweep(self) -> None:
         """Apply what was not applied. Raises ``RPCError`` without Temporal, ``Unavailable`` without the database."""
         late = await asyncio.to_thread(schedules.not_applied, self._store)
@@ -54,8 +43,6 @@ class ScheduleUpkeep:
             late = sorted({*late, *differ})
         for schedule_id in late:
             try:
-                if await self._is_restored(schedule_id):
-                    continue
                 await self._temporal.apply(schedule_id)
             except InvalidRequest as error:  # a release of Temporal that takes less than the one before
                 log.error("schedule.refused", schedule=schedule_id, error=error.message)

@@ -273,6 +273,19 @@ async def test_what_the_database_lost_is_restored_from_temporal(
     assert schedules.not_applied(platform.store) == []
 
 
+async def test_a_change_of_a_schedule_whose_row_is_lost_restores_it_and_deletes_nothing(
+    platform: Platform, tmp_path: Path
+) -> None:
+    """The row may be lost between the leader's look and its change."""
+    temporal_side = await made(platform, request(tmp_path))
+    before = schedules.get(platform.store, ID)
+    with platform.store.write() as session:
+        session.execute(delete(schedule))
+    assert await eventually(partial(applied, temporal_side, ID), "Temporal to answer")
+    assert schedules.get(platform.store, ID).request == before.request
+    assert await temporal_side.ids() == {ID}
+
+
 async def test_what_somebody_pauses_in_temporal_goes_on(platform: Platform, tmp_path: Path) -> None:
     await made(platform, request(tmp_path))
     handle = platform.client.get_schedule_handle(schedule_workflow_prefix(ID))
