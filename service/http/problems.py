@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem, invalid_request
 from gpu_platform.domain.access.rules import Verdict
-from gpu_platform.domain.errors import Forbidden, NotSignedIn, PlatformError
+from gpu_platform.domain.errors import Forbidden, NotSignedIn, PlatformError, Unavailable
 from gpu_platform.observability import get_logger
 
 RETRY_AFTER_S = 1
@@ -128,7 +130,25 @@ def _why_unreadable(cause: BaseException | None) -> str | None:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
+    if (missing := _what_ran_out(error)) is not None:
+        with suppress(MemoryError, RuntimeError, OSError):
+            log.warning("request.process_exhausted", path=request.url.path, missing=missing)
+        text = f"this process of the service has no {missing} left; the same request can succeed later"
+        return answer(Problem.make(503, Unavailable.code, text, instance=request.url.path))
     log.error("request.unexpected_error", path=request.url.path, method=request.method, exc_info=error)
     request_id = request.scope.get("request_id", "")
     detail = f"an error of ours, not yours; the service's log has it under request {request_id}"
     return answer(Problem.make(500, "internal", detail, instance=request.url.path))
+
+
+def _what_ran_out(error: BaseException) -> str | None:
+    """What the kernel gives this process no more of. None: the error is another one."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((what for one in error.exceptions if (what := _what_ran_out(one)) is not None), None)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "memory"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "file descriptors"
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "threads"
+    return None
