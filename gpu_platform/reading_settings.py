@@ -62,6 +62,36 @@ def misspelt_variables() -> Iterator[tuple[str, str]]:
                 yield variable, f"{PREFIX}{near}"
 
 
+def open_secrets() -> list[str]:
+    """Settings in the file that are passwords or tokens, while other accounts of this machine may read the file."""
+    file = settings_file()
+    try:
+        if not file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            return []
+        return [
+            name for name, value in _values(yaml_mapping(file.read_text(), str(file)), "") if _is_secret(name, value)
+        ]
+    except (OSError, UnicodeDecodeError, InvalidRequest):  # there is no file, or :func:`read_settings` has said it
+        return []
+
+
+def _values(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _values(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values(one, name)
+    else:
+        yield name, value
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    if name in ("node.token", "node.join_token", "notifications.targets.url"):
+        return value is not None
+    return name == "database_url" and re.search(r"://[^/@]*:[^/@]+@|[?&](?:ssl)?password=", str(value)) is not None
+
+
 def _lines_of(file: Path) -> dict[tuple[str, ...], int]:
     """Where each setting stands in the file: its location -> its line. Raises :class:`CannotStart` if the file cannot
     be read."""

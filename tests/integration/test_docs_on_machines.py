@@ -271,7 +271,9 @@ def test_a_history_is_read_and_keys_are_replaced(laptop: Site) -> None:
         means={
             "JOB": "$JOB",
             "ID": "$(gpu-platform keys list | awk 'END {print $1}')",
-            "python -P -m workers.gateway": "gpu-platform ca init; timeout 15 python -P -m workers.gateway || [ $? = 124 ]",
+            "python -P -m workers.gateway": (
+                "gpu-platform ca init; timeout 15 python -P -m workers.gateway || [ $? = 124 ]"
+            ),
         },
     )
     history, rotated, gateway = printed.values()

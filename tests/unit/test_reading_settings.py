@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.reading_settings import misspelt_variables, read_settings
+from gpu_platform.reading_settings import misspelt_variables, open_secrets, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +102,33 @@ def test_variables_that_nobody_reads_are_found(monkeypatch: pytest.MonkeyPatch) 
     for name in ("GPU_PLATFORM_LOG_LEVLE", "GPU_PLATFORM_TOKEN_FILE", "GPU_PLATFORM_JOB_ID", "GPU_PLATFORM_NODE__X"):
         monkeypatch.setenv(name, "x")
     assert list(misspelt_variables()) == [("GPU_PLATFORM_LOG_LEVLE", "GPU_PLATFORM_LOG_LEVEL")]
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("database_url: postgresql://u:s3cret@h/db", ["database_url"]),
+        ("database_url: postgresql://u@h/db?password=s3cret", ["database_url"]),
+        ("database_url: postgresql://u@h/db?passfile=/x", []),
+        ("node: {token: s3cret, join_token: s3cret, token_file: /x}", ["node.token", "node.join_token"]),
+        (
+            "notifications: {targets: [{name: a, url_file: /x}, {name: b, url: 'mailto://u:s3cret@h'}]}",
+            ["notifications.targets.url"],
+        ),
+        ("cluster: {name: x}", []),
+        ("", []),
+        ("- x", []),
+    ],
+)
+def test_secrets_that_other_accounts_may_read_are_found(file: Path, text: str, secrets: list[str]) -> None:
+    file.write_text(text)
+    for mode in (0o644, 0o640, 0o604):
+        file.chmod(mode)
+        assert open_secrets() == secrets
+    file.chmod(0o600)
+    assert open_secrets() == []
+    file.unlink()
+    assert open_secrets() == []
 
 
 def test_settings_in_lower_case_are_those_that_were_meant(file: Path) -> None:
