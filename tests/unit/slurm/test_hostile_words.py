@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.slurm.exporting import exported
 from gpu_platform.slurm.getopt import Given
+from gpu_platform.slurm.hostlists import expand
 from gpu_platform.slurm.sbatch_options import MAPPED, name_of
 from gpu_platform.slurm.script import WrongScript, parse
 from gpu_platform.steps.environ import LAUNCH
@@ -188,6 +189,15 @@ def test_a_wrapped_command_is_the_script_and_no_directive(monkeypatch: pytest.Mo
     assert sbatch.run(["--wrap", "true\n#SBATCH --account=other\n#GPU --hold"]) == 0
     assert "namespace" not in asked[0]
     assert "hold" not in asked[0]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "text", ["n[0-65535]," * 8000, "n[1,1,1,1,1,1,1,1]" + "[1,1]" * 40, "a[0-9]" * 60, "n[0-999999999]"]
+)
+def test_a_list_of_hosts_has_its_bound_whatever_it_repeats(text: str) -> None:
+    with pytest.raises(ValueError, match="names more than 65536 hosts"):
+        expand(text.strip(","))
 
 
 # -- what is shown -----------------------------------------------------------------------------------------
