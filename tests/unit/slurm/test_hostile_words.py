@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_platform.slurm import amounts
+from gpu_platform.slurm.arrays import read_array
+from gpu_platform.slurm.constraints import read_constraint
+from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.exporting import exported
 from gpu_platform.slurm.getopt import Given
 from gpu_platform.slurm.hostlists import expand
+from gpu_platform.slurm.mail import read_mail_types
+from gpu_platform.slurm.patterns import filled
 from gpu_platform.slurm.sbatch_options import MAPPED, name_of
 from gpu_platform.slurm.script import WrongScript, parse
+from gpu_platform.slurm.times import read_limit_s, read_moment
 from gpu_platform.steps.environ import LAUNCH
 from service.cli import placeholder, session
 from service.cli.commands import LazyCommands
-from service.cli.slurm import entry, job_lists, job_rows, sacct, sbatch, scontrol
-from service.cli.slurm.formats import lines, of_sacct
+from service.cli.slurm import entry, job_lists, job_rows, sacct, sbatch, scontrol, squeue
+from service.cli.slurm.formats import letters, lines, long_names, of_sacct
 from service.cli.slurm.list_options import FILTERS
 from service.cli.submitting import scripts
 from tests.unit.slurm.test_formats import job
@@ -198,6 +206,43 @@ def test_a_wrapped_command_is_the_script_and_no_directive(monkeypatch: pytest.Mo
 def test_a_list_of_hosts_has_its_bound_whatever_it_repeats(text: str) -> None:
     with pytest.raises(ValueError, match="names more than 65536 hosts"):
         expand(text.strip(","))
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "memory": amounts.read_memory_mib,
+    "nodes": amounts.read_nodes,
+    "gpus": amounts.read_gpus,
+    "gres": amounts.read_gres,
+    "tres": amounts.read_tres,
+    "gpu-bind": amounts.read_gpu_bind,
+    "signal": amounts.read_signal,
+    "array": read_array,
+    "constraint": read_constraint,
+    "dependency": read_dependencies,
+    "export": lambda text: exported(text, {}),
+    "hosts": expand,
+    "ids": job_lists.ids,
+    "mail": read_mail_types,
+    "pattern": lambda text: filled(text, {}),
+    "limit": read_limit_s,
+    "moment": lambda text: read_moment(text, datetime.now(UTC)),
+    "letters": lambda text: letters(text, squeue.LETTERS),
+    "names": lambda text: long_names(text, squeue.NAMES),
+    "columns": lambda text: of_sacct(text, sacct.COLUMNS, "|", False),
+}
+_REPEATED = (
+    *("(", "[", "]", "'", '"', ",", "-", "a", "1", ":", "%", "\\", "|", "&", "a,", "1-", "[1", "(a", "[1],"),
+    *("%j", " ", "a:", "gpu:1(", "gpu,", "afterok:", "j-1:", "%.1i"),
+)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", _PARSERS)
+def test_the_time_of_a_parser_grows_as_the_text_does(name: str) -> None:
+    """What takes seconds for 90,000 characters took the square of their number."""
+    for unit in _REPEATED:
+        with suppress(ValueError):
+            _PARSERS[name]("gpu:" + (unit * 90_000)[:90_000] + "!")
 
 
 # -- what is shown -----------------------------------------------------------------------------------------
