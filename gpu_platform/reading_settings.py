@@ -15,6 +15,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
 from gpu_platform.domain.documents import MOST_PROBLEMS, yaml_mapping
 from gpu_platform.domain.errors import CannotStart, InvalidRequest
@@ -133,7 +135,7 @@ def _without_values(error: InvalidRequest, file: Path) -> str:
         return " ".join(error.message.split())
     # Those of the parser name one character or kind of token, others an alias or a tag.
     problem = cause.problem or ""
-    shown = problem if isinstance(cause, yaml.scanner.ScannerError | yaml.parser.ParserError) else problem.split("'")[0]
+    shown = problem if isinstance(cause, ScannerError | ParserError) else problem.split("'")[0]
     mark = cause.problem_mark
     return f"{file} is not YAML: {shown.strip()} (line {mark.line + 1}, column {mark.column + 1})"
 
