@@ -118,8 +118,7 @@ def _of_working_directory() -> str | None:
     or a link to a file of ours, which would be sent to whoever listens on that port."""
     directory = os.path.join(os.curdir, ".gpu-platform")
     try:
-        found = os.lstat(directory)
-        if not stat.S_ISDIR(found.st_mode) or not is_ours(found):
+        if os.lstat(directory).st_uid not in (0, os.geteuid()) or not is_ours(os.stat(directory)):
             return None
         descriptor = os.open(os.path.join(directory, TOKEN_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, encoding="utf-8") as file:

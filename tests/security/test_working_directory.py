@@ -120,16 +120,21 @@ def test_a_token_that_somebody_else_left_is_not_taken(hostile_directory: Path) -
     assert find_token(HERE) is None
 
 
-@pytest.mark.parametrize("what", ["directory", "token"])
-def test_a_link_to_a_file_of_ones_own_is_not_sent(hostile_directory: Path, what: str) -> None:
+@as_root
+def test_a_link_of_somebody_else_to_a_file_of_ones_own_is_not_followed(hostile_directory: Path) -> None:
     own = hostile_directory / "home"
     own.mkdir()
-    secret = leave_token(own, os.geteuid())
-    if what == "directory":
-        (hostile_directory / ".gpu-platform").symlink_to(secret)
-    else:
-        (hostile_directory / ".gpu-platform").mkdir(mode=0o700)
-        (hostile_directory / ".gpu-platform" / "token").symlink_to(secret / "token")
+    secret, link = leave_token(own, os.geteuid()), hostile_directory / ".gpu-platform"
+    link.symlink_to(secret)
+    assert find_token(HERE) == "gpt_left", "a link of one's own"
+    os.chown(link, NOBODY, -1, follow_symlinks=False)
+    assert find_token(HERE) is None, "it would be sent to whoever listens on that port"
+
+
+def test_a_token_is_a_file_and_no_link(hostile_directory: Path) -> None:
+    (hostile_directory / "note").write_text("private")
+    (hostile_directory / ".gpu-platform").mkdir(mode=0o700)
+    (hostile_directory / ".gpu-platform" / "token").symlink_to(hostile_directory / "note")
     assert find_token(HERE) is None
 
 
