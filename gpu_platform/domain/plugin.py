@@ -6,11 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpu_platform.domain.texts import one_line
-
 PluginKind = Literal["filter", "score", "order", "binder"]
-_LONGEST = 200
-"""Characters of an exception's text that are kept."""
 
 
 class PluginFault(BaseModel):
@@ -23,15 +19,6 @@ class PluginFault(BaseModel):
     error: str
     installed: bool = True
     """False: no installed package has it."""
-
-    @classmethod
-    def raised(cls, kind: PluginKind, name: str, error: BaseException) -> PluginFault:
-        """The fault of a plugin that raised ``error``, whose text is the plugin's, too."""
-        try:
-            text = one_line(str(error))
-        except Exception:
-            text = "its text cannot be read"
-        return cls(kind=kind, name=name, error=f"{type(error).__name__}: {text}"[:_LONGEST])
 
     @property
     def brief(self) -> str:

@@ -23,6 +23,7 @@ from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault, PluginKind
+from gpu_platform.domain.texts import one_line
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import ChooseHosts, FilterText, HostQuery, Offers, Score
@@ -34,6 +35,8 @@ ORDER_FACTORS = "gpu_platform.orders"
 BINDERS = "gpu_platform.binders"
 _T = TypeVar("_T")
 _at_work: list[str] = []
+_LONGEST = 200
+"""Characters of an exception's text that are kept."""
 
 
 class FilterPlugin(Protocol):
@@ -204,7 +207,7 @@ def _load(
                 raise ValueError(f"several packages announce it: {', '.join(sorted(one.value for one in entries))}")
             found[name] = wrap(name, _made(entries.pop()))
         except BaseException as error:
-            faults.append(PluginFault.raised(kind, name, _of_plugin(error)))
+            faults.append(_fault(kind, name, error))
     return found, faults
 
 
@@ -222,16 +225,21 @@ def _named(kind: PluginKind, name: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raise _failed(PluginFault.raised(kind, name, _of_plugin(error))) from error
+        raise _failed(_fault(kind, name, error)) from error
     finally:
         _at_work.pop()
 
 
-def _of_plugin(error: BaseException) -> BaseException:
-    """The error. Ctrl-C is raised again: it is none of the plugin."""
+def _fault(kind: PluginKind, name: str, error: BaseException) -> PluginFault:
+    """The fault of a plugin that raised ``error``, whose text is the plugin's, too. Ctrl-C is raised again: it is none
+    of the plugin."""
     if isinstance(error, KeyboardInterrupt):
         raise error
-    return error
+    try:
+        text = one_line(str(error))
+    except Exception:
+        text = "its text cannot be read"
+    return PluginFault(kind=kind, name=name, error=f"{type(error).__name__}: {text}"[:_LONGEST])
 
 
 def _failed(fault: PluginFault) -> PluginFailed:
