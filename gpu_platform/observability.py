@@ -8,16 +8,18 @@ bound with :func:`bound` are in every line of the block, also in lines of librar
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from prometheus_client import Histogram, Info, disable_created_metrics, start_http_server
 
+from gpu_platform.domain.texts import one_line, printable
 from gpu_platform.log_lines import LineHandler
 from gpu_platform.tracing import current_trace_id
 
@@ -69,7 +71,8 @@ def configure_logging(
         ]
     else:
         render = [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            _on_one_line,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_safe_traceback),
         ]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
@@ -136,6 +139,26 @@ def _traced(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typ
     if (trace_id := current_trace_id()) is not None:
         event["trace_id"] = trace_id
     return event
+
+
+def _on_one_line(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """For people: a text of a user must not look like another line, and no terminal obeys it. Of other values the
+    renderer shows the representation, which has neither."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = _indented(value) if name == "stack" else one_line(value)
+    return event
+
+
+def _safe_traceback(stream: TextIO, error: structlog.typing.ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write("\n" + _indented(text.getvalue().strip("\n")))
+
+
+def _indented(text: str) -> str:
+    """Several lines, none of which looks like another line of the log: the text of an exception is anybody's."""
+    return "  " + printable(text).replace("\n", "\n  ")
 
 
 def _named(process: str, cluster: str, host: str | None) -> structlog.typing.Processor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from pathlib import Path
 
 SECRET = 0o600
@@ -20,6 +21,12 @@ def make_private_directory(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in made:
         _sync_directory(path.parent)
+
+
+def is_ours(found: os.stat_result) -> bool:
+    """True if this account or root owns what was found, and not every account may write it. Ask it of what is only
+    found because of where a program was started: anybody may have put it there."""
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & stat.S_IWOTH
 
 
 def write_file(path: Path, content: bytes, mode: int = SECRET) -> None:

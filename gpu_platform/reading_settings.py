@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -13,9 +15,12 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
 from gpu_platform.domain.documents import MOST_PROBLEMS, yaml_mapping
 from gpu_platform.domain.errors import CannotStart, InvalidRequest
+from gpu_platform.private_files import is_ours
 from gpu_platform.settings import Settings, settings_file
 
 PREFIX = "GPU_PLATFORM_"
@@ -23,6 +28,8 @@ _CONFIG = f"{PREFIX}CONFIG"
 _LONGEST_VALUE = 80
 _SECRETS = ("database_url", "token", "join_token", "power_command", "notifications")
 """Settings and sections whose values are secrets, or may hold one. They are never shown."""
+_PASSWORD = re.compile(r"://[^/@\s]*@")
+"""In an address of any other setting."""
 _JSON = 'write a list as ["a"], a mapping as {"a": "b"}'
 _NEAR = 0.8
 """How similar the name of a variable must be to that of a setting to count as a misspelt one (difflib's ratio)."""
@@ -57,6 +64,36 @@ def misspelt_variables() -> Iterator[tuple[str, str]]:
                 yield variable, f"{PREFIX}{near}"
 
 
+def open_secrets() -> list[str]:
+    """Settings in the file that are passwords or tokens, while other accounts of this machine may read the file."""
+    file = settings_file()
+    try:
+        if not file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            return []
+        return [
+            name for name, value in _values(yaml_mapping(file.read_text(), str(file)), "") if _is_secret(name, value)
+        ]
+    except (OSError, UnicodeDecodeError, InvalidRequest):  # there is no file, or :func:`read_settings` has said it
+        return []
+
+
+def _values(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _values(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values(one, name)
+    else:
+        yield name, value
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    if name in ("node.token", "node.join_token", "notifications.targets.url"):
+        return value is not None
+    return name == "database_url" and re.search(r"://[^/@]*:[^/@]+@|[?&](?:ssl)?password=", str(value)) is not None
+
+
 def _lines_of(file: Path) -> dict[tuple[str, ...], int]:
     """Where each setting stands in the file: its location -> its line. Raises :class:`CannotStart` if the file cannot
     be read."""
@@ -65,15 +102,42 @@ def _lines_of(file: Path) -> dict[tuple[str, ...], int]:
             raise CannotStart(f"{_CONFIG} is {file}, which does not exist: name the YAML file, or unset {_CONFIG}")
         return {}
     try:
+        _check_owner(file)
         text = file.read_text()
         content = yaml_mapping(text, str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"the settings file {file} cannot be read: {error}") from error
     except InvalidRequest as error:
-        raise CannotStart(f"the settings file {' '.join(error.message.split())}") from error
+        raise CannotStart(f"the settings file {_without_values(error, file)}") from None
     if wrong := [name for name in content if not isinstance(name, str)]:
         raise CannotStart(f"the settings file {file} has {wrong[0]!r} where the name of a setting must be")
     return dict(_lines(yaml.compose(text, yaml.SafeLoader), ()))
+
+
+def _check_owner(file: Path) -> None:
+    """Raise :class:`CannotStart` for a file by which somebody else could decide for this process."""
+    found = file.stat()
+    if found.st_mode & stat.S_IWOTH:
+        raise CannotStart(f"every account of this machine may write the settings file {file}: chmod o-w {file}")
+    if _CONFIG not in os.environ and not is_ours(found):
+        raise CannotStart(
+            f"{file.resolve()}, in the working directory, belongs to another account (uid {found.st_uid}): if it is "
+            f"meant, name it with {_CONFIG}, else start in another directory"
+        )
+
+
+def _without_values(error: InvalidRequest, file: Path) -> str:
+    """What is wrong with the YAML, without anything of its text, in which there may be a password."""
+    cause = error.__cause__
+    if cause is None:
+        return f"{file} must be a mapping of names of settings to their values"
+    if not isinstance(cause, yaml.MarkedYAMLError) or cause.problem_mark is None:
+        return " ".join(error.message.split())
+    # Those of the parser name one character or kind of token, others an alias or a tag.
+    problem = cause.problem or ""
+    shown = problem if isinstance(cause, ScannerError | ParserError) else problem.split("'")[0]
+    mark = cause.problem_mark
+    return f"{file} is not YAML: {shown.strip()} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def _lines(node: yaml.Node | None, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -98,7 +162,8 @@ def _problem(error: Mapping[str, Any], file: Path, lines: Mapping[tuple[str, ...
         shown = repr(given)
         value = f" is {shown if len(shown) <= _LONGEST_VALUE else shown[:_LONGEST_VALUE] + '…'}"
     where = f"{name}{value}{_source(location, file, lines)}"
-    return f"{where}: {message.removeprefix('Input ')}" if where else message
+    text = f"{where}: {message.removeprefix('Input ')}" if where else message
+    return _PASSWORD.sub("://…@", text)
 
 
 def _source(location: Location, file: Path, lines: Mapping[tuple[str, ...], int]) -> str:

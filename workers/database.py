@@ -16,7 +16,7 @@ async def open_store(settings: Settings) -> Store:
     Raises :class:`CannotStart` for what waiting cannot mend: a wrong password, a schema of a newer release.
     """
     store = Store(settings.store_url)
-    waiting = Waiting("database", address=store.url.render_as_string(hide_password=True))
+    waiting = Waiting("database", address=store.shown_url)
     accept_newer = settings.newer_schema == "accept"
     while True:
         try:

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     print(token)
-    print(f"token {info.id} of the administrator {user}, in {store.url}; it is shown only now", file=sys.stderr)
+    print(f"token {info.id} of the administrator {user}, in {store.shown_url}; it is shown only now", file=sys.stderr)
     return 0
 
 

@@ -37,6 +37,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.leader_silence import SIGN_EVERY_S, LeaderLoop
 from gpu_platform.domain.placing.placement_request import TO_ARRAY, PlacementRequest
 from gpu_platform.process_end import end_for_restart
+from gpu_platform.scheduling.plugin_loading import plugin_at_work
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, signs
@@ -227,4 +228,5 @@ def _end_if_stuck(decisions: DecisionLoop, beside: Housekeeping) -> None:
     now_s = time.monotonic()
     for what, at_s in (("decision loop", decisions.turned_at), ("look at the leases", beside.looked_at)):
         if now_s - at_s > STANDS_STILL_S:
-            end_for_restart(f"the {what} has stood still for {STANDS_STILL_S:g} s: the database, or a plugin, hangs")
+            hangs = plugin_at_work() or "the database"
+            end_for_restart(f"the {what} has stood still for {STANDS_STILL_S:g} s: {hangs} hangs")

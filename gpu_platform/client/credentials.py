@@ -2,7 +2,8 @@
 
 In this order: ``GPU_PLATFORM_TOKEN``; the file ``GPU_PLATFORM_TOKEN_FILE``; what is kept for this service in
 ``~/.config/gpu-platform/credentials`` (``gpu-platform up`` leaves a note there while it runs); and, for a service on
-this machine, ``.gpu-platform/token`` in the working directory. Files are read again when the service refuses a token.
+this machine, ``.gpu-platform/token`` in the working directory, if it is this account's. Files are read again when the
+service refuses a token.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_platform.private_files import make_private_directory, remove_file, write_file
+from gpu_platform.private_files import is_ours, make_private_directory, remove_file, write_file
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_FILE = "token"
@@ -66,7 +68,7 @@ def find_token(base_url: str, refused: str | None = None) -> str | None:
 
         return fresh_token(base_url, refused)
     # A token that lies about is for this machine only: it must not be sent to any address that is asked for.
-    return _read(Path.cwd() / ".gpu-platform" / TOKEN_FILE) if _is_loopback(base_url) else None
+    return _of_working_directory() if _is_loopback(base_url) else None
 
 
 def is_refreshed(base_url: str) -> bool:
@@ -107,6 +109,21 @@ def forget_note(base_url: str) -> None:
 def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _of_working_directory() -> str | None:
+    """The token that ``gpu-platform up`` left here. Somebody else may have put one here, to let us act as another user,
+    or a link to a file of ours, which would be sent to whoever listens on that port."""
+    directory = os.path.join(os.curdir, ".gpu-platform")
+    try:
+        if os.lstat(directory).st_uid not in (0, os.geteuid()) or not is_ours(os.stat(directory)):
+            return None
+        descriptor = os.open(os.path.join(directory, TOKEN_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, encoding="utf-8") as file:
+            found = os.fstat(descriptor)
+            return (file.read().strip() or None) if stat.S_ISREG(found.st_mode) and is_ours(found) else None
     except (OSError, UnicodeDecodeError):
         return None
 

@@ -7,8 +7,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 PluginKind = Literal["filter", "score", "order", "binder"]
-_LONGEST = 200
-"""Characters of an exception's text that are kept."""
 
 
 class PluginFault(BaseModel):
@@ -21,11 +19,6 @@ class PluginFault(BaseModel):
     error: str
     installed: bool = True
     """False: no installed package has it."""
-
-    @classmethod
-    def raised(cls, kind: PluginKind, name: str, error: Exception) -> PluginFault:
-        """The fault of a plugin that raised ``error``."""
-        return cls(kind=kind, name=name, error=f"{type(error).__name__}: {error}"[:_LONGEST])
 
     @property
     def brief(self) -> str:

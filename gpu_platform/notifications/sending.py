@@ -123,7 +123,7 @@ def _url_of(target: NotificationTarget) -> str:
 
 async def _run(order: Mapping[str, str]) -> _Answer:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", _PROCESS,
+        sys.executable, "-P", "-m", _PROCESS,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:

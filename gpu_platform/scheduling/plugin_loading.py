@@ -2,8 +2,9 @@
 
 See ``examples/plugin-quiet-hosts`` and ``examples/plugin-whole-hosts``.
 
-Any exception of such a plugin, when it is loaded or called, becomes a :class:`PluginFault` that names it. The
-scheduler goes on without the plugin and reports it.
+Any exception of such a plugin, when it is loaded or called, becomes a :class:`PluginFault` that names it, also one that
+ends a process (``sys.exit``). The scheduler goes on without the plugin and reports it. Two packages that announce one
+name are a fault as well: nobody could say which of them decides.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault, PluginKind
+from gpu_platform.domain.texts import one_line
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import ChooseHosts, FilterText, HostQuery, Offers, Score
@@ -32,6 +34,9 @@ FILTERS = "gpu_platform.filters"
 ORDER_FACTORS = "gpu_platform.orders"
 BINDERS = "gpu_platform.binders"
 _T = TypeVar("_T")
+_at_work: list[str] = []
+_LONGEST = 200
+"""Characters of an exception's text that are kept."""
 
 
 class FilterPlugin(Protocol):
@@ -138,6 +143,11 @@ class SiteOrderFactor:
             return value
 
 
+def plugin_at_work() -> str | None:
+    """The plugin that is called at this moment: what to name if the call does not return. None: none is."""
+    return _at_work[-1] if _at_work else None
+
+
 def load_plugins() -> dict[str, Score]:
     """Return name -> score for all installed packages that announce one under ``gpu_platform.plugins``.
 
@@ -187,13 +197,17 @@ def _load(
 ) -> tuple[dict[str, _T], list[PluginFault]]:
     found: dict[str, _T] = {}
     faults: list[PluginFault] = []
+    announced: dict[str, set[EntryPoint]] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
-        if entry.name not in names or entry.name in found:
-            continue
+        if entry.name in names:
+            announced.setdefault(entry.name, set()).add(entry)
+    for name, entries in announced.items():
         try:
-            found[entry.name] = wrap(entry.name, _made(entry))
-        except Exception as error:
-            faults.append(PluginFault.raised(kind, entry.name, error))
+            if len(entries) > 1:
+                raise ValueError(f"several packages announce it: {', '.join(sorted(one.value for one in entries))}")
+            found[name] = wrap(name, _made(entries.pop()))
+        except BaseException as error:
+            faults.append(_fault(kind, name, error))
     return found, faults
 
 
@@ -207,10 +221,25 @@ def _made(entry: EntryPoint) -> Any:
 @contextmanager
 def _named(kind: PluginKind, name: str) -> Iterator[None]:
     """Raise PluginFailed instead of any exception that is raised inside the block."""
+    _at_work.append(f"the {kind} plugin {name}")
     try:
         yield
-    except Exception as error:
-        raise _failed(PluginFault.raised(kind, name, error)) from error
+    except BaseException as error:
+        raise _failed(_fault(kind, name, error)) from error
+    finally:
+        _at_work.pop()
+
+
+def _fault(kind: PluginKind, name: str, error: BaseException) -> PluginFault:
+    """The fault of a plugin that raised ``error``, whose text is the plugin's, too. Ctrl-C is raised again: it is none
+    of the plugin."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    try:
+        text = one_line(str(error))
+    except Exception:
+        text = "its text cannot be read"
+    return PluginFault(kind=kind, name=name, error=f"{type(error).__name__}: {text}"[:_LONGEST])
 
 
 def _failed(fault: PluginFault) -> PluginFailed:

@@ -84,11 +84,11 @@ def read_gres(text: str) -> tuple[Gpus | None, list[str]]:
     if text.strip().upper() == "NONE":
         return None, []
     for part in text.split(","):
-        words = (
-            re.sub(r"\(.*\)$", "", part.strip().removeprefix("gres/").removeprefix("gres:"))
-            .replace("=", ":")
-            .split(":")
-        )
+        # (S:0-1): which sockets.
+        asked, bracket, sockets = part.strip().removeprefix("gres/").removeprefix("gres:").partition("(")
+        if bracket and not sockets.endswith(")"):
+            raise ValueError(f"{text[:60]!r} has a bracket that is not closed")
+        words = asked.replace("=", ":").split(":")
         if words[0] in ("shard", "mps"):
             raise ValueError(f"{words[0]}: shares of GPUs are --share and --share-memory of gpu-platform submit")
         if words[0] != "gpu":

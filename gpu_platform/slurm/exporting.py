@@ -97,7 +97,10 @@ def exported(text: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    """Split at commas. A value may be in quotation marks, with commas in it."""
+    """Split at commas. A value may be in quotation marks, with commas in it. Raises ``ValueError`` if it is not
+    closed."""
+    if re.search(r"['\"]", re.sub(r"'[^']*'|\"[^\"]*\"", "", text)):
+        raise ValueError(f"{text[:60]!r}: a quotation mark is not closed")
     found = re.findall(r"(?:[^,'\"]|'[^']*'|\"[^\"]*\")+", text)
     return [
         re.sub(r"'([^']*)'|\"([^\"]*)\"", lambda one: one[1] or one[2] or "", word.strip()) for word in found if word

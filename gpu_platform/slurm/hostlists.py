@@ -19,11 +19,10 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,12})([^0-9]*)", re.ASCII | re.DOTALL)
 def expand(text: str) -> list[str]:
     """The hosts that a list names, in its order, each once. Raises ``ValueError``."""
     found: dict[str, None] = {}
-    for part in _split(text):
-        for name in _expanded(part):
-            found[name] = None
-            if len(found) > MAX_HOSTS:
-                raise ValueError(f"{text[:60]!r} names more than {MAX_HOSTS} hosts")
+    for count, name in enumerate(name for part in _split(text) for name in _expanded(part)):
+        if count >= MAX_HOSTS:  # also if it names some of them again and again
+            raise ValueError(f"{text[:60]!r} names more than {MAX_HOSTS} hosts")
+        found[name] = None
     return list(found)
 
 

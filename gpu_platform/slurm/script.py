@@ -50,7 +50,7 @@ def looks_like_script(path: Path) -> bool:
             head = file.read(MAX_BYTES)
     except OSError:
         return False
-    return any(_is_directive(line.decode("utf-8", "replace")) for line in head.splitlines())
+    return any(_is_directive(line.decode("utf-8", "replace")) for line in head.split(b"\n"))
 
 
 def read_script(path: Path) -> Script:
@@ -84,7 +84,8 @@ def parse(content: bytes, name: str) -> Script:
     late: list[str] = []
     wrong: list[str] = []
     in_head = True
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines(): a shell, and who reads the script, see no new line at a form feed or U+2028.
+    for number, line in enumerate(text.split("\n"), 1):
         where = f"{name}:{number}"
         in_head = in_head and (not line.strip() or line.lstrip().startswith("#"))
         if not _is_directive(line):

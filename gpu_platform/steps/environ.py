@@ -25,7 +25,22 @@ PYTHON = "GPU_PLATFORM_PYTHON"
 LIBRARY = "GPU_PLATFORM_LIBRARY"
 NOT_OF_SCRIPTS = (SCRIPT, OPTIONS)
 """They may be large, and no program reads them."""
+LAUNCH = (
+    "/bin/sh",
+    "-c",
+    'if [ -z "$GPU_PLATFORM_LIBRARY" ]; then echo "gpu-platform: the release of this host runs no scripts: update it"'
+    ' >&2; exit 126; fi; if [ ! -x "$GPU_PLATFORM_PYTHON" ]; then GPU_PLATFORM_PYTHON=python3; fi;'
+    ' exec "$GPU_PLATFORM_PYTHON" -I "$GPU_PLATFORM_LIBRARY/gpu_platform/steps/runner.py" "$@"',
+    "slurm_script",
+)
+"""Starts the runner with the node worker's interpreter, or with the host's where the job's account may not run it. The
+arguments of the script follow."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK")
+
+
+def script_arguments(command: Sequence[str]) -> list[str] | None:
+    """The arguments of the script that this command runs. None: it runs none, whatever it looks like."""
+    return list(command[len(LAUNCH) :]) if tuple(command[: len(LAUNCH)]) == LAUNCH else None
 
 
 @dataclass(frozen=True)

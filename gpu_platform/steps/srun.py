@@ -36,11 +36,11 @@ OPTIONS = table(
     "prolog= epilog= slurmd-debug= preserve-env|E version|V "
     "acctg-freq= bb= bbf= bcast? cluster= cluster-constraint= clusters|M= compress? constraint|C= contiguous "
     "core-spec|S= cores-per-socket= cpu-freq= deadline= delay-boot= dependency|d= disable-status|X export-file= "
-    "extra= extra-node-info|B= gid= gpu-freq= gpus-per-socket= gres-flags= hold|H licenses|L= mail-type= mail- "
-    "user= mcs-label= mincpus= msg-timeout= nice? nodefile|F= ntasks-per-core= ntasks-per-socket= ntasks-per- "
-    "tres= oversubscribe|s? power= prefer= priority= profile= reboot reservation= resv-ports? send-libs? signal= "
-    "sockets-per-node= spread-job stepmgr switches= thread-spec= threads|T= time-min= tmp= treewidth= tres-bind= "
-    "tres-per-task= uid= use-min-nodes wait-for-children wckey= x11?"
+    "extra= extra-node-info|B= gid= gpu-freq= gpus-per-socket= gres-flags= hold|H licenses|L= mail-type= "
+    "mail-user= mcs-label= mincpus= msg-timeout= nice? nodefile|F= ntasks-per-core= ntasks-per-socket= "
+    "ntasks-per-tres= oversubscribe|s? power= prefer= priority= profile= reboot reservation= resv-ports? send-libs? "
+    "signal= sockets-per-node= spread-job stepmgr switches= thread-spec= threads|T= time-min= tmp= treewidth= "
+    "tres-bind= tres-per-task= uid= use-min-nodes wait-for-children wckey= x11?"
 )
 _CONTAINER = "containers are not started: run the container's program, e.g. apptainer exec"
 _REFUSED = {

@@ -46,7 +46,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from gpu_platform.store import models
 from gpu_platform.store.driver_errors import refusing, translating
-from gpu_platform.store.engines import BUSY_TIMEOUT_S, normalised, postgresql_engine, sqlite_engine
+from gpu_platform.store.engines import BUSY_TIMEOUT_S, normalised, postgresql_engine, shown, sqlite_engine
 from gpu_platform.store.group_commit import GroupCommit
 
 P = ParamSpec("P")
@@ -96,6 +96,11 @@ class Store:
     def is_sqlite(url: URL) -> bool:
         """Whether ``url`` is an address of SQLite."""
         return url.get_backend_name() == "sqlite"
+
+    @property
+    def shown_url(self) -> str:
+        """Its address without passwords."""
+        return shown(self.url)
 
     def migrate(self, *, accept_newer: bool = False) -> None:
         """Bring the schema to the newest revision; many processes may do so at once.

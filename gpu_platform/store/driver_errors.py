@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gpu_platform import disk_room
 from gpu_platform.domain.errors import CannotStart, InvalidRequest, StorageFull, Unavailable
+from gpu_platform.store.engines import shown
 
 _STOOD_STILL = "25P03"
 """idle_in_transaction_session_timeout: this process stood still in a transaction; nothing of it was committed."""
@@ -83,27 +84,27 @@ def _storage_full(why: str) -> StorageFull:
 
 def _refusal(error: BaseException | None, url: URL) -> CannotStart | None:
     """Why this process cannot use the database, and what to do. None: it may be able to later."""
-    shown = url.render_as_string(hide_password=True)
+    address = shown(url)
     if isinstance(error, OSError):
-        return CannotStart(f"the database {shown} cannot be used: {error}. {_FILE_RIGHTS}")
+        return CannotStart(f"the database {address} cannot be used: {error}. {_FILE_RIGHTS}")
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, sqlite3.Error):
         code = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
         if code in _SQLITE_FILES:
-            return CannotStart(f"the database {shown} cannot be used: {cause}. {_FILE_RIGHTS}")
+            return CannotStart(f"the database {address} cannot be used: {cause}. {_FILE_RIGHTS}")
         if code in _SQLITE_DAMAGED:
             return CannotStart(
-                f"the database {shown} cannot be used: {cause}. Name another file (database_url), or put back a backup "
-                "(docs/how-to/backup.md)"
+                f"the database {address} cannot be used: {cause}. Name another file (database_url), or put back a "
+                "backup (docs/how-to/backup.md)"
             )
         return None
     text = str(cause)
     for pattern, advice in _REFUSALS:
         if (found := re.search(rf"(?:[^\n:]*: )?[^\n:]*(?:{pattern})[^\n]*", text)) is not None:
-            return CannotStart(f"the database {shown} refuses this process: {found[0].strip()}; {advice}")
+            return CannotStart(f"the database {address} refuses this process: {found[0].strip()}; {advice}")
     if isinstance(error, ProgrammingError) and _sqlstate(error) in (None, _NO_PRIVILEGE):
         return CannotStart(
-            f"the database {shown} refuses this process: {first_line(error)}; the account must own its tables"
+            f"the database {address} refuses this process: {first_line(error)}; the account must own its tables"
         )
     return None
 

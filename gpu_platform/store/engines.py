@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from gpu_platform.domain.errors import InvalidRequest
 
+_SECRET = re.compile("pass|secret|key")
 BUSY_TIMEOUT_S = 30
 """How long a transaction waits for the lock of SQLite, or for a connection of the pool."""
 IDLE_IN_TRANSACTION_S = 5.0
@@ -39,6 +41,12 @@ def normalised(url: str) -> URL:
     if backend in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
     raise InvalidRequest(f"{backend!r} databases are not supported: use sqlite:///FILE or postgresql://…")
+
+
+def shown(url: URL) -> str:
+    """The address without its passwords. PostgreSQL takes them in the query, too (libpq, "parameter key words")."""
+    hidden = {name: "hidden" for name in url.query if name != "passfile" and _SECRET.search(name)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def sqlite_engine(url: URL, *, writes: bool) -> Engine:

@@ -1,6 +1,7 @@
 // What the dashboard uses of its libraries: their packages have no types beside the files that are vendored.
 declare module "preact" {
   export function render(node: unknown, parent: Element): void;
+  export const options: { vnode?: (made: { type: unknown; props: any }) => void };
   export class Component<P = any, S = any> {
     props: P;
     state: S;

@@ -31,4 +31,4 @@ def doctor(role: Role = None, json: session.Json = False) -> None:
     certificates; and say what to do. Returns 1 if a check failed."""
     arguments = [part for one in role or [] for part in ("--role", one)] + (["--json"] if json else [])
     # It executes another program, because processes depend on the command line and never the other way round.
-    os.execv(sys.executable, [sys.executable, "-m", "workers.doctor", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.doctor", *arguments])

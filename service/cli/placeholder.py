@@ -8,11 +8,13 @@ and when no session began at all. All three hold if the client is gone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 DEFAULT_IDLE_S = 15 * 60
 NAME = "gpu-platform-run"
 """``$0`` of the placeholder. Its other arguments are the idle time in seconds, and the command."""
+_IDLE = re.compile("[0-9]{1,9}")
 UNATTENDED_CODE, LOST_CODE = 124, 129
 """Exit codes of the job: nobody attached in time, as timeout(1); its session was ended, as after SIGHUP."""
 _DIRECTORY = "d=${TMPDIR:-/tmp}/gpu-platform-run.$GPU_PLATFORM_JOB_ID.$GPU_PLATFORM_ATTEMPT"
@@ -54,8 +56,9 @@ def placeholder(command: Sequence[str], idle_s: int) -> list[str]:
 
 
 def command_of(command: Sequence[str]) -> tuple[list[str], int] | None:
-    """The command and the idle time of a job that :func:`placeholder` made. None: it is another job."""
-    if len(command) < 6 or list(command[:2]) != ["sh", "-c"] or command[3] != NAME or not command[4].isdigit():
+    """The command and the idle time of a job that :func:`placeholder` made. None: it is another job, also one that only
+    looks like it: another script would run unseen."""
+    if len(command) < 6 or list(command[:4]) != ["sh", "-c", _PLACEHOLDER, NAME] or not _IDLE.fullmatch(command[4]):
         return None
     return list(command[5:]), int(command[4])
 
@@ -69,4 +72,4 @@ def shown_command(command: Sequence[str]) -> Sequence[str]:
     """The command that people know: that of a placeholder or its session, else ``command`` itself."""
     if (found := command_of(command)) is not None:
         return found[0]
-    return command[4:] if len(command) > 4 and command[3] == NAME else command
+    return command[4:] if len(command) > 4 and list(command[:4]) == ["sh", "-c", _SESSION, NAME] else command

@@ -20,4 +20,4 @@ def register(app: typer.Typer) -> None:
 def up(context: typer.Context) -> None:
     """Run everything on this machine: Temporal, database, service, scheduler, node workers. Ctrl-C stops it."""
     # It executes another program, because processes depend on the service and never the other way round.
-    os.execv(sys.executable, [sys.executable, "-m", "workers.local.up", *context.args])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.local.up", *context.args])

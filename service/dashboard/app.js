@@ -23,6 +23,7 @@ import { Submit } from "./pages/submit.js";
 import { Usage } from "./pages/usage.js";
 import { WhatIf } from "./pages/what_if.js";
 import { Empty, Failed, Loading, Page } from "./parts/page.js";
+import "./parts/shown_texts.js";
 import { go, Link, path, search } from "./parts/router.js";
 import { Shell } from "./parts/shell.js";
 

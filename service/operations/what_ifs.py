@@ -45,6 +45,7 @@ class WhatIfs:
         question = Question(state=state, asked=asked).model_dump_json().encode()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "service.operations.what_if_process",
             stdin=asyncio.subprocess.PIPE,

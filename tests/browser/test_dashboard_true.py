@@ -109,6 +109,21 @@ async def test_a_link_leads_to_a_line_of_a_rank_however_long_the_output_is(board
     await board.client.kill(found.id)
 
 
+async def test_no_text_that_a_page_shows_hides_a_character_or_turns_others_round(board: Dashboard) -> None:
+    """Soft hyphen, joiner, override and tag, in a reason and in the message of a page that is not there."""
+    await board.client.drain("dgx-a", reason="a\u00adb\u200dc\u202ed\U000e0041e")
+    shown = "a\\u00adb\\u200dc\\u202ed\\ue0041e"
+    try:
+        async with board.page("/hosts/dgx-a") as page:
+            await page.get_by_text(shown).first.wait_for()
+            await page.goto("/")
+            await page.get_by_text(shown).first.wait_for()
+            await page.goto("/jobs/j-\u00ad1")
+            await page.get_by_text("j-\\u00ad1").first.wait_for()
+    finally:
+        await board.client.online("dgx-a")
+
+
 async def test_a_job_with_a_share_of_a_gpu_does_not_seem_to_have_all_of_it(board: Dashboard) -> None:
     share = Share(percent=30, memory_mib=10240)
     spec = job("sleep", "600", name="part", gpu_model="L40S", gpus=1)

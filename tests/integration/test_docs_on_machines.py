@@ -271,7 +271,9 @@ def test_a_history_is_read_and_keys_are_replaced(laptop: Site) -> None:
         means={
             "JOB": "$JOB",
             "ID": "$(gpu-platform keys list | awk 'END {print $1}')",
-            "python -m workers.gateway": "gpu-platform ca init; timeout 15 python -m workers.gateway || [ $? = 124 ]",
+            "python -P -m workers.gateway": (
+                "gpu-platform ca init; timeout 15 python -P -m workers.gateway || [ $? = 124 ]"
+            ),
         },
     )
     history, rotated, gateway = printed.values()
@@ -298,7 +300,7 @@ def test_certificates_are_made_given_and_replaced(tmp_path: Path) -> None:
         def serve() -> None:
             control.path("/etc/gpu-platform/gpu-platform.yaml").write_text(settings)
             control.run("export GPU_PLATFORM_CONFIG=/etc/gpu-platform/gpu-platform.yaml")
-            control.run("python -m workers.service > service.log 2>&1 &")
+            control.run("python -P -m workers.service > service.log 2>&1 &")
 
         def sign_in() -> None:
             control.run("export GPU_PLATFORM_TOKEN=$(gpu-platform tokens create --admin --user ada)", within_s=120)
@@ -318,13 +320,13 @@ def test_certificates_are_made_given_and_replaced(tmp_path: Path) -> None:
             means={
                 "gpu-platform hosts enroll dgx-a": "JOIN=$(gpu-platform hosts enroll dgx-a)",
                 "gpj_…": "$JOIN",
-                "python -m workers.node": "python -m workers.node > node.log 2>&1 &",
+                "python -P -m workers.node": "python -P -m workers.node > node.log 2>&1 &",
             },
-            before={"python -m workers.node": prepare_the_host},
+            before={"python -P -m workers.node": prepare_the_host},
             after={
                 "ca init": serve,
                 "ca show": sign_in,
-                "python -m workers.node": lambda: control.run(HOST_IS_READY, within_s=180),
+                "python -P -m workers.node": lambda: control.run(HOST_IS_READY, within_s=180),
             },
         )
         assert control.run("gpu-platform ca show").count("BEGIN CERTIFICATE") == 1, "the old one is retired"

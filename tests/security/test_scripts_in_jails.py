@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.steps.environ import OPTIONS, SCRIPT
-from service.cli.submitting.scripts import LAUNCH
+from gpu_platform.steps.environ import LAUNCH, OPTIONS, SCRIPT
 from tests.hosts_rig import HostRig
 from tests.security.hosts_on_lan import Host, logs, start_gang
 
@@ -43,7 +42,7 @@ def plan(host: HostRig, place: Path, script: str, **options: Any) -> HostPlan:
         SCRIPT: json.dumps(f"#!/bin/sh\n{script}"),
         OPTIONS: json.dumps({"slurm": True, "name": "jailed", **options}),
     }
-    return host.plan("/bin/sh", "-c", LAUNCH, "slurm_script", env=env, workdir=str(place / "work"))
+    return host.plan(*LAUNCH, env=env, workdir=str(place / "work"))
 
 
 async def test_srun_and_output_work_as_the_jobs_account(host: HostRig, place: Path) -> None:
@@ -89,7 +88,7 @@ async def test_srun_reaches_the_other_host_of_a_gang_in_its_own_network(hosts: A
         SCRIPT: json.dumps(f"#!/bin/sh\n{script}"),
         OPTIONS: json.dumps({"slurm": True, "name": "gang"}),
     }
-    plans = await start_gang(pair, "", command=["/bin/sh", "-c", LAUNCH, "slurm_script"], env=env)
+    plans = await start_gang(pair, "", command=[*LAUNCH], env=env)
     first, second = await logs(pair, plans)
     names = [host.rig.settings.node.name for host in pair]
     assert first == [f"0 {names[0]} 2", f"1 {names[1]} 2", *names]

@@ -21,13 +21,16 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from gpu_platform.client import Client
+from gpu_platform.client.answer import Answer
+from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.texts import one_line, printable
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.app import create_app
-from service.cli import session
+from service.cli import main, session
 from service.cli.app import app as command_line
 from service.cli.show import tables
+from service.cli.slurm import entry, job_lists, sacct, sinfo, squeue
 from service.cli.terminal import ProgramOutput, SafeConsole
 from tests.security.hostile_service import HOSTILE, HostileHttp, answer_of
 
@@ -80,6 +83,69 @@ _COMMANDS = [
     ["submit", "--", "true"],
     ["submit", "--array", "0-3", "--", "true"],
 ]
+
+
+_OF_SLURM = [
+    ["squeue"],
+    ["squeue", "-l", "-j", "j-1,a-1"],
+    ["squeue", "--start"],
+    ["squeue", "-h", "-o", "".join(f"%{letter}|" for letter in squeue.LETTERS)],
+    ["squeue", "-O", ",".join(squeue.NAMES)],
+    ["sacct", "-a", "-o", ",".join(sacct.COLUMNS)],
+    ["sacct", "-a", "-P", "-o", ",".join(sacct.COLUMNS)],
+    ["sinfo"],
+    ["sinfo", "-R"],
+    ["sinfo", "-N", "-o", "".join(f"%{letter}|" for letter in sinfo.LETTERS)],
+    ["sinfo", "-O", ",".join(sinfo.NAMES)],
+    ["scontrol", "show", "job"],
+    ["scontrol", "-o", "show", "job", "j-1"],
+    ["scontrol", "show", "node"],
+    ["scontrol", "show", "partition"],
+    ["scontrol", "hold", "j-1"],
+    ["scontrol", "requeue", "j-1"],
+    ["scontrol", "update", "JobId=j-1", "TimeLimit=10"],
+    ["scancel", "j-1", "a-1"],
+    ["scancel", "--me"],
+    ["sbatch", "--wrap", "true"],
+    ["sbatch", "--test-only", "--wrap", "true"],
+    ["sbatch", "-p", "x", "--qos=y", "--mail-type=ALL", "-d", "singleton", "--wrap", "true"],
+]
+
+
+@pytest.mark.parametrize("arguments", _OF_SLURM, ids=lambda words: " ".join(words)[:60])
+@pytest.mark.usefixtures("hostile_service")
+def test_no_command_of_slurm_lets_a_text_control_the_terminal(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The ids of its elements are no ids, from which an index could be read.
+    monkeypatch.setattr(job_lists, "_rest_of", lambda array, _: [array])
+    assert entry.run(arguments[0], arguments[1:]) in (0, 1)
+    printed = capsys.readouterr()
+    assert not dangerous(printed.out + printed.err)
+    if arguments[0] in ("squeue", "sacct", "sinfo") or "show" in arguments:
+        assert printed.out
+    if arguments[1:] in (["-R"], ["show", "node"], ["-o", "show", "job", "j-1"]):
+        assert "\\x1b]52" in printed.out, "there is something to check"
+
+
+@pytest.mark.parametrize("arguments", [*_COMMANDS, *_OF_SLURM], ids=lambda words: " ".join(words)[:60])
+@pytest.mark.usefixtures("hostile_service")
+def test_no_error_controls_the_terminal(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> Answer:
+        problem = Problem.make(409, "illegal_transition", HOSTILE).model_dump_json()
+        return Answer(409, {"content-type": PROBLEM_JSON}, problem.encode())
+
+    monkeypatch.setattr(HostileHttp, "send", refuse)
+    if arguments in _OF_SLURM:
+        entry.run(arguments[0], arguments[1:])
+    else:
+        monkeypatch.setattr("sys.argv", ["gpu-platform", *arguments])
+        with pytest.raises(SystemExit):
+            main.run()
+    printed = capsys.readouterr()
+    assert not dangerous(printed.out + printed.err)
 
 
 def dangerous(text: str, allowed: str = "\n") -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+ALL = [*sorted(UNITS.glob("*.service")), UNITS.parent / "temporal" / "temporal.service"]
 PROGRAM = shutil.which("systemd-analyze")
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="systemd-analyze is not installed (apt-get install systemd)")
@@ -55,7 +56,7 @@ def test_temporals_unit_is_hardened() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    [*sorted(UNITS.glob("*.service")), UNITS.parent / "temporal" / "temporal.service"],
+    ALL,
     ids=lambda path: path.stem,
 )
 def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> None:
@@ -76,3 +77,20 @@ def test_files_of_a_unit_are_its_own(unit: Path) -> None:
     assert "\nUMask=0077\n" in text
     assert "\nStateDirectoryMode=0700\n" in text
     assert "\nNoNewPrivileges=yes\n" in text
+    ours = unit.stem != "gpu-platform-node"  # ranks inherit its limit, and their users may want dumps of them
+    assert ("\nLimitCORE=0\n" in text) is ours
+
+
+@pytest.mark.parametrize("unit", ALL, ids=lambda path: path.stem)
+def test_a_unit_that_fails_again_and_again_is_started_for_ever(unit: Path) -> None:
+    """systemd's default gives up after five starts in ten seconds, and says it nowhere but in its own log."""
+    head = unit.read_text().partition("[Service]")[0]
+    assert "\nStartLimitIntervalSec=0\n" in head
+    assert "\nRestart=always\n" in unit.read_text()
+
+
+@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.stem)
+def test_a_unit_imports_nothing_from_its_working_directory(unit: Path) -> None:
+    assert re.search(
+        r"^ExecStart=/opt/gpu-platform/\.venv/bin/python -P -m workers\.\w+$", unit.read_text(), re.MULTILINE
+    )

@@ -17,7 +17,7 @@ from tests.forking import SERVER
 from tests.lan import Machine
 from workers.local.forked.client import COMMAND, ForkServer, Process, program_of
 
-SERVICE = [sys.executable, "-m", "workers.service"]
+SERVICE = [sys.executable, "-P", "-m", "workers.service"]
 
 
 @pytest.mark.long
@@ -57,7 +57,7 @@ async def test_children_end_with_a_server_that_is_killed(tmp_path: Path) -> None
     server = ForkServer()
     env = {**os.environ, "GPU_PLATFORM_STATE_DIR": str(tmp_path), "GPU_PLATFORM_TEMPORAL__ADDRESS": "127.0.0.1:1"}
     with (tmp_path / "log").open("wb") as log:
-        argv = [sys.executable, "-m", "workers.control"]
+        argv = [sys.executable, "-P", "-m", "workers.control"]
         child = server.start(argv, env, stdout=log.fileno(), stderr=log.fileno(), dies_with_parent=True)
     pidfd = os.pidfd_open(child.pid)
     server.close()
@@ -71,7 +71,7 @@ async def test_children_end_with_a_server_that_is_killed(tmp_path: Path) -> None
 async def test_a_server_that_was_killed_is_replaced_and_the_ends_of_its_children_are_known(tmp_path: Path) -> None:
     server = ForkServer(("workers.scheduler",))
     env = {**os.environ, "GPU_PLATFORM_STATE_DIR": str(tmp_path), "GPU_PLATFORM_TEMPORAL__ADDRESS": "127.0.0.1:1"}
-    argv = [sys.executable, "-m", "workers.scheduler"]
+    argv = [sys.executable, "-P", "-m", "workers.scheduler"]
     with (tmp_path / "log").open("wb") as log:
 
         def start() -> Process:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.reading_settings import misspelt_variables, read_settings
+from gpu_platform.reading_settings import misspelt_variables, open_secrets, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def refusal() -> str:
         ("scheduler: {audit_keep_days: 5}", "scheduler (FILE, line 1): audit_keep_days needs audit_archive"),
         ("service: [1]", "service (FILE, line 1): should be a valid dictionary"),
         ("node: {name: a", "FILE is not YAML: "),
-        ("- node", 'FILE must be a mapping, not ["node"]'),
+        ("- node", "FILE must be a mapping of names of settings to their values"),
         ("1: x", "FILE has 1 where the name of a setting must be"),
         ("node: {token: [s3cret]}", "node.token has a wrong value (not shown here, it may be secret) (FILE, line 1)"),
     ],
@@ -48,6 +48,35 @@ def test_a_wrong_file_is_told(file: Path, text: str, said: str) -> None:
     message = refusal()
     assert said.replace("FILE", str(file)) in message
     assert "s3cret" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "database_url: postgresql://u:s3cret@h/db: oops",
+        "node: {token: s3cret, [}",
+        "database_url: 's3cret",
+        "database_url: *s3cret",
+        "database_url: !s3cret x",
+        "database_url: &s3cret a\nnode: &s3cret b\nx: [",
+        "- s3cret",
+        "s3cret",
+        "? [s3cret]\n: x",
+        "\ts3cret: x",
+        "node: {token: s3cret, token: }}",
+        "%s3cret 1\n---\na: b",
+        "a: |s3cret\n  x",
+        "api_url: ftp://ada:s3cret@h:1",
+        "service: {host: 'http://ada:s3cret@h', port: 'http://ada:s3cret@h'}",
+        "tracing: {trace_url: 'ftp://ada:s3cret@h'}",
+        "temporal: {address: 'ada://x:s3cret@h'}",
+    ],
+)
+def test_no_message_has_a_part_of_the_file_that_may_be_secret(file: Path, text: str) -> None:
+    file.write_text(f"cluster: {{name: x}}\n{text}" if ":" in text and text[0] not in "-%" else text)
+    message = refusal()
+    assert "s3cret" not in message
+    assert str(file) in message
 
 
 def test_all_wrong_settings_are_told_at_once_and_variables_win(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +102,33 @@ def test_variables_that_nobody_reads_are_found(monkeypatch: pytest.MonkeyPatch) 
     for name in ("GPU_PLATFORM_LOG_LEVLE", "GPU_PLATFORM_TOKEN_FILE", "GPU_PLATFORM_JOB_ID", "GPU_PLATFORM_NODE__X"):
         monkeypatch.setenv(name, "x")
     assert list(misspelt_variables()) == [("GPU_PLATFORM_LOG_LEVLE", "GPU_PLATFORM_LOG_LEVEL")]
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("database_url: postgresql://u:s3cret@h/db", ["database_url"]),
+        ("database_url: postgresql://u@h/db?password=s3cret", ["database_url"]),
+        ("database_url: postgresql://u@h/db?passfile=/x", []),
+        ("node: {token: s3cret, join_token: s3cret, token_file: /x}", ["node.token", "node.join_token"]),
+        (
+            "notifications: {targets: [{name: a, url_file: /x}, {name: b, url: 'mailto://u:s3cret@h'}]}",
+            ["notifications.targets.url"],
+        ),
+        ("cluster: {name: x}", []),
+        ("", []),
+        ("- x", []),
+    ],
+)
+def test_secrets_that_other_accounts_may_read_are_found(file: Path, text: str, secrets: list[str]) -> None:
+    file.write_text(text)
+    for mode in (0o644, 0o640, 0o604):
+        file.chmod(mode)
+        assert open_secrets() == secrets
+    file.chmod(0o600)
+    assert open_secrets() == []
+    file.unlink()
+    assert open_secrets() == []
 
 
 def test_settings_in_lower_case_are_those_that_were_meant(file: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.texts import printable
 from gpu_platform.observability import configure_logging
-from gpu_platform.reading_settings import misspelt_variables, read_settings
+from gpu_platform.reading_settings import misspelt_variables, open_secrets, read_settings
 from gpu_platform.settings import ClusterSettings, settings_file
 from workers.doctor import certificates, database, grpc_port, host, service, temporal
 from workers.doctor.results import Outcome, Part, Result
@@ -38,6 +38,9 @@ def _settings(part: Part) -> Iterator[Result]:
     file = settings_file()
     shown = str(file.resolve()) if file.exists() else "no file"
     yield part.ok("values", f"{shown}, and variables GPU_PLATFORM_…")
+    if secrets := open_secrets():
+        advice = f"give them as variables (EnvironmentFile, mode 0600), or let only the processes' account read {shown}"
+        yield part.warning("secrets", f"other accounts may read {', '.join(secrets)} in {shown}", advice)
     for variable, near in misspelt_variables():
         yield part.warning("variable", f"no setting has the name {variable}", f"did you mean {near}?")
 

@@ -36,7 +36,7 @@ def _checks(part: Part, settings: Settings) -> Iterator[Result]:
         yield part.failed("reachable", f"there is no {file}", "start the service, which makes it, or set database_url")
         return
     store = Store(settings.store_url)
-    shown = store.url.render_as_string(hide_password=True)
+    shown = store.shown_url
     try:
         try:
             schema, version = store.schema(), store.server_version()

@@ -354,7 +354,7 @@ class LocalCluster:
         return self._child(f"fleet-{fleet.name}-{first}", fleets.argv(fleet, first, before), env)
 
     def _module(self, name: str, module: str, env: dict[str, str] | None = None) -> ChildProcess:
-        return self._child(name, [sys.executable, "-m", module], env)
+        return self._child(name, [sys.executable, "-P", "-m", module], env)
 
     def _child(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> ChildProcess:
         log_file = self.config.state_dir / "logs" / f"{name}.log"

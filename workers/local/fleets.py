@@ -16,7 +16,7 @@ NAMED = 8
 
 def argv(fleet: FleetSpec, first: int, before: int) -> list[str]:
     """The command of one process of a fleet."""
-    return [sys.executable, "-m", "workers.fleet", str(fleet), "--first", str(first), "--before", str(before)]
+    return [sys.executable, "-P", "-m", "workers.fleet", str(fleet), "--first", str(first), "--before", str(before)]
 
 
 def names(fleets: Collection[FleetSpec]) -> set[str]:

@@ -91,7 +91,7 @@ class Way:
 def opened(registries: Registries) -> Iterator[Way]:
     """The way, until the end of the block. Raises ``OSError`` if this host cannot open it."""
     process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", __spec__.name],
+        ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-P", "-m", __spec__.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -145,7 +145,7 @@ def _uses(key_id: str) -> list[str]:
 
     # Another program, because processes depend on the command line and never the other way round.
     asked = subprocess.run(
-        [sys.executable, "-m", "workers.keys_in_use", key_id], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "workers.keys_in_use", key_id], capture_output=True, text=True, check=False
     )
     if asked.returncode != 0:
         raise Unavailable(

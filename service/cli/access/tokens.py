@@ -101,7 +101,7 @@ def _first_administrator(user: str | None, limited: object) -> None:
     if limited:
         raise typer.BadParameter("--admin makes a token that may do everything: leave --role, --scope and the like out")
     # It executes another program, because the command line talks to the service only by REST.
-    os.execv(sys.executable, [sys.executable, "-m", "workers.first_admin", *([user] if user else [])])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.first_admin", *([user] if user else [])])
 
 
 def _roles(items: list[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ say what becomes of them. ``--json`` is ``--output json``.
 from __future__ import annotations
 
 import json as json_module
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 """One thing of a list, as the service describes it in JSON."""
+_FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+-](?!(?:[0-9.]+(?:e[+-]?[0-9]+)?)?\Z)")
+"""How a cell begins that a spreadsheet computes, if it is no number: https://owasp.org/www-community/attacks/CSV_Injection"""
 Shape = Literal["table", "wide", "json", "yaml", "csv"]
 
 
@@ -189,7 +192,14 @@ def coloured_state(state: str) -> str:
     return plain_text.Coloured(state, plain_text.COLOURS.get(state, ""))
 
 
+def no_formula(text: str) -> str:
+    """A text for CSV that a spreadsheet does not take for a formula."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return no_formula(value)
     return json_module.dumps(value) if isinstance(value, bool | list | dict) else value
 
 

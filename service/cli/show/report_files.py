@@ -13,6 +13,7 @@ from gpu_platform.domain.cluster_report import ClusterReport, PeriodPart, Spread
 from gpu_platform.pages.plots import AxisUnit, LineSeries, over_time
 from gpu_platform.pages.style import STYLE
 from service.cli.show import show_report
+from service.cli.show.listing import no_formula
 
 _HOUR_S = 3600.0
 COLUMNS = ("table", "name", "figure", "value")
@@ -45,7 +46,7 @@ def _lines(report: ClusterReport) -> Iterator[tuple[str, str, str, str]]:
     ):
         for row in rows:
             values = row.model_dump(mode="json")
-            of = _plain("/".join(values.pop(key) for key in keys))
+            of = no_formula("/".join(values.pop(key) for key in keys))
             for figure, value in values.items():
                 yield kind, of, figure, _written(value)
 
@@ -75,11 +76,6 @@ def _figures_of(table: BaseModel) -> Iterator[tuple[str, str]]:
 
 def _written(value: object) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _plain(name: str) -> str:
-    """A name that a spreadsheet does not take for a formula."""
-    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
 def _charts(report: ClusterReport) -> Iterator[str]:

@@ -19,6 +19,7 @@ from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted, duration, one_line
+from gpu_platform.steps.environ import script_arguments
 from service.cli.placeholder import shown_command
 from service.cli.show import job_rows, show_waiting, tables, times
 from service.cli.terminal import safe
@@ -64,7 +65,8 @@ def _facts(job: Job, outputs_root: str | None = None) -> _Facts:
         yield "retry of", job.retry_of
     if (kind := job_rows.kind_text(row)) is not None:
         yield "kind", kind
-    words = ["script", spec.name, *spec.command[4:]] if spec.command[3:4] == ["slurm_script"] else spec.command
+    arguments = script_arguments(spec.command)
+    words = spec.command if arguments is None else ["script", spec.name, *arguments]
     yield "command", one_line(" ".join(shown_command(words)))
     yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
     yield from _environment_facts(job, outputs_root)

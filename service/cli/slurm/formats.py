@@ -36,10 +36,14 @@ class Cell(NamedTuple):
     right: bool = False
     marks_cut: bool = False
     """A ``+`` stands where something was cut off, as sacct does."""
+    delimiter: str = ""
+    """What stands between the columns for a program. Its characters are shown as escapes where a value has them."""
 
     def shown(self, text: str) -> str:
         """The text in the width of the cell."""
         text = one_line(text)
+        if self.delimiter:
+            text = "".join(f"\\u{ord(one):04x}" if one in self.delimiter else one for one in text)
         if self.width is None:
             return text
         if len(text) > self.width and not (self.column is not None and self.column.never_cut):
@@ -91,7 +95,7 @@ def of_sacct(text: str, columns: Mapping[str, Column], delimiter: str | None, la
             raise WrongOption(f'Invalid field requested: "{part[:60]}"')
         column = _named(found[1], columns)
         if delimiter is not None:
-            cells += [Cell(column), Cell(None, delimiter)]
+            cells += [Cell(column, delimiter=delimiter), Cell(None, delimiter)]
             continue
         width = int(found[2]) if found[2] else column.width
         cells += [Cell(column, width=abs(width), right=width > 0, marks_cut=True), Cell(None, " ")]
@@ -101,12 +105,16 @@ def of_sacct(text: str, columns: Mapping[str, Column], delimiter: str | None, la
 
 
 def _named(name: str, columns: Mapping[str, Column]) -> Column:
-    wanted = name.lower().replace("-", "").replace("_", "")
-    by_name = {key.lower().replace("-", ""): column for key, column in columns.items()}
+    wanted = _plain(name)
+    by_name = {_plain(key): column for key, column in columns.items()}
     if wanted in by_name:
         return by_name[wanted]
     near = get_close_matches(wanted, by_name, 1)
     raise WrongOption(f'Invalid field requested: "{name[:60]}"' + (f"; the nearest is {near[0]}" if near else ""))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def lines(cells: Sequence[Cell], rows: Iterable[Row], *, header: bool = True) -> Iterable[str]:

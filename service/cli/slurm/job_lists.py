@@ -24,7 +24,8 @@ _OPEN_ARRAYS = [ArrayState.PENDING, ArrayState.RUNNING]
 
 
 def ids(text: str) -> list[str]:
-    """Ids with commas between them: ``j-1,a-2_[1-3]``. Steps (``j-1.batch``) are their job. Raises ``ValueError``."""
+    """Ids with commas between them: ``j-1,a-2_[1-3]``. Steps (``j-1.batch``) are their job. Raises ``ValueError``, also
+    if nothing is named: a variable that is not set must not make a filter wider."""
     found: list[str] = []
     for part in _split(text):
         whole, bracket, rest = part.partition("_[")
@@ -34,6 +35,8 @@ def ids(text: str) -> list[str]:
         for suffix in (".batch", ".extern"):
             part = part.removesuffix(suffix)
         found.append(read_id(part))
+    if not found:
+        raise ValueError(f"{text[:40]!r} names no job")
     return found
 
 

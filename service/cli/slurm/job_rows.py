@@ -11,7 +11,7 @@ from gpu_platform.domain.array_ids import array_of, index_of
 from gpu_platform.slurm.hostlists import compress
 from gpu_platform.slurm.ids import number_of, shown_id
 from gpu_platform.slurm.times import written_limit, written_moment
-from gpu_platform.steps.environ import FILE
+from gpu_platform.steps.environ import FILE, script_arguments
 
 Job = Mapping[str, Any]
 
@@ -278,8 +278,8 @@ def dependency(job: Job) -> str:
 def command(job: Job) -> str:
     """The program; of a script its name."""
     words = job["spec"]["command"]
-    if len(words) > 3 and words[3] == "slurm_script":
-        return " ".join([of_own_script(job, FILE) or job["spec"]["name"], *words[4:]])
+    if (arguments := script_arguments(words)) is not None:
+        return " ".join([of_own_script(job, FILE) or job["spec"]["name"], *arguments])
     return " ".join(words)
 
 

@@ -1,12 +1,41 @@
-"""What ``squeue``, ``sinfo`` and ``sacct`` do alike with their options."""
+"""What ``squeue``, ``sinfo``, ``sacct`` and ``scancel`` do alike with their options."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 
 from gpu_platform.slurm.getopt import OptionTable, WrongOption
 from service.cli import session
 from service.cli.slurm import entry
+
+_LONGEST_INTERVAL_S = 86_400
+
+
+FILTERS = (
+    *("user", "uid", "jobs", "name", "jobname", "state", "states", "partition", "account", "accounts", "nodelist"),
+    *("nodes", "reservation"),
+)
+"""Options that choose among jobs or hosts."""
+
+
+def check_filters(table: OptionTable, asked: Mapping[str, str]) -> None:
+    """Raise :class:`WrongOption` for a filter without a value, as an unset variable of a script leaves it: to pass it
+    over would choose all."""
+    for name in FILTERS:
+        if name in asked and table.by_name[name].value == "required" and not asked[name].strip(", "):
+            raise WrongOption(f"--{name}: the value is empty")
+
+
+def interval_s(text: str) -> float:
+    """The seconds of ``--iterate``, at least 1. Raises :class:`WrongOption`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _LONGEST_INTERVAL_S:
+        raise WrongOption(f"--iterate={text[:40]}: write seconds, at most {_LONGEST_INTERVAL_S}")
+    return max(1.0, seconds)
 
 
 def read_options(
@@ -30,4 +59,5 @@ def read_options(
     if "help" in asked or "usage" in asked:
         session.write(usage)
         return None
+    check_filters(table, asked)
     return asked

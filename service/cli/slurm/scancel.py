@@ -13,6 +13,7 @@ from gpu_platform.slurm.getopt import WrongOption, table
 from gpu_platform.slurm.ids import shown_id
 from service.cli import session
 from service.cli.slurm import entry, job_lists, job_rows
+from service.cli.slurm.list_options import check_filters
 
 if TYPE_CHECKING:
     from gpu_platform.client import Client
@@ -49,6 +50,7 @@ def run(words: list[str]) -> int:
     for name, why in _REFUSED.items():
         if name in asked:
             raise WrongOption(f"--{name}: {why}")
+    check_filters(OPTIONS, asked)
     how = _verb(asked.get("signal"))
     by_filter = [
         name
@@ -78,7 +80,7 @@ def _verb(signal: str | None) -> str:
 
 def _matching(client: Client, asked: dict[str, str], among: list[str]) -> list[str]:
     user = job_lists.user_of(client) if "me" in asked else asked.get("user")
-    name = asked.get("name") or asked.get("jobname")
+    name = asked.get("name", asked.get("jobname"))
     states = job_lists.LIVE if "state" not in asked else job_rows.our_states(asked["state"])
     jobs = job_lists.jobs_in(client, None if states is None else [str(one) for one in states], user, name)
     found = [job["id"] for job in jobs if _is_wanted(job, asked)]

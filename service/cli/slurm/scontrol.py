@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpu_platform.domain.array_ids import array_of, index_of, is_array_id
 from gpu_platform.domain.errors import Forbidden, IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.index_set import IndexSet
-from gpu_platform.domain.texts import printable
+from gpu_platform.domain.texts import one_line, printable
 from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.getopt import WrongOption, table
 from gpu_platform.slurm.hostlists import compress, expand
@@ -57,7 +58,7 @@ def run(words: list[str]) -> int:
     verb, arguments = rest[0].lower(), rest[1:]
     match verb:
         case "show":
-            return _show(arguments, one_line="oneliner" in asked)
+            return _show(arguments, oneliner="oneliner" in asked)
         case "hold" | "uhold" | "release" | "requeue":
             return _each(verb, arguments)
         case "update":
@@ -71,7 +72,7 @@ def run(words: list[str]) -> int:
     raise WrongOption(f"invalid keyword: {rest[0]}; there are {', '.join(VERBS[:7])}")
 
 
-def _show(arguments: list[str], *, one_line: bool) -> int:
+def _show(arguments: list[str], *, oneliner: bool) -> int:
     if not arguments:
         raise WrongOption("too few arguments for keyword:show")
     what, rest = arguments[0].lower(), arguments[1:]
@@ -98,8 +99,9 @@ def _show(arguments: list[str], *, one_line: bool) -> int:
                 raise WrongOption(
                     f"invalid entity: {arguments[0]} for keyword:show; there are job, node, partition, hostnames"
                 )
-    for lines in records:
-        session.write(" ".join(lines) if one_line else "\n   ".join(lines) + "\n")
+    for record in records:
+        lines = [one_line(line) for line in record]  # a field of a job must not look like other fields
+        session.write(" ".join(lines) if oneliner else "\n   ".join(lines) + "\n")
     for name in missing:
         session.say(
             {"job": "slurm_load_jobs error: Invalid job id specified"}.get(what[:3], f"{arguments[0]} {name} not found")
@@ -311,7 +313,7 @@ def _limit(text: str) -> int | None:
 
 
 def _integer(text: str) -> int:
-    if not text.lstrip("-").isdecimal():
+    if not re.fullmatch("-?[0-9]{1,9}", text):
         raise WrongOption(f"Priority={text}: write a number from -1000 to 1000")
     return int(text)
 

@@ -12,7 +12,7 @@ from service.cli import session
 from service.cli.slurm import host_rows
 from service.cli.slurm.formats import Column, letters, lines, long_names
 from service.cli.slurm.host_rows import Node
-from service.cli.slurm.list_options import read_options
+from service.cli.slurm.list_options import interval_s, read_options
 
 OPTIONS = table(
     "Node|N long|l format|o= Format|O= noheader|h partition|p= nodes|n= states|t= summarize|s list-reasons|R exact|e "
@@ -111,11 +111,12 @@ def run(words: list[str]) -> int:
             raise WrongOption(f"--{name}: gpu-platform hosts list --output {name} prints it")
     if "reservation" in asked:
         raise WrongOption("--reservation: gpu-platform reservations list prints them")
+    every_s = interval_s(asked.get("iterate", "1"))
     while True:
         _print(asked)
         if "iterate" not in asked:
             return 0
-        time.sleep(max(1.0, float(asked["iterate"])))
+        time.sleep(every_s)
 
 
 def _print(asked: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from gpu_platform.slurm.times import written_limit, written_moment
 from service.cli import session
 from service.cli.slurm import job_lists, job_rows
 from service.cli.slurm.formats import Cell, Column, letters, lines, long_names
-from service.cli.slurm.list_options import read_options
+from service.cli.slurm.list_options import interval_s, read_options
 
 if TYPE_CHECKING:
     from gpu_platform.client import Client
@@ -142,11 +142,12 @@ def run(words: list[str]) -> int:
     for name, why in _REFUSED.items():
         if name in asked:
             raise WrongOption(f"--{name}: {why}")
+    every_s = interval_s(asked.get("iterate", "1"))
     while True:
         code = _print(asked)
         if "iterate" not in asked:
             return code
-        time.sleep(max(1.0, float(asked["iterate"])))
+        time.sleep(every_s)
 
 
 def _print(asked: dict[str, str]) -> int:

@@ -24,16 +24,10 @@ from gpu_platform.slurm.arrays import read_array
 from gpu_platform.slurm.getopt import Given
 from gpu_platform.slurm.script import OURS, Script, WrongScript, read_directives
 from gpu_platform.slurm.translation import Submitter, Translation, translate
-from gpu_platform.steps.environ import OPTIONS, SCRIPT
+from gpu_platform.steps.environ import LAUNCH, OPTIONS, SCRIPT
 from service.cli import parsing
 
 MAX_BYTES = 120 * 1024
-LAUNCH = (
-    'if [ -z "$GPU_PLATFORM_LIBRARY" ]; then echo "gpu-platform: the release of this host runs no scripts: update it"'
-    ' >&2; exit 126; fi; if [ ! -x "$GPU_PLATFORM_PYTHON" ]; then GPU_PLATFORM_PYTHON=python3; fi;'
-    ' exec "$GPU_PLATFORM_PYTHON" -I "$GPU_PLATFORM_LIBRARY/gpu_platform/steps/runner.py" "$@"'
-)
-"""Starts the runner with the node worker's interpreter, or with the host's where the job's account may not run it."""
 _OF_THE_COMMAND = ("file", "idempotency_key", "dry_run", "wait", "follow", "json", "command")
 """Parameters of ``submit`` that say how the command works, and nothing of the job."""
 _SHAPES = {
@@ -115,7 +109,7 @@ def job_of(
         SCRIPT: text,
         OPTIONS: json.dumps({k: v for k, v in translation.runner.items() if v is not None}),
     }
-    words = ["/bin/sh", "-c", LAUNCH, "slurm_script", *arguments]
+    words = [*LAUNCH, *arguments]
     asks = is_slurm and _ASKS_THE_PLATFORM.search(_without_comments(script.text)) is not None
     if asks:
         notes.append(
@@ -301,4 +295,4 @@ def _account() -> str:
 
 
 def _without_comments(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))

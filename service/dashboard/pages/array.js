@@ -7,7 +7,7 @@ import { useLoader } from "../api/poll.js";
 import { atLeast, mayStop } from "../api/session.js";
 import { AskFirst } from "../parts/dialog.js";
 import { CountBar, countsOf, JOB_LETTERS } from "../parts/elements.js";
-import { duration, json, number, plain, time, words } from "../parts/format.js";
+import { duration, json, number, time, words } from "../parts/format.js";
 import { shapeOf } from "../parts/jobs.js";
 import { Failed, Loading, Page, Panel, sentence } from "../parts/page.js";
 import { go, Link } from "../parts/router.js";
@@ -45,7 +45,7 @@ export function OneArray({ id }) {
     <${Failed} problem=${problem} />
     <p class="lead"><${State} of=${array.state} /> <code>${array.id}</code> <span class="muted">${spec.user} in ${spec.namespace}</span>
       ${shape.repeats && html` <span class="muted">runs elements of <${Link} to=${`/arrays/${shape.repeats}`}>${shape.repeats}<//> again</span>`}</p>
-    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${plain(stopped.reason || "No reason was given.")}</p></div>`}
+    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${stopped.reason || "No reason was given."}</p></div>`}
     ${reason && html`<div class="note wait"><strong>It waits</strong><p>${sentence(reason.message)}</p></div>`}
     <dl class="facts small">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
       ${array.workflow_url && html`<div><dt>Workflow</dt><dd><a href=${array.workflow_url} rel="noreferrer">Temporal UI</a></dd></div>`}</dl>

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { html } from "htm/preact";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
-import { count, duration, mib, model, plain } from "../parts/format.js";
+import { count, duration, mib, model } from "../parts/format.js";
 import { shareOf } from "../parts/jobs.js";
 import { Operate } from "../parts/operate.js";
 import { Failed, Loading, Page, Panel } from "../parts/page.js";
@@ -36,7 +36,7 @@ export function Host({ name }) {
   const { host, gpus } = found;
   return html`<${Page} title="Host ${name}" actions=${html`<${Operate} what="host ${name}" state=${host.state} path=${`/v1/hosts/${encodeURIComponent(name)}`} after=${load} />`}>
     <${Failed} problem=${problem} />
-    <p class="lead"><${State} of=${host.state} /> ${plain(host.reason ?? "")}</p>
+    <p class="lead"><${State} of=${host.state} /> ${host.reason ?? ""}</p>
     <${Facts} host=${host} gpus=${gpus} />
     <${Panel} title="Topology"><${Topology} host=${host} gpus=${gpus} /><//>
     <${Panel} title="GPUs"><${Gpus} gpus=${gpus} names=${found.names} after=${load} /><//>
@@ -67,7 +67,7 @@ function Gpus({ gpus, names, after }) {
         <th scope="col" class="num">Faults</th><th scope="col">For operators</th></tr></thead>
       <tbody>${gpus.map((gpu) => html`<tr key=${gpu.info.uuid}>
         <th scope="row" title=${gpu.info.uuid}><span class="only-phone">GPU </span>${gpu.info.index}</th>
-        <td><${State} of=${shownState(gpu)} /> ${gpu.reason && html`<span class="muted">${plain(gpu.reason)}</span>`}</td>
+        <td><${State} of=${shownState(gpu)} /> ${gpu.reason && html`<span class="muted">${gpu.reason}</span>`}</td>
         <td data-name="Held by">${gpu.holders.length ? gpu.holders.map((one) => html`<${Holder} key=${one.job_id} ...${one} name=${names.get(one.job_id)} />`) : html`<span class="muted">nobody</span>`}</td>
         <td class="num" data-name="Use">${gpu.utilization_percent ?? "–"} %</td>
         <td class="num" data-name="Memory">${mib(gpu.memory_used_mib)} / ${mib(gpu.info.memory_mib)}</td>

@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { now } from "../api/clock.js";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
-import { ago, count, duration, json, number, plain, time } from "../parts/format.js";
+import { ago, count, duration, json, number, time } from "../parts/format.js";
 import { shapeOf } from "../parts/jobs.js";
 import { Failed, Loading, Page, sentence } from "../parts/page.js";
 import { Link } from "../parts/router.js";
@@ -77,7 +77,7 @@ function Said({ job }) {
   return html`
     ${failure && html`<div class="note ${job.state === "FAILED" ? "bad" : "wait"}"><strong>${job.state === "FAILED" ? "It failed" : "An earlier attempt failed"}</strong><p>${sentence(failure.message)}</p>
       <p class="muted">${[`kind ${failure.kind}`, failure.host && `host ${failure.host}`, failure.xid && `XID ${failure.xid}`, failure.exit_code !== null && `exit code ${failure.exit_code}`].filter(Boolean).join(" · ")}</p></div>`}
-    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${plain(stopped.reason || "No reason was given.")}</p></div>`}
+    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${stopped.reason || "No reason was given."}</p></div>`}
     ${reason && html`<div class="note wait"><strong>It waits${reason.position ? `, place ${reason.position}` : ""}</strong><p>${sentence(reason.message)}</p>
       ${reason.next_step && html`<p>${sentence(reason.next_step)}</p>`}
       ${(reason.starts_by || reason.estimated_start) && html`<p>${reason.starts_by ? "Promised" : "Estimated"} to start ${ago(reason.starts_by ?? reason.estimated_start)}, at ${time(reason.starts_by ?? reason.estimated_start)}. <${Link} to="/queue">See the queue<//></p>`}</div>`}

@@ -5,7 +5,7 @@ import { html } from "htm/preact";
 import { now } from "../api/clock.js";
 import { get } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
-import { ago, count, duration, plain, time } from "../parts/format.js";
+import { ago, count, duration, time } from "../parts/format.js";
 import { Filter } from "../parts/filter.js";
 import { gpusText, ranges } from "../parts/jobs.js";
 import { Empty, Failed, Loading, Page } from "../parts/page.js";
@@ -123,7 +123,7 @@ class Row extends Component {
 }
 
 function where(job) {
-  return plain(whereOf(job));
+  return whereOf(job);
 }
 
 function whereOf(job) {

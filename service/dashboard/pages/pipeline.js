@@ -6,7 +6,7 @@ import { get, post } from "../api/http.js";
 import { useLoader } from "../api/poll.js";
 import { mayStop } from "../api/session.js";
 import { AskFirst } from "../parts/dialog.js";
-import { duration, plain, time } from "../parts/format.js";
+import { duration, time } from "../parts/format.js";
 import { Failed, Loading, Page, Panel, sentence } from "../parts/page.js";
 import { Link } from "../parts/router.js";
 import { ENDED, State } from "../parts/states.js";
@@ -42,7 +42,7 @@ export function Pipeline({ id }) {
   return html`<${Page} title=${found.name} actions=${html`<${Actions} pipeline=${found} over=${over} after=${load} />`}>
     <${Failed} problem=${problem} />
     <p class="lead"><${State} of=${found.state} /> <code>${found.id}</code> <span class="muted">${found.user} in ${found.namespace}</span></p>
-    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${plain(stopped.reason || "No reason was given.")}</p></div>`}
+    ${stopped && html`<div class="note"><strong>${stopped.verb} by ${stopped.actor}</strong><p>${stopped.reason || "No reason was given."}</p></div>`}
     <dl class="facts small">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <${Panel} title="Graph"><${StepGraph} steps=${found.steps} /><//>
     <${Panel} title="Steps">

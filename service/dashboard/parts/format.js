@@ -72,16 +72,22 @@ export function words(text) {
 }
 
 /** Characters that show nothing but change the order of others, or hide. */
-const UNSEEN = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+const UNSEEN = /[\p{Cf}\p{Zl}\p{Zp}]/u;
+const ALL_UNSEEN = new RegExp(UNSEEN, "gu");
+
+/** Whether a text has such characters. */
+export function hides(text) {
+  return UNSEEN.test(text);
+}
 
 /** A text of a user in which nothing can pretend to be something else: such characters are escapes, as in the command line. */
 export function plain(text) {
-  return text.replace(UNSEEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return hides(text) ? text.replace(ALL_UNSEEN, (one) => `\\u${one.codePointAt(0)?.toString(16).padStart(4, "0")}`) : text;
 }
 
 /** A specification as JSON. */
 export function json(value) {
-  return plain(JSON.stringify(value, null, 2));
+  return JSON.stringify(value, null, 2);
 }
 
 function two(part) {

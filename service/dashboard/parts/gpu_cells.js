@@ -1,6 +1,6 @@
 /** The GPUs of a host as a row of cells, coloured by what one wants to see. Each cell has a letter or a number, too. */
 import { html } from "htm/preact";
-import { count, plain } from "./format.js";
+import { count } from "./format.js";
 import { shareOf } from "./jobs.js";
 import { GPU_STATES, shownState } from "./states.js";
 
@@ -27,7 +27,7 @@ export function Legend({ metric }) {
 /** One GPU in a sentence, for the tip of a cell. */
 export function tip(gpu) {
   const parts = [`GPU ${gpu.info.index}: ${GPU_STATES[shownState(gpu)][1]}`];
-  if (gpu.reason) parts.push(plain(gpu.reason));
+  if (gpu.reason) parts.push(gpu.reason);
   if (gpu.holders.length) parts.push(`held by ${gpu.holders.map((one) => one.job_id + (one.share ? ` (${shareOf(one)})` : "")).join(", ")}`);
   if (gpu.utilization_percent !== null) parts.push(`${gpu.utilization_percent} %, ${gpu.temperature_c} °C`);
   return parts.join(" · ");

@@ -2,7 +2,6 @@
 import { Component } from "preact";
 import { html } from "htm/preact";
 import { holders } from "../api/fleet.js";
-import { plain } from "./format.js";
 import { GpuCells } from "./gpu_cells.js";
 import { Link } from "./router.js";
 import { State } from "./states.js";
@@ -23,7 +22,7 @@ export class HostCard extends Component {
           : html`<${State} of=${host.state} />`}
       </div>
       <${GpuCells} gpus=${gpus} metric=${metric} />
-      ${host.reason ? html`<p class="why" title=${plain(host.reason)}>${plain(host.reason)}</p>` : html`<${Holders} gpus=${gpus} />`}
+      ${host.reason ? html`<p class="why" title=${host.reason}>${host.reason}</p>` : html`<${Holders} gpus=${gpus} />`}
     </article>`;
   }
 }

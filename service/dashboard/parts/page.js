@@ -2,7 +2,6 @@
 import { useEffect } from "preact/hooks";
 import { html } from "htm/preact";
 import { refusal } from "../api/session.js";
-import { plain } from "./format.js";
 import { arrived } from "./router.js";
 
 /** A page. `actions` stand right of its title. */
@@ -72,6 +71,6 @@ export function titleOf(problem) {
 
 /** A message of the API as a sentence. */
 export function sentence(text) {
-  const trimmed = plain(text.trim());
+  const trimmed = text.trim();
   return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?…]$/.test(trimmed) ? "" : ".");
 }

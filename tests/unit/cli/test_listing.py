@@ -53,6 +53,28 @@ def test_csv_is_quoted_has_every_column_and_times_of_rfc_3339(capsys: pytest.Cap
     assert second == ["b", "", "[]", r"\x1b[31mred"]
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-5", "-5"),
+        ("+1.5e-3", "+1.5e-3"),
+        ("-", "-"),
+        ("a=1", "a=1"),
+        ("", ""),
+    ],
+)
+def test_no_text_of_a_list_is_a_formula(capsys: pytest.CaptureFixture[str], text: str, cell: str) -> None:
+    Listing(COLUMNS, "csv").show([{**ROWS[0], "note": text}])
+    _, row = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert row[-1] == cell
+
+
 def test_json_and_yaml_have_what_the_service_sent(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(printed(capsys, "json")) == ROWS
     shown = printed(capsys, "yaml")

@@ -68,10 +68,16 @@ def test_our_containers_have_no_privileges_and_write_only_to_their_volume() -> N
     for service in ours.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
-        assert service["security_opt"] == ["no-new-privileges:true"]
         assert "privileged" not in service
     assert [name for name, service in ours.items() if "user" in service or "cap_add" in service] == ["setup"]
     assert ours["setup"]["network_mode"] == "none", "root, but nobody reaches it"
+
+
+def test_no_container_gains_privileges_or_reaches_docker_itself() -> None:
+    for name, service in services().items():
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "privileged" not in service
+        assert "docker.sock" not in str(service)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)

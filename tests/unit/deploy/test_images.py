@@ -150,8 +150,8 @@ def test_commands_of_images_and_compose_are_modules_that_exist() -> None:
     checks += [healths[name]["test"][1:] for name in ("service", "gateway")]
     assert [check[-1] for check in checks] == ["node", "service", "service", "gateway"]
     for command in [*commands, *checks]:
-        assert command[:2] == ["python", "-m"]
-        assert importlib.util.find_spec(command[2])
+        assert command[:3] == ["python", "-P", "-m"]
+        assert importlib.util.find_spec(command[3])
 
 
 # -- the health checks themselves ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -43,6 +44,27 @@ def test_every_line_is_json_with_its_context() -> None:
     assert "ValueError: boom" in lines[2]["exception"]
     assert "hunter2" not in ran.stderr.replace('secret = "hunter2"', "")
     assert all(line["timestamp"].endswith("Z") for line in lines)
+
+
+def test_a_log_for_people_has_no_line_and_no_character_that_somebody_else_chose() -> None:
+    program = """
+import logging
+from gpu_platform.observability import configure_logging, get_logger
+configure_logging("node", cluster="c", level="info", json=False)
+log = get_logger("test")
+for text in ("\\x1b]0;t\\x07", "\\n2026-01-01 [error] forged", "\\u202e", "\\x9b31m", "\\u2028", "\\r", "\\ud800"):
+    log.warning(text, value=text, several=[text], by_name={text: text}, error=ValueError(text))
+    logging.getLogger(text).warning("%s", text)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        log.exception("failed", stack_info=True)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not [one for one in ran.stderr if one != "\n" and not one.isprintable()]
+    lines = [line for line in ran.stderr.splitlines() if line.strip("=") and not line.startswith("  ")]
+    assert len(lines) == 7 * 3
+    assert all(re.match(r"[0-9T:.-]{26}Z \[(warning|error)", line) for line in lines)
 
 
 def test_lines_of_workflows_and_activities_are_events_too() -> None:

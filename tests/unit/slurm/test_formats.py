@@ -74,6 +74,13 @@ def test_a_wrong_format_is_named(wrong: str) -> None:
         (letters if wrong.startswith("%") else long_names)(wrong, squeue.LETTERS if "%" in wrong else {})
 
 
+def test_every_field_can_be_named() -> None:
+    for name in squeue.NAMES:
+        assert long_names(name, squeue.NAMES)
+    for name in sacct.COLUMNS:
+        assert of_sacct(name, sacct.COLUMNS, None, False)
+
+
 def test_a_near_field_is_proposed() -> None:
     with pytest.raises(WrongOption, match="the nearest is nodelist"):
         long_names("NodList", squeue.NAMES)

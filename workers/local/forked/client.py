@@ -45,8 +45,8 @@ def program_of(argv: Sequence[str]) -> list[str] | None:
     """What the fork server calls this program, with its arguments. None: it cannot fork it."""
     if argv[0] == COMMAND:
         return list(argv)
-    if argv[0] == sys.executable and argv[1] == "-m" and argv[2] in PROGRAMS:
-        return list(argv[2:])
+    if list(argv[:3]) == [sys.executable, "-P", "-m"] and argv[3] in PROGRAMS:
+        return list(argv[3:])
     return None
 
 
@@ -192,7 +192,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             which = [str(theirs.fileno()), ",".join(self._modules), _ROOM_IN_PS]
-            command = [sys.executable, "-m", "workers.local.forked.server", *which]
+            command = [sys.executable, "-P", "-m", "workers.local.forked.server", *which]
             # Libraries of numerics start threads when they are imported, which a fork would lose.
             env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
             self._said = TemporaryFile()  # noqa: SIM115  # _tell closes it

@@ -105,7 +105,7 @@ def become(request: dict[str, Any]) -> None:
     if "/" in program:
         runpy.run_path(program, run_name="__main__")
         return
-    sys.orig_argv = [sys.executable, "-m", program, *arguments]
+    sys.orig_argv = [sys.executable, "-P", "-m", program, *arguments]
     if not hasattr(sys.modules.get(program), "__path__"):
         # A new interpreter has the module as ``__main__`` only.
         sys.modules.pop(program, None)

@@ -109,6 +109,7 @@ class Scrubber:
         environ = os.environ | {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         command = [
             sys.executable,
+            "-P",
             "-m",
             "gpu_platform.hosts.isolation.scrub.scrub_process",
             str(self._node.scrub_verify_every),

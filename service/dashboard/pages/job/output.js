@@ -1,7 +1,6 @@
 /** The output of a rank as lines: the newest of all, or those in all of it that fit a search. */
 import { useEffect, useState } from "preact/hooks";
 import { follow } from "../../api/stream.js";
-import { plain } from "../../parts/format.js";
 
 /** Lines that are kept on the page. The file to download has all. */
 export const MOST_LINES = 5000;
@@ -88,7 +87,7 @@ export function useOutput({ id, rank, attempt, wanted }, onProblem) {
 
 /** A line as a terminal shows it in the end: what stands after the last carriage return is written over the rest. */
 function shown(text) {
-  if (!text.includes("\r") && !text.includes("\x1b")) return plain(text);
+  if (!text.includes("\r") && !text.includes("\x1b")) return text;
   const without = text.replace(ESCAPES, "").replace(/\r+$/, "");
-  return plain(without.slice(without.lastIndexOf("\r") + 1));
+  return without.slice(without.lastIndexOf("\r") + 1);
 }

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { html } from "htm/preact";
 import { now } from "../../api/clock.js";
-import { duration, plain, time, words } from "../../parts/format.js";
+import { duration, time, words } from "../../parts/format.js";
 import { Panel } from "../../parts/page.js";
 import { ENDED } from "../../parts/states.js";
 
@@ -81,7 +81,7 @@ function whatOf({ data, host }) {
   else if (data.hosts?.length) parts.push(data.hosts.join(", "));
   if (data.waited_s !== undefined) parts.push(`waited ${duration(data.waited_s)}`);
   if (data.exit_code !== undefined && data.exit_code !== null) parts.push(`exit code ${data.exit_code}`);
-  return plain(parts.join(" · "));
+  return parts.join(" · ");
 }
 
 function milliseconds(ms) {
