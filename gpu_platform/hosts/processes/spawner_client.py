@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -22,9 +23,11 @@ from gpu_platform.hosts.isolation.orders import JailOrder, RankOrder
 from gpu_platform.hosts.system.lease_page import (
     LEASED,
     RELAXED,
+    GuardSeen,
     SlotContent,
     anonymous_page,
     attempt_mark,
+    newest_guard,
     open_page,
     taken_slots,
 )
@@ -41,6 +44,10 @@ _END_TIMEOUT_S = 2.0
 _TRIES = 3
 _GUARD_AGAIN_S = 1.0
 """Between two tries to start a guard."""
+STANDS_STILL_S = 3.0
+"""A guard that has not looked for so long stands still. It looks every second, and a lease that was just renewed lasts
+for longer: another guard is there before it ends."""
+_LOOK_S = 1.0
 
 
 class SpawnerClient:
@@ -163,14 +170,18 @@ class SpawnerClient:
         return guard
 
     def _keep_guard(self, guard: _Process) -> None:
-        """Wait for its end, and start another one at once. The spawner goes on meanwhile."""
-        guard.process.wait()
+        """Wait for its end, or until it stands still, and start another one at once. The spawner goes on meanwhile."""
+        still = self._watch(guard)
         guard.leave()
+        self._replace(guard, still)
+        guard.process.wait()
+
+    def _replace(self, guard: _Process, stood_still_s: float | None) -> None:
         while not self._closed.is_set():
             with self._lock:
-                if self._closed.is_set() or any(one.process.poll() is None for one in self._guards):
+                if self._closed.is_set() or any(one.process.poll() is None for one in self._guards if one is not guard):
                     return
-                log.error("guard.ended", pid=guard.process.pid, code=guard.process.returncode)
+                log.error("guard.ended", pid=guard.process.pid, code=guard.process.poll(), stood_still_s=stood_still_s)
                 try:
                     new = self._start_guard("alone", stdin=subprocess.DEVNULL)
                 except OSError as error:  # ranks end with their supervisors as long as there is none
@@ -180,6 +191,35 @@ class SpawnerClient:
                 _hear_alone(new.process, self.on_guard)
                 return
             self._closed.wait(_GUARD_AGAIN_S)
+
+    def _watch(self, guard: _Process) -> float | None:
+        """Wait for the end of a guard. One that stands still is killed, and not waited for: it may be frozen, or hang
+        in the kernel. Returns for how long it stood still. None: it has ended by itself.
+
+        Each look is one of this process, too: when the whole host stood still, nobody is blamed.
+        """
+        pid, looks, seen = guard.process.pid, 0, -1.0
+        fd = os.pidfd_open(pid)
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            while not poll.poll(_LOOK_S * 1000):
+                newest = self._newest_guard()
+                looked_s = newest.looked_s if newest is not None and newest.process.pid == pid else 0.0
+                looks = 0 if looked_s != seen else looks + 1
+                seen = looked_s
+                if looks * _LOOK_S >= (STANDS_STILL_S if looked_s else _START_TIMEOUT_S) and not self._closed.is_set():
+                    guard.process.kill()
+                    return looks * _LOOK_S
+        finally:
+            os.close(fd)
+        guard.process.wait()
+        return None
+
+    def _newest_guard(self) -> GuardSeen | None:
+        with self._lock:  # close() closes it
+            fd = self._page_fd
+            return None if fd is None else newest_guard(lambda at, size: os.pread(fd, size, at))
 
 
 class _Process:

@@ -19,7 +19,8 @@ from pathlib import Path
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.system.process_tree import Process, all_processes, has_environ, send_signal
+from gpu_platform.hosts.system.environs import started_with
+from gpu_platform.hosts.system.process_tree import Process, all_processes, send_signal
 from gpu_platform.hosts.system.tools import run_tool
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -105,7 +106,8 @@ class MpsDaemon:
     def processes(self) -> list[Process]:
         """The control daemon and its servers, the daemon first."""
         mark = [_MARK.encode() + b"=" + self._name]
-        found = [stat.process for pid, stat in all_processes().items() if not stat.zombie and has_environ(pid, mark)]
+        table = all_processes()
+        found = [table[pid].process for pid in started_with(table.values(), mark)]
         return sorted(found, key=lambda process: (process.started, process.pid))
 
     def client_environ(self, grant: ShareGrant) -> dict[str, str]:
