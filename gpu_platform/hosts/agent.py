@@ -42,6 +42,7 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.processes.exec import StartHelper
 from gpu_platform.hosts.processes.logs import LogRead, read_log
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
@@ -108,6 +109,11 @@ class HostAgent:
         """Start the guard of this host now, not with the first rank: ranks of an earlier node worker may be here."""
         self._launcher.spawner.on_guard = _say_begun
         self._launcher.spawner.start()
+
+    @property
+    def start_helper(self) -> StartHelper:
+        """Starts helpers of ``jobs exec``."""
+        return self._launcher.spawner.start_helper
 
     def close(self) -> None:
         """Let the spawner end. Ranks and their supervisors go on."""

@@ -329,7 +329,7 @@ class Sessions:
 
     def __init__(self, tmp_path: Path) -> None:
         self.rig = HostRig(tmp_path / "state")
-        self.sessions = ExecSessions(self.rig.home, "box", jailed=False)
+        self.sessions = ExecSessions(self.rig.home, "box", self.rig.agent.start_helper, jailed=False)
         self.plans: dict[str, HostPlan] = {}
 
     def launched(self, name: str) -> HostPlan:

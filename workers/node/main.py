@@ -368,7 +368,7 @@ async def main() -> None:
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
-    sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
+    sessions = ExecSessions(home.resolve(), node.name, agent.start_helper, jailed=inventory.isolation == JAILED)
     routes = [
         *reading_routes(health, accountant),
         sample_route(samples.files),

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import structlog
 import gpu_platform
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.orders import JailOrder, RankOrder
+from gpu_platform.hosts.processes.spawner import HELPER, OTHER, PLAIN
 from gpu_platform.hosts.system.lease_page import (
     LEASED,
     RELAXED,
@@ -93,6 +95,16 @@ class SpawnerClient:
             raise HostUnavailable("the process that starts ranks was killed each time it was started")
         return result
 
+    def start_helper(self, fds: Sequence[int]) -> None:
+        """Start a helper of ``jobs exec``. ``fds``: its socket, stdin, stdout, stderr. Raises
+        :class:`HostUnavailable`."""
+        try:
+            answer = self._connect().send_helper(fds).result(_ANSWER_TIMEOUT_S)
+        except (OSError, TimeoutError, _Gone) as error:
+            raise HostUnavailable(f"the host cannot start a process: {error or 'its spawner was killed'}") from None
+        if answer["status"] != "started":
+            raise HostUnavailable(f"the host cannot start a process: {answer['message']}")
+
     def start(self) -> None:
         """Start spawner and guard now, e.g. for ranks that an earlier node worker started. They need not be there when
         this returns. If they cannot be started, that is logged: supervisors end their ranks with the lease without."""
@@ -140,8 +152,10 @@ class SpawnerClient:
                 if self._connection is not None:
                     self._connection.close()
                 self._closed.clear()
-                process = self._start_guard("forks", stdin=subprocess.PIPE)
-                self._connection = _SpawnerConnection(process.process, self.on_guard)
+                orders, theirs = socket.socketpair()
+                with theirs:
+                    process = self._start_guard("forks", stdin=theirs.fileno())
+                self._connection = _SpawnerConnection(process.process, orders, self.on_guard)
             return self._connection
 
     def _start_guard(self, what: str, *, stdin: int) -> _Process:
@@ -241,11 +255,12 @@ class _Gone(Exception):
 
 
 class _SpawnerConnection:
-    def __init__(self, guard: subprocess.Popen[bytes], on_guard: Callable[[dict[str, Any]], None]) -> None:
-        assert guard.stdin is not None
+    def __init__(
+        self, guard: subprocess.Popen[bytes], orders: socket.socket, on_guard: Callable[[dict[str, Any]], None]
+    ) -> None:
         assert guard.stdout is not None
         self._guard, self._on_guard = guard, on_guard
-        self._orders, self._answers = guard.stdin, guard.stdout
+        self._orders, self._answers = orders, guard.stdout
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._count = 0
@@ -262,22 +277,33 @@ class _SpawnerConnection:
             raise HostUnavailable("the process that starts ranks does not begin") from None
 
     def send(self, orders: Sequence[RankOrder | JailOrder]) -> list[Future[dict[str, Any]]]:
-        futures: list[Future[dict[str, Any]]] = [Future() for _ in orders]
         bodies = [json.dumps(order.to_json()).encode() for order in orders]
-        is_plain = [isinstance(order, RankOrder) and order.jail is None for order in orders]
+        kinds = [PLAIN if isinstance(order, RankOrder) and order.jail is None else OTHER for order in orders]
+        return self._send(kinds, bodies)
+
+    def send_helper(self, fds: Sequence[int]) -> Future[dict[str, Any]]:
+        [future] = self._send([HELPER], [b""], fds)
+        return future
+
+    def _send(
+        self, kinds: Sequence[int], bodies: Sequence[bytes], fds: Sequence[int] = ()
+    ) -> list[Future[dict[str, Any]]]:
+        futures: list[Future[dict[str, Any]]] = [Future() for _ in bodies]
         with self._lock:
             if self.gone:
                 for future in futures:
                     future.set_exception(_Gone())
                 return futures
             message = bytearray()
-            for future, body, plain in zip(futures, bodies, is_plain, strict=True):
+            for future, body, kind in zip(futures, bodies, kinds, strict=True):
                 self._count += 1
                 self._waiting[self._count] = future
-                message += len(body).to_bytes(4) + self._count.to_bytes(4) + bytes([plain]) + body
-            with contextlib.suppress(BrokenPipeError):  # the reader thread sees the end too, after the last answers
-                self._orders.write(message)
-                self._orders.flush()
+                message += len(body).to_bytes(4) + self._count.to_bytes(4) + bytes([kind]) + body
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader sees the end too
+                if fds:
+                    socket.send_fds(self._orders, [message], list(fds))
+                else:
+                    self._orders.sendall(message)
         return futures
 
     def kill(self) -> None:
@@ -292,8 +318,7 @@ class _SpawnerConnection:
         """End the spawner. Ranks and their supervisors go on."""
         with self._lock:
             self.gone = True
-            with contextlib.suppress(BrokenPipeError):
-                self._orders.close()
+            self._orders.close()
         self._reader.join(_END_TIMEOUT_S)
         if self._reader.is_alive():
             self.kill()
