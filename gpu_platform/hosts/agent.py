@@ -289,7 +289,15 @@ class HostAgent:
         return self.local.pids_on(uuid)
 
     def reset_gpu(self, uuid: str) -> None:
-        """Reset a GPU that nothing uses. A real GPU takes seconds. Raises :class:`PreflightFailed` if it fails."""
+        """Reset a GPU that no attempt has. A real GPU takes seconds, and no attempt gets it meanwhile.
+
+        Raises :class:`PreflightFailed` if an attempt has it, also one of which nothing runs yet, or if it fails.
+        """
+        with self.local.kept_free([uuid]):
+            self.reset_unused_gpu(uuid)
+
+    def reset_unused_gpu(self, uuid: str) -> None:
+        """Reset a GPU for the attempt that has it and runs nothing on it. Raises :class:`PreflightFailed`."""
         if pids := self.gpu_processes(uuid):
             raise PreflightFailed(
                 f"GPU {uuid} cannot be reset: processes {pids} hold it",
@@ -304,6 +312,10 @@ class HostAgent:
 
     def reset_all_gpus(self) -> None:
         """Reset all GPUs in one command. The host must be drained. Raises :class:`PreflightFailed`."""
+        with self.local.kept_free([gpu.uuid for gpu in self._inventory.gpus]):
+            self._reset_all_gpus()
+
+    def _reset_all_gpus(self) -> None:
         for gpu in self._inventory.gpus:
             if pids := self.gpu_processes(gpu.uuid):
                 raise PreflightFailed(

@@ -354,8 +354,8 @@ async def main() -> None:
         own_pids=lambda uuid: agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
         on_fault=lambda fault: faults.report(fault),
     )
-    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
-    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
+    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_unused_gpu(uuid), on_failure=fitness.report)
+    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_unused_gpu(uuid), scrubber=scrubber)
     agent = HostAgent(
         settings,
         nvml,
