@@ -77,7 +77,10 @@ async def test_everything_goes_on_without_a_restart(  # noqa: C901  # one story
     def script(name: str) -> list[str]:
         return ["sh", "-c", f"echo {name} >> {starts}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"]
 
-    async with running(tmp_path, namespace, versioned) as cluster, AsyncClient(cluster.api_url, retry_for_s=60) as client:
+    async with (
+        running(tmp_path, namespace, versioned) as cluster,
+        AsyncClient(cluster.api_url, retry_for_s=60) as client,
+    ):
 
         def job(name: str, gpus: int) -> JobSpec:
             return JobSpec(name=name, command=script(name), gpus=ResourceRequest(gpus_per_host=gpus), grace_s=0.5)

@@ -211,6 +211,7 @@ def test_what_the_doctor_warns_of(current: str, builds: list[str], outcome: Outc
 
 async def test_workers_without_versioning_say_that_they_get_nothing(client: Client, sqlite_store: Store) -> None:
     on, off = of_release(client, "1.0.0"), of_release(client, "1.0.0", versioned=False)
+
     def told() -> list[MutableMapping[str, Any]]:
         return [line for line in lines if line["event"] == "versioning.gets_nothing"]
 

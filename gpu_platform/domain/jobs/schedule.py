@@ -89,8 +89,9 @@ class ScheduleRequest(BaseModel):
         missed = self.most_firings(self.catch_up_s)
         if self.overlap in (Overlap.ALLOW, Overlap.BUFFER_ALL) and missed > MAX_CATCH_UP:
             raise ValueError(
-                f"it fires up to {missed} times in the {self.catch_up_s} s that are made up for after an outage, and with "
-                f"overlap {self.overlap} each submits a job; at most {MAX_CATCH_UP} are possible: make catch_up_s smaller"
+                f"it fires up to {missed} times in the {self.catch_up_s} s that are made up for after an outage, and "
+                f"with overlap {self.overlap} each submits a job; at most {MAX_CATCH_UP} are possible: make catch_up_s "
+                "smaller"
             )
         return self
 

@@ -15,9 +15,9 @@ from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.launcher import Launcher, with_rank_per
 from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
 from gpu_platform.domain.jobs.rank_group import RankGroup
+from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
-from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
