@@ -87,7 +87,7 @@ from workers.node.reboot import HostReboot
 from workers.node.samples import sample_keeper, sample_route
 from workers.node.secrets import ServiceSecrets
 from workers.node.uploads import ServiceUploads
-from workers.process import connect, observe, run_worker
+from workers.process import OUR_BUILD, connect, observe, run_worker
 from workers.starting import settings_of
 
 log = structlog.get_logger()
@@ -119,6 +119,7 @@ def node_worker(
     return Worker(
         client,
         task_queue=node_task_queue(agent.host),
+        build_id=OUR_BUILD,
         activities=[
             launching.prepare_host,
             launching.launch_ranks,
