@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, NotFound, PreflightFailed
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureKind
-from gpu_platform.hosts.system import paths
 from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PYTHON
 from tests.waiting import eventually
@@ -354,10 +353,12 @@ async def test_the_processes_on_a_gpu_are_known_and_forbid_its_reset(host: HostR
 
 
 @pytest.mark.parametrize("repair", ["one", "all"])
-async def test_a_reset_that_comes_late_hits_no_later_job(host: HostRig, repair: str) -> None:
+async def test_a_reset_that_comes_late_hits_no_later_job(
+    host: HostRig, repair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its order was on its way for as long as the host did not answer. Nothing of the job runs yet."""
     plan = host.plan("sleep", "600")
-    reset = {"one": lambda: host.agent.reset_gpu(plan.gpu_uuids[0]), "all": host.agent.reset_all_gpus}[repair]
+    reset = {"one": lambda: host.agent.reset_gpu(plan.gpu_uuids[0]), "all": lambda: host.agent.reset_all_gpus()}[repair]
     host.agent.prepare(plan)
     with pytest.raises(PreflightFailed, match="cannot be reset: attempt"):
         reset()
@@ -366,13 +367,20 @@ async def test_a_reset_that_comes_late_hits_no_later_job(host: HostRig, repair: 
         reset()
     await host.stop(plan.key)
     following = host.plan("sleep", "600")
-    with (paths.control_dir(host.home) / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        resetting = asyncio.create_task(asyncio.to_thread(reset))
-        await eventually(lambda: host.agent.local._resetting.total(), "the reset to begin")
-        with pytest.raises(HostUnavailable, match="resets GPU"):
-            await asyncio.to_thread(host.launch, following)
-        assert following.key not in host.agent.attempts()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def takes_long(*_: object) -> None:
+        begun.set()
+        may_end.wait(20)
+
+    for name in ("reset_gpu", "reset_all_gpus"):
+        monkeypatch.setattr(type(host.nvml), name, takes_long)
+    resetting = asyncio.create_task(asyncio.to_thread(reset))
+    assert await asyncio.to_thread(begun.wait, 10)
+    with pytest.raises(HostUnavailable, match="resets GPU"):
+        await asyncio.to_thread(host.launch, following)
+    assert following.key not in host.agent.attempts()
+    may_end.set()
     await resetting
     host.launch(following)
 
