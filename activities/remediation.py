@@ -23,6 +23,13 @@ class GpuReason(BaseModel):
     reason: str
 
 
+class GpuHolder(AttemptKey, frozen=True):
+    """An attempt that holds a GPU."""
+
+    since_ms: int | None = None
+    """Unix time. None: a control worker of before has not said."""
+
+
 class ResetResult(BaseModel):
     """The result of a reset of one GPU."""
 
@@ -55,9 +62,10 @@ class RemediationActivities:
             return gpu_states.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
 
     @activity.defn
-    def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
+    def gpu_holders(self, gpu_uuid: str) -> list[GpuHolder]:
         """Attempts that may run processes on the GPU. A parked gang runs none."""
-        return allocations.users(self._store, gpu_uuid)
+        users = allocations.users(self._store, gpu_uuid).items()
+        return [GpuHolder(**key.model_dump(), since_ms=int(since.timestamp() * 1000)) for key, since in users]
 
     @activity.defn
     def finish_reset(self, result: ResetResult) -> GpuState:

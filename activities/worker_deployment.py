@@ -7,9 +7,11 @@ other worker lives. So the first version makes itself current; later ones wait f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from types import MappingProxyType
+from typing import NamedTuple
 
 from temporalio.api.deployment.v1 import RoutingConfig
 from temporalio.api.enums.v1 import TaskQueueType, WorkerVersioningMode
@@ -31,6 +33,9 @@ from gpu_platform.settings import Settings
 log = get_logger(__name__)
 
 RETRY_S = 1.0
+LOOK_S = 5.0
+"""How often it is looked at again."""
+_LEVELS = {"versioning.first": "info", "versioning.gets_nothing": "error"}
 POLLED_WITHIN = timedelta(seconds=90)
 """A poll lasts a minute. Temporal remembers who polled for five."""
 UNVERSIONED = ""
@@ -106,43 +111,57 @@ async def polling_builds(client: Client, name: str) -> Sequence[str]:
 
 
 async def keep_served(client: Client, settings: Settings) -> None:
-    """Make our version current if none is yet, and say in the log if this worker gets no steps. Runs until it is known.
+    """Make our version current if none ever was, and say in the log if this worker gets no steps. Until cancelled: a
+    Temporal that lost its database knows no version any more, and gives no steps to ours.
 
     Runs beside the worker: Temporal knows a version when its worker has polled.
     """
     name, ours = deployment_name(settings), build_id(settings)
-    said = ""
+    said: _Found | None = None
+    may_begin = True
     while True:
         try:
-            if await _is_settled(client, settings, name, ours):
-                return
+            found = await _settled(client, settings, name, ours, may_begin=may_begin)
         except RPCError as error:
-            if error.message != said:
-                said = error.message
-                log.warning("versioning.not_settled", deployment=name, error=error.message)
-        await asyncio.sleep(RETRY_S)
+            found = _Found("versioning.not_settled", {"deployment": name, "error": error.message}, is_settled=False)
+        if found.event and found != said:
+            said = found
+            getattr(log, _LEVELS.get(found.event, "warning"))(found.event, **found.fields)
+        # Later, a version that is not current any more is an operator's will.
+        may_begin = may_begin and not found.is_settled
+        await asyncio.sleep(LOOK_S if found.is_settled else RETRY_S)
 
 
-async def _is_settled(client: Client, settings: Settings, name: str, ours: str) -> bool:
+class _Found(NamedTuple):
+    event: str = ""
+    """For the log. Empty: there is nothing to say."""
+    fields: Mapping[str, str | None] = MappingProxyType({})
+    is_settled: bool = True
+
+
+async def _settled(client: Client, settings: Settings, name: str, ours: str, *, may_begin: bool) -> _Found:
+    """``may_begin``: this worker has just started, so it makes its version current if none is."""
     wanted = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=name)
     try:
         found = await client.workflow_service.describe_worker_deployment(wanted)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            return not settings.temporal.worker_versioning
+            return _Found(is_settled=not settings.temporal.worker_versioning)
         raise
     info = found.worker_deployment_info
     current = info.routing_config.current_deployment_version.build_id
     if not settings.temporal.worker_versioning:
-        if current:
-            log.error("versioning.gets_nothing", current=current, hint=command(settings, None))
-        return True
-    if current:
-        if current != ours:
-            log.warning("versioning.not_current", build=ours, current=current, hint=command(settings, ours))
-        return True
+        gets_nothing = {"current": current, "hint": command(settings, None)}
+        return _Found("versioning.gets_nothing", gets_nothing) if current else _Found()
+    is_new = not info.routing_config.HasField("current_version_changed_time")
+    if current == ours:
+        return _Found()
+    if current or not (may_begin or is_new):
+        return _Found(
+            "versioning.not_current", {"build": ours, "current": current or None, "hint": command(settings, ours)}
+        )
     if all(one.deployment_version.build_id != ours for one in info.version_summaries):
-        return False  # our worker has not polled yet
+        return _Found(is_settled=False)  # our worker has not polled yet
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=client.namespace,
         deployment_name=name,
@@ -151,5 +170,4 @@ async def _is_settled(client: Client, settings: Settings, name: str, ours: str) 
         identity=client.identity,
     )
     await client.workflow_service.set_worker_deployment_current_version(request)
-    log.info("versioning.first", deployment=name, build=ours)
-    return True
+    return _Found("versioning.first", {"deployment": name, "build": ours})

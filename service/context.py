@@ -56,7 +56,7 @@ class ServiceContext:
     node_workers: NodeAgents
     rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
     planning: PlanningQueue = field(default_factory=PlanningQueue)
-    reports: PlanningQueue = field(default_factory=PlanningQueue.for_reports)
+    reports: PlanningQueue = field(default_factory=lambda: PlanningQueue("reports"))
     report_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(REPORT_THREADS))
     sign_in_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(SIGN_IN_THREADS))
     tls: TlsContexts | None = None

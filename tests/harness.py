@@ -103,7 +103,7 @@ class SimulatedNode:
             own_pids=lambda uuid: self.agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
             on_fault=lambda fault: self.faults.report(fault),
         )
-        reset = lambda uuid: self.agent.reset_gpu(uuid)  # noqa: E731
+        reset = lambda uuid: self.agent.reset_unused_gpu(uuid)  # noqa: E731
         scrubber = Scrubber(self.settings.node, nvml, self._home, reset=reset, on_failure=fitness.report)
         sharing = Sharing(self.settings.node, nvml, inventory, self._home, reset=reset, scrubber=scrubber)
         self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[fitness, sharing, accountant])

@@ -46,7 +46,7 @@ from workers.kept_workflows import keep_for_ever
 from workers.notices import notice_feed_worker
 from workers.order_checks import OrderChecks
 from workers.poison import GuardedRunner, PoisonGuard
-from workers.process import connect, measure, observe, run_process, run_worker
+from workers.process import OUR_BUILD, connect, measure, observe, run_process, run_worker
 from workers.starting import settings_of
 from workflows.alert import AlertWorkflow
 from workflows.array import ArrayWorkflow
@@ -177,6 +177,7 @@ def control_worker(
         # How long the workflows of a dead worker wait for it before another worker takes them.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         graceful_shutdown_timeout=timedelta(seconds=5),
+        build_id=None if more.get("deployment_config") else OUR_BUILD,
         **{"max_cached_workflows": CACHED_WORKFLOWS, **more},
     )
 
@@ -186,6 +187,7 @@ def notification_worker(client: Client, notifications: NotificationActivities) -
     return Worker(
         client,
         task_queue=NOTIFICATION_TASK_QUEUE,
+        build_id=OUR_BUILD,
         activities=[notifications.send_notification],
         max_concurrent_activities=notifications.most_at_once,
         graceful_shutdown_timeout=timedelta(seconds=5),

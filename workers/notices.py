@@ -9,6 +9,7 @@ from temporalio.worker import Worker
 
 from activities.notices import NoticeFeed
 from gpu_platform.domain.contracts import NOTICE_FEED_TASK_QUEUE
+from workers.process import OUR_BUILD
 
 
 def notice_feed_worker(client: Client, feed: NoticeFeed) -> Worker:
@@ -16,6 +17,7 @@ def notice_feed_worker(client: Client, feed: NoticeFeed) -> Worker:
     return Worker(
         client,
         task_queue=NOTICE_FEED_TASK_QUEUE,
+        build_id=OUR_BUILD,
         activities=[feed.follow_notices],
         max_concurrent_activities=1,
         # Its activity is cancelled at once, so that another control worker follows at once.

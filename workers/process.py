@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 from collections.abc import Coroutine
+from importlib.metadata import version
 from typing import Any, Literal
 
 import structlog
@@ -31,6 +32,10 @@ from gpu_platform.settings import Settings
 from gpu_platform.tracing import start_tracing, stop_tracing
 from workers.rpc_deadlines import RpcDeadlines
 from workers.starting import RETRY_S, Waiting, exit_if_impossible
+
+OUR_BUILD = version("gpu-platform")
+"""What our workers tell Temporal that they are. Without it the SDK reads and hashes the sources of all modules, in the
+event loop: for a second, or for ever if their disk hangs."""
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from gpu_platform.reading_settings import read_settings
 from gpu_platform.state_dir import keep_private
 from workers.database import open_store
 from workers.kept_workflows import keep_for_ever
-from workers.process import connect, measure, observe, run_process, run_worker
+from workers.process import OUR_BUILD, connect, measure, observe, run_process, run_worker
 from workers.starting import settings_of
 
 log = structlog.get_logger()
@@ -28,6 +28,7 @@ def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
     return Worker(
         client,
         task_queue=SCHEDULER_TASK_QUEUE,
+        build_id=OUR_BUILD,
         activities=[leading.lead],
         max_concurrent_activities=1,
         # Its activity is cancelled at once, so that a standby leads at once.

@@ -18,7 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from activities.errors import HOST_REMOVED
     from activities.node.reset import RESET_NEEDS_OPERATOR, ResetActivities
-    from activities.remediation import GpuReason, RemediationActivities, ResetResult
+    from activities.remediation import GpuHolder, GpuReason, RemediationActivities, ResetResult
     from activities.repair import RepairActivities
     from activities.senders import host_in, may_speak_for, sender_of_signal
     from gpu_platform.domain.contracts import REMEDIATION_WORKFLOW, gpu_of_remediation, node_task_queue
@@ -47,6 +47,9 @@ RESET: dict[str, Any] = {
 
 
 IDLE_PAUSE_S = 300.0
+LATE_MS = 10_000
+"""A job that took the GPU so long after a fault was not there when it came: the host was cut off, and the report late.
+Who took it sooner was placed while the report was on its way, on a GPU that needs a reset."""
 MOST_FAILURES, LONGEST_INTERVAL_S = 100, 3600.0
 
 
@@ -60,6 +63,11 @@ def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
         return []
     useless = {RepairStep.HOST_RESET} if action is FaultAction.REBOOT else set()
     return [step for step in policy.steps if step not in useless]
+
+
+def _is_later(holder: GpuHolder, report: FaultReport) -> bool:
+    """True if the attempt took the GPU when the fault was over."""
+    return holder.since_ms is not None and holder.since_ms > report.at_ms + LATE_MS
 
 
 @workflow.defn(name=REMEDIATION_WORKFLOW)
@@ -264,26 +272,27 @@ class RemediationWorkflow:
 
     async def _wait_until_free(self, report: FaultReport) -> None:
         """Wait until no job holds the GPU. The node worker signalled the jobs that it knew; others that still hold
-        the GPU at the second look get the signal here."""
+        the GPU at the second look get the signal here, unless they took it long after the fault: these go on."""
         seen: set[str] = set()
         signalled: set[str] = set()
         pause = 0.1
-        # A job that may end by itself can take days: look rarely, so that the workflow's history stays short.
-        longest = IDLE_PAUSE_S if report.action is FaultAction.RESET_WHEN_IDLE else 10.0
         while True:
             holders = await database_step(
                 RemediationActivities.gpu_holders, report.gpu_uuid, summary="Which jobs hold the GPU?"
             )
             if not holders:
                 return
-            for key in holders:
+            stopped = [key for key in holders if not _is_later(key, report)]
+            for key in stopped:
                 if str(key) in seen - signalled:
                     signalled.add(str(key))
                     # A job that ended meanwhile has released the GPU: the next look sees it.
                     await signal_job(key.job_id, "gpu_fault", GpuFault(attempt=key.attempt, report=report))
             seen.update(str(key) for key in holders)
             await workflow.sleep(pause)
-            pause = min(pause * 1.5, longest)
+            # A job that may end by itself can take days: look rarely, so that the workflow's history stays short.
+            waits_for_idle = report.action is FaultAction.RESET_WHEN_IDLE or not stopped
+            pause = min(pause * 1.5, IDLE_PAUSE_S if waits_for_idle else 10.0)
 
     def _note(self, text: str) -> None:
         self._notes.append(f"{workflow.now():%H:%M:%S.%f} {text}")

@@ -55,7 +55,7 @@ class LeaseWatch:
         of silence: the hosts may have been unable to report for the same time.
         """
         began = self._clock()
-        number = self.round = leases.begin_round(self._store, now)
+        number = self.round = leases.begin_round(self._store, now, self.round)
         found = leases.read_leases(self._store, self._ttl_s)
         # Read the clock only now: the rows must be true at the time with which they are compared.
         at = self._clock()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.hosts.system import records
 from gpu_platform.identity.signing import Order, OrderRefused, OrderSigner, PinnedKeys, SignedOrder, digest_of
+from gpu_platform.lanes import Lane, Stuck
 from gpu_platform.observability import get_logger
 
 ORDER_REFUSED = "OrderRefused"
@@ -38,6 +40,8 @@ EXPIRES_S = {
 attempt (``node.record_keep_hours``), by which it refuses to start the attempt twice. The other steps may be repeated
 for ever: a stop stays right, a watch and a check change nothing."""
 
+DISK_S = 10.0
+"""A repair waits so long for the disk that its order is written to, and is tried again later."""
 _REPAIRS = ("reset_gpu", "reset_host", "reboot_host")
 
 log = get_logger(__name__)
@@ -146,19 +150,23 @@ class OrderGuard(Interceptor):
 
     def __init__(self, *, required: bool, kept: Path | None = None, now: Callable[[], float] = time.time) -> None:
         self._required, self._now, self._kept = required, now, kept
+        self._disk = Lane("used-orders", patience_s=DISK_S)
         self._used: dict[str, tuple[str, str, float]] = {}
         """Nonce -> run and activity that it belongs to, and when it expires."""
         self._of_repairs: set[str] = set()
+        """Nonces that are on disk."""
         if kept is not None and (record := records.read_record(str(kept))) is not None:
             self._used = {nonce: (run, step, until) for nonce, (run, step, until) in record["used"].items()}
             self._of_repairs = set(self._used)
+        self._to_keep = set(self._of_repairs)
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         """Called by Temporal's worker."""
         return _Guarded(next, self)
 
-    def check(self) -> None:
-        """Raise :class:`OrderRefused` unless the activity of this task may run."""
+    async def admit(self) -> None:
+        """Raise :class:`OrderRefused` unless the activity of this task may run, and :class:`Stuck` if that cannot be
+        written down because the disk hangs."""
         found = _found.get() or _Found(refusal="it has no argument")
         if found.refusal:
             raise OrderRefused(found.refusal)
@@ -167,9 +175,9 @@ class OrderGuard(Interceptor):
                 raise OrderRefused("it is not signed by control")
             return
         if found.order.expires_at is not None:
-            self._use(found.order, found.order.expires_at)
+            await self._use(found.order, found.order.expires_at)
 
-    def _use(self, order: Order, expires_at: float) -> None:
+    async def _use(self, order: Order, expires_at: float) -> None:
         now, info, nonce = self._now(), activity.info(), order.nonce
         if now > expires_at:
             raise OrderRefused(f"it expired {now - expires_at:.0f} s ago (do the clocks of the hosts agree?)")
@@ -179,9 +187,10 @@ class OrderGuard(Interceptor):
         if self._used.setdefault(nonce, mine) != mine:
             raise OrderRefused("it was carried out before, for another activity")
         if self._kept is not None and order.step in _REPAIRS and nonce not in self._of_repairs:
+            self._to_keep.add(nonce)
+            kept = {one: self._used[one] for one in self._to_keep & self._used.keys()}
+            await self._disk.run(partial(records.write_record, str(self._kept), {"used": kept}, durable=True))
             self._of_repairs = {nonce, *(self._of_repairs & self._used.keys())}
-            used = {one: self._used[one] for one in self._of_repairs}
-            records.write_record(str(self._kept), {"used": used}, durable=True)
 
 
 class _Guarded(ActivityInboundInterceptor):
@@ -191,7 +200,9 @@ class _Guarded(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         try:
-            self._guard.check()
+            await self._guard.admit()
+        except Stuck as stuck:
+            raise ApplicationError(f"the order cannot be written down: the disk of the host hangs ({stuck})") from stuck
         except OrderRefused as refused:
             info = activity.info()
             log.error("order.refused", step=info.activity_type, workflow=info.workflow_id, reason=refused.message)

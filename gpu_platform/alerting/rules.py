@@ -263,6 +263,13 @@ def _of_control_plane(settings: Settings) -> list[Alert]:
             for_="5m",
         ),
         Alert(
+            "StepsSetAside",
+            "max(gpu_platform_steps_set_aside) > 0",
+            "warning",
+            "{{ $value }} steps killed three control workers or more, and are tried again rarely",
+            "gpu-platform doctor names them and their jobs. The logs of the control workers say why those died.",
+        ),
+        Alert(
             "PluginOff",
             "max by (kind, plugin) (gpu_platform_scheduler_plugins_off) > 0",
             "warning",

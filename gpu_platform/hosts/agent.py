@@ -42,6 +42,7 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.launching import Launcher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.processes.exec import StartHelper
 from gpu_platform.hosts.processes.logs import LogRead, read_log
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.secret_delivery import SecretSource
@@ -108,6 +109,11 @@ class HostAgent:
         """Start the guard of this host now, not with the first rank: ranks of an earlier node worker may be here."""
         self._launcher.spawner.on_guard = _say_begun
         self._launcher.spawner.start()
+
+    @property
+    def start_helper(self) -> StartHelper:
+        """Starts helpers of ``jobs exec``."""
+        return self._launcher.spawner.start_helper
 
     def close(self) -> None:
         """Let the spawner end. Ranks and their supervisors go on."""
@@ -283,7 +289,15 @@ class HostAgent:
         return self.local.pids_on(uuid)
 
     def reset_gpu(self, uuid: str) -> None:
-        """Reset a GPU that nothing uses. A real GPU takes seconds. Raises :class:`PreflightFailed` if it fails."""
+        """Reset a GPU that no attempt has. A real GPU takes seconds, and no attempt gets it meanwhile.
+
+        Raises :class:`PreflightFailed` if an attempt has it, also one of which nothing runs yet, or if it fails.
+        """
+        with self.local.kept_free([uuid]):
+            self.reset_unused_gpu(uuid)
+
+    def reset_unused_gpu(self, uuid: str) -> None:
+        """Reset a GPU for the attempt that has it and runs nothing on it. Raises :class:`PreflightFailed`."""
         if pids := self.gpu_processes(uuid):
             raise PreflightFailed(
                 f"GPU {uuid} cannot be reset: processes {pids} hold it",
@@ -298,6 +312,10 @@ class HostAgent:
 
     def reset_all_gpus(self) -> None:
         """Reset all GPUs in one command. The host must be drained. Raises :class:`PreflightFailed`."""
+        with self.local.kept_free([gpu.uuid for gpu in self._inventory.gpus]):
+            self._reset_all_gpus()
+
+    def _reset_all_gpus(self) -> None:
         for gpu in self._inventory.gpus:
             if pids := self.gpu_processes(gpu.uuid):
                 raise PreflightFailed(

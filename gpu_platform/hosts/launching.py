@@ -186,10 +186,14 @@ class Launcher:
         with self._attempts.writing():
             directory.mkdir(records.PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._make_directories(plan)
+            self._attempts.opened(plan)
             # From here on the attempt must be finished, whatever happens.
             record = plan.without_environments().model_dump(mode="json")
-            records.write_record(str(directory / records.PLAN), record, durable=False)
-        self._attempts.opened(key)
+            try:
+                records.write_record(str(directory / records.PLAN), record, durable=False)
+            except OSError:
+                self._attempts.ended(key)
+                raise
         try:
             self._attempts.check_room(self._node.disk_reserve_mib)
             network = None if self._jail_planner is None else self._jail_planner.network

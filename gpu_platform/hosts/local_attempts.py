@@ -6,14 +6,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_platform import disk_room
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import HostUnavailable, IllegalTransition
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.domain.jobs.blame import FailureCause
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.limits import overdue
 from gpu_platform.hosts.processes.ranks import RankProcess
@@ -34,6 +35,8 @@ class LocalAttempts:
         self._open = set(found)
         self._ports = {key: port for key, port in found.items() if port is not None}
         self._ports_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._resetting: Counter[str] = Counter()
         self._gpus: dict[AttemptKey, list[str]] = {}
         """GPUs of open attempts: whom a fault stops must be known while the disk hangs."""
 
@@ -56,16 +59,41 @@ class LocalAttempts:
         """The plans of the open attempts."""
         return [plan for key in self.open() if (plan := self.plan(key)) is not None]
 
-    def opened(self, key: AttemptKey) -> None:
-        """Note that the attempt is open from now on."""
-        self._open.add(key)
-        self.gpus_of(key)
+    def opened(self, plan: HostPlan) -> None:
+        """Note that the attempt is open from now on. Raises :class:`HostUnavailable` while a GPU of it is reset."""
+        with self._lock:
+            if busy := [uuid for uuid in plan.gpu_uuids if self._resetting[uuid]]:
+                raise HostUnavailable(f"{self.host} resets GPU {busy[0]} just now: the attempt starts there later")
+            self._open.add(plan.key)
+            self._gpus[plan.key] = plan.gpu_uuids
+
+    @contextlib.contextmanager
+    def kept_free(self, gpu_uuids: Sequence[str]) -> Iterator[None]:
+        """No attempt with one of these GPUs is open here inside the block. Raises :class:`PreflightFailed` if one
+        is."""
+        for key in self.open():
+            self.gpus_of(key)  # read once, not under the lock
+        with self._lock:
+            for uuid in gpu_uuids:
+                if holders := [key for key, gpus in self._gpus.items() if key in self._open and uuid in gpus]:
+                    raise PreflightFailed(
+                        f"GPU {uuid} cannot be reset: attempt {holders[0]} has it on {self.host}",
+                        kind=blame(FailureCause.GPU_UNFIT),
+                        gpu_uuid=uuid,
+                    )
+            self._resetting.update(gpu_uuids)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._resetting.subtract(gpu_uuids)
 
     def ended(self, key: AttemptKey) -> None:
         """Note that nothing of the attempt is left."""
-        self._open.discard(key)
+        with self._lock:
+            self._open.discard(key)
+            self._gpus.pop(key, None)
         self._ports.pop(key, None)
-        self._gpus.pop(key, None)
 
     def take_ports(self, key: AttemptKey) -> range:
         """Choose ports for an attempt in the host's network. No other attempt gets them while it is open.

@@ -109,12 +109,6 @@ class IfUnmet(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IF_UNMET_CANCEL: _ClassVar[IfUnmet]
     IF_UNMET_HOLD: _ClassVar[IfUnmet]
 
-class JobShare(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    JOB_SHARE_UNSPECIFIED: _ClassVar[JobShare]
-    JOB_SHARE_NONE: _ClassVar[JobShare]
-    JOB_SHARE_NAMESPACE: _ClassVar[JobShare]
-
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
@@ -211,6 +205,12 @@ class RankPer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RANK_PER_UNSPECIFIED: _ClassVar[RankPer]
     RANK_PER_HOST: _ClassVar[RankPer]
     RANK_PER_GPU: _ClassVar[RankPer]
+
+class ReadableBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    READABLE_BY_UNSPECIFIED: _ClassVar[ReadableBy]
+    READABLE_BY_USER: _ClassVar[ReadableBy]
+    READABLE_BY_NAMESPACE: _ClassVar[ReadableBy]
 
 class ReasonCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -398,9 +398,6 @@ HOST_STATE_LOST: HostState
 IF_UNMET_UNSPECIFIED: IfUnmet
 IF_UNMET_CANCEL: IfUnmet
 IF_UNMET_HOLD: IfUnmet
-JOB_SHARE_UNSPECIFIED: JobShare
-JOB_SHARE_NONE: JobShare
-JOB_SHARE_NAMESPACE: JobShare
 JOB_STATE_UNSPECIFIED: JobState
 JOB_STATE_PENDING: JobState
 JOB_STATE_QUEUED: JobState
@@ -468,6 +465,9 @@ PRINCIPAL_KIND_PROCESS: PrincipalKind
 RANK_PER_UNSPECIFIED: RankPer
 RANK_PER_HOST: RankPer
 RANK_PER_GPU: RankPer
+READABLE_BY_UNSPECIFIED: ReadableBy
+READABLE_BY_USER: ReadableBy
+READABLE_BY_NAMESPACE: ReadableBy
 REASON_CODE_UNSPECIFIED: ReasonCode
 REASON_CODE_HOST_NOT_READY: ReasonCode
 REASON_CODE_EXCLUDED: ReasonCode
@@ -1868,7 +1868,7 @@ class JobPage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "namespace", "user", "command", "env", "workdir", "gpus", "groups", "spare_hosts", "keep_reservation_s", "rank_per", "launcher", "preemptible", "checkpoints", "checkpoint", "priority", "kind", "begin_at", "deadline_at", "after", "if_unmet", "hold", "reservation", "time_limit_s", "warn_before_s", "warn_signal", "warn_program_only", "hang_limit_s", "idle_limit_s", "power_limit_w", "max_retries", "max_hardware_retries", "retry_wait_s", "retry_longest_wait_s", "grace_s", "require_isolation", "secrets", "job_token", "notify", "share", "artifacts", "environment", "fencing", "null_fields")
+    __slots__ = ("name", "namespace", "user", "command", "env", "workdir", "gpus", "groups", "spare_hosts", "keep_reservation_s", "rank_per", "launcher", "preemptible", "checkpoints", "checkpoint", "priority", "kind", "begin_at", "deadline_at", "after", "if_unmet", "hold", "reservation", "time_limit_s", "warn_before_s", "warn_signal", "warn_program_only", "hang_limit_s", "idle_limit_s", "power_limit_w", "max_retries", "max_hardware_retries", "retry_wait_s", "retry_longest_wait_s", "grace_s", "require_isolation", "secrets", "job_token", "notify", "readable_by", "artifacts", "environment", "fencing", "null_fields")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1915,7 +1915,7 @@ class JobSpec(_message.Message):
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
-    SHARE_FIELD_NUMBER: _ClassVar[int]
+    READABLE_BY_FIELD_NUMBER: _ClassVar[int]
     ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     FENCING_FIELD_NUMBER: _ClassVar[int]
@@ -1959,12 +1959,12 @@ class JobSpec(_message.Message):
     secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
     job_token: bool
     notify: _containers.RepeatedCompositeFieldContainer[NotifyRule]
-    share: JobShare
+    readable_by: ReadableBy
     artifacts: Artifacts
     environment: JobEnvironment
     fencing: Fencing
     null_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., gpus: _Optional[_Union[ResourceRequest, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., spare_hosts: _Optional[int] = ..., keep_reservation_s: _Optional[int] = ..., rank_per: _Optional[_Union[RankPer, str]] = ..., launcher: _Optional[_Union[Launcher, str]] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., checkpoint: _Optional[_Union[CheckpointPolicy, _Mapping]] = ..., priority: _Optional[int] = ..., kind: _Optional[_Union[WorkKind, str]] = ..., begin_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deadline_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., if_unmet: _Optional[_Union[IfUnmet, str]] = ..., hold: _Optional[bool] = ..., reservation: _Optional[str] = ..., time_limit_s: _Optional[int] = ..., warn_before_s: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_program_only: _Optional[bool] = ..., hang_limit_s: _Optional[int] = ..., idle_limit_s: _Optional[int] = ..., power_limit_w: _Optional[int] = ..., max_retries: _Optional[int] = ..., max_hardware_retries: _Optional[int] = ..., retry_wait_s: _Optional[float] = ..., retry_longest_wait_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., require_isolation: _Optional[bool] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., job_token: _Optional[bool] = ..., notify: _Optional[_Iterable[_Union[NotifyRule, _Mapping]]] = ..., share: _Optional[_Union[JobShare, str]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., environment: _Optional[_Union[JobEnvironment, _Mapping]] = ..., fencing: _Optional[_Union[Fencing, str]] = ..., null_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., gpus: _Optional[_Union[ResourceRequest, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., spare_hosts: _Optional[int] = ..., keep_reservation_s: _Optional[int] = ..., rank_per: _Optional[_Union[RankPer, str]] = ..., launcher: _Optional[_Union[Launcher, str]] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., checkpoint: _Optional[_Union[CheckpointPolicy, _Mapping]] = ..., priority: _Optional[int] = ..., kind: _Optional[_Union[WorkKind, str]] = ..., begin_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deadline_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., if_unmet: _Optional[_Union[IfUnmet, str]] = ..., hold: _Optional[bool] = ..., reservation: _Optional[str] = ..., time_limit_s: _Optional[int] = ..., warn_before_s: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_program_only: _Optional[bool] = ..., hang_limit_s: _Optional[int] = ..., idle_limit_s: _Optional[int] = ..., power_limit_w: _Optional[int] = ..., max_retries: _Optional[int] = ..., max_hardware_retries: _Optional[int] = ..., retry_wait_s: _Optional[float] = ..., retry_longest_wait_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., require_isolation: _Optional[bool] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., job_token: _Optional[bool] = ..., notify: _Optional[_Iterable[_Union[NotifyRule, _Mapping]]] = ..., readable_by: _Optional[_Union[ReadableBy, str]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., environment: _Optional[_Union[JobEnvironment, _Mapping]] = ..., fencing: _Optional[_Union[Fencing, str]] = ..., null_fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobUsage(_message.Message):
     __slots__ = ("total", "attempts", "running")

@@ -130,7 +130,7 @@ def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
             raise Forbidden(
                 f"the job is to resume from {point}, a job of {owner.user} in namespace {owner.namespace}, and would "
                 f"read its checkpoints as {spec.user}: they are for {owner.user} alone, unless that job was submitted "
-                "with --share namespace, and is in the same namespace",
+                "with --readable-by namespace, and is in the same namespace",
                 needs=Role.ADMIN.value,
             )
 

@@ -193,15 +193,6 @@ def _neighbours(gpus: int, divisor: int) -> str:
 _NOTIFY = ("start", "end", "fail", "requeue", "limit", "promise")
 
 
-def share(text: str) -> int | str:
-    """A percentage, or with whom the job is shared: :class:`gpu_platform.domain.jobs.share.JobShare`."""
-    if text in ("none", "namespace"):
-        return text
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    raise typer.BadParameter(f"{text!r} is neither a percentage nor none nor namespace")
-
-
 def notify_rule(text: str) -> dict[str, object] | None:
     """Read who is told of what: ``end``, ``start,fail:team``, ``all:ann@lab.example``. None: nobody (``none``)."""
     words, _, to = text.partition(":")

@@ -23,7 +23,8 @@ async def create(context: ServiceContext, access: Access, request: ScheduleReque
     """Make a schedule of the one who asks. Its jobs are checked as if they were submitted now, but for what changes:
     quotas and hosts.
 
-    Raises :class:`Forbidden`, :class:`InvalidRequest` and :class:`Unavailable`. Then there is no schedule.
+    Raises :class:`Forbidden`, :class:`InvalidRequest`, :class:`OverQuota` and :class:`Unavailable`. Then there is no
+    schedule.
     """
     made = await run_in_threadpool(_record, context, access, request)
     try:

@@ -82,4 +82,5 @@ async def retry_pipeline(
     body: Annotated[RetryRequest | None, Body(description="Optional")] = None,
 ) -> Pipeline:
     """Run again what was not COMPLETED. What was stays."""
+    context.rate_limits.check_releases(owner_of(access.who))
     return await pipelines.retry(context, pipeline_id, body.from_step if body else None, access.actor)

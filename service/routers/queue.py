@@ -63,10 +63,10 @@ def list_quotas(
 
 
 @router.post("/jobs:dry-run", dependencies=[limited("planning")])
-async def dry_run(spec: SpecBody, request: Request, context: ServiceContextDep, access: AccessDep) -> DryRun:
+async def dry_run(spec: SpecBody, context: ServiceContextDep, access: AccessDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
     spec, _ = await run_in_threadpool(accepted, context.settings, context.store, access, spec)
-    return await context.planning.run(caller_of(request), _dry_run, context, access, spec)
+    return await context.planning.run(_dry_run, context, access, spec)
 
 
 def _dry_run(context: ServiceContext, access: Access, spec: JobSpec) -> DryRun:
@@ -75,18 +75,18 @@ def _dry_run(context: ServiceContext, access: Access, spec: JobSpec) -> DryRun:
 
 
 @router.get("/jobs/{job_id}/reason", dependencies=[limited("planning")])
-async def read_reason(job_id: JobId, request: Request, context: ServiceContextDep, access: AccessDep) -> Reason:
+async def read_reason(job_id: JobId, context: ServiceContextDep, access: AccessDep) -> Reason:
     """Why this one job waits, computed for it alone: also estimates for gangs of groups and for shares of GPUs."""
-    found = await context.planning.run(caller_of(request), dry_runs.why, context.store, job_id)
+    found = await context.planning.run(dry_runs.why, context.store, job_id)
     shown = await run_in_threadpool(Mask(context.store, access).reason, found)
     silence = context.leader.silence
     return shown if silence is None else silence.said_before(shown)
 
 
 @router.get("/snapshot", dependencies=[limited("planning")])
-async def read_snapshot(request: Request, context: ServiceContextDep) -> ClusterState:
+async def read_snapshot(context: ServiceContextDep) -> ClusterState:
     """Hosts, GPUs, running jobs, waiting jobs and the current policy as one document, for `gpu-platform simulate`."""
-    return await context.planning.run(caller_of(request), dry_runs.snapshot, context.store)
+    return await context.planning.run(dry_runs.snapshot, context.store)
 
 
 @router.post("/snapshot:what-if", dependencies=[limited("planning")])
@@ -97,5 +97,5 @@ async def ask_what_if(
 ) -> WhatIf:
     """What the scheduler would do with more hosts or another policy, beside what it does as it is. It takes the jobs
     that run and wait now, lets each run to its time limit, and changes nothing. One at a time, for at most 60 s."""
-    state = await context.planning.run(caller_of(request), dry_runs.snapshot, context.store)
+    state = await context.planning.run(dry_runs.snapshot, context.store)
     return await context.what_ifs.ask(caller_of(request), state, asked)

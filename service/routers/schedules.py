@@ -13,6 +13,7 @@ from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.context import AccessDep, ServiceContextDep
 from service.http.exact_types import exactly
 from service.http.off_loop import OffLoopRoute
+from service.http.rate_limits import owner_of
 from service.operations import schedules
 from service.routers.jobs import ReasonBodyDep
 
@@ -73,16 +74,21 @@ async def resume_schedule(
 
 
 @router.post("/{schedule_id}/trigger", status_code=202)
-async def trigger_schedule(schedule_id: ScheduleId, context: ServiceContextDep) -> None:
+async def trigger_schedule(schedule_id: ScheduleId, context: ServiceContextDep, access: AccessDep) -> None:
     """Fire now, also while it is paused. The overlap policy counts."""
+    context.rate_limits.check_releases(owner_of(access.who))
     await schedules.trigger(context, schedule_id)
 
 
 @router.post("/{schedule_id}/backfill", status_code=202)
 async def backfill_schedule(
-    schedule_id: ScheduleId, span: Annotated[Backfill, Body(), exactly(Backfill)], context: ServiceContextDep
+    schedule_id: ScheduleId,
+    span: Annotated[Backfill, Body(), exactly(Backfill)],
+    context: ServiceContextDep,
+    access: AccessDep,
 ) -> None:
     """Fire for each time of a past span at which it would have fired."""
+    context.rate_limits.check_releases(owner_of(access.who))
     await schedules.backfill(context, schedule_id, span)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
 from gpu_platform.domain.cluster_report import ClusterReport
 from gpu_platform.domain.errors import InvalidRequest
@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.store import cluster_report
 from gpu_platform.store.jobs import usage
 from service.context import AccessDep, ServiceContextDep, now
-from service.http.rate_limits import caller_of, limited
+from service.http.rate_limits import limited
 from service.http.times import Time
 from service.operations import measurements
 from service.routers.jobs import JobId
@@ -48,7 +48,6 @@ def usage_report(
 
 @router.get("/v1/report", dependencies=[limited("planning")])
 async def report(
-    request: Request,
     context: ServiceContextDep,
     since: Annotated[Time | None, Query(description="Begin of the period; default: seven days before its end")] = None,
     until: Annotated[Time | None, Query(description="End of the period; default: now")] = None,
@@ -63,4 +62,4 @@ async def report(
         raise InvalidRequest(
             f"the period has {(end - begin).days} days; at most {LONGEST_REPORT.days} are possible: give a later since"
         )
-    return await context.reports.run(caller_of(request), cluster_report.cluster_report, context.store, begin, end)
+    return await context.reports.run(cluster_report.cluster_report, context.store, begin, end)

@@ -184,7 +184,9 @@ async def bench_exec(host: HostRig, count: int = 20) -> None:
     """A command beside a running rank: from the request to its exit code."""
     plan = host.plan("sleep", "600")
     host.launch(plan)
-    sessions = ExecSessions(host.home, host.settings.node.name, jailed=host.inventory.isolation == JAILED)
+    sessions = ExecSessions(
+        host.home, host.settings.node.name, host.agent.start_helper, jailed=host.inventory.isolation == JAILED
+    )
     times: list[float] = []
     for _ in range(count):
         began = time.perf_counter()

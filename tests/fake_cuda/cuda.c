@@ -53,7 +53,12 @@ int cuInit(unsigned flags) {
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return memory ? 0 : NOT_INITIALIZED; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; *context = memory; return 0; }
 int cuCtxSetCurrent(void *context) { (void)context; return 0; }
-int cuCtxSynchronize(void) { return 0; }
+int cuCtxSynchronize(void) {
+    const char *place = fault("hangs_at=");
+    if (place) open(place, O_WRONLY | O_CREAT, 0600);
+    while (fault("hangs")) usleep(10000);
+    return 0;
+}
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     *total_bytes = total;
     *free_bytes = total - size_of("reserved=", 0) - taken;

@@ -25,6 +25,7 @@ from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, ma
 from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases, signs
+from gpu_platform.store.poison import SET_ASIDE_AFTER, Step, note_deaths
 from service.grpc.server import GrpcServer
 from tests.command_line import run
 from tests.postgres import Databases
@@ -124,6 +125,17 @@ async def test_a_deployment_that_is_well(deployed: pytest.MonkeyPatch) -> None:
     assert found["database: version"].found.startswith("SQLite 3.")
     assert found["service: hosts"].found == "none has registered"
     assert found.outcome("host: all") is found.outcome("certificates: all") is NOT_APPLICABLE
+
+
+async def test_what_killed_control_workers_is_named(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+    check = "database: steps set aside"
+    assert (await doctor()).outcome(check) is OK
+    for number in range(SET_ASIDE_AFTER):
+        note_deaths(sqlite_store, [Step("j-1jrp3k2h0x4t7za", "place")], datetime.now(UTC))
+        assert (await doctor()).outcome(check) is (WARNING if number + 1 == SET_ASIDE_AFTER else OK)
+    said = (await doctor())[check]
+    assert "j-1jrp3k2h0x4t7za place killed 3 control workers, and is tried again at" in said.found
+    assert said.advice == "docs/how-to/runbooks.md#stepssetaside"
 
 
 async def test_a_host_whose_agent_does_not_answer(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:

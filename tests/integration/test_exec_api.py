@@ -69,7 +69,7 @@ class Platform:
 @pytest.fixture
 async def platform(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
     rig = HostRig(tmp_path / "state", name="a")
-    sessions = ExecSessions(rig.home, "a", jailed=False)
+    sessions = ExecSessions(rig.home, "a", rig.agent.start_helper, jailed=False)
     async with (
         served(node_app(rig.agent, TOKEN, sessions)) as agent,
         served(application(sqlite_store, NO_TEMPORAL)) as url,

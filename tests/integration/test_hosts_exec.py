@@ -20,8 +20,10 @@ from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.processes import exec, exec_sessions
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
+from gpu_platform.hosts.system.records import boot_clock_s
 from service.cli import placeholder
 from tests.hosts_rig import HostRig, is_running, kill
+from tests.integration.test_hosts_guard import RANK, TIMES, LeasedRig, stopped
 from tests.waiting import eventually
 
 SLEEPER = ("sleep", "1000")
@@ -38,7 +40,9 @@ class Ended:
 class ExecRig:
     def __init__(self, rig: HostRig) -> None:
         self.rig = rig
-        self.sessions = ExecSessions(rig.home, rig.settings.node.name, jailed=rig.inventory.isolation == JAILED)
+        self.sessions = ExecSessions(
+            rig.home, rig.settings.node.name, rig.agent.start_helper, jailed=rig.inventory.isolation == JAILED
+        )
 
     async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> ExecProcess:
         request = ExecRequest(command=list(command), **wanted)
@@ -162,18 +166,49 @@ async def test_it_dies_with_the_node_worker(host: ExecRig) -> None:
     assert host.rig.processes(plan.key), "the rank goes on"
 
 
-async def test_a_helper_that_was_killed_leaves_nothing_behind_either(host: ExecRig) -> None:
-    plan = host.rig.plan("sh", "-c", "sleep 1000 & wait")
+LEAVES_A_DAEMON = "setsid env -i sh -c 'echo $$; exec sleep 1000' & echo $$; exec sleep 1000"
+"""Both say who they are. Nothing in the environment of the daemon names its job."""
+
+
+async def pids_of(session: ExecProcess) -> list[int]:
+    chunks, seen = session.follow(0), b""
+    while len(seen.split()) < 2:
+        seen += (await asyncio.wait_for(anext(chunks), 10)).data
+    await chunks.aclose()
+    return [int(word) for word in seen.split()]
+
+
+@pytest.mark.parametrize("killed", [("helper",), ("spawner", "helper"), ("guard", "helper"), ("helper", "spawner")])
+async def test_a_helper_that_was_killed_leaves_nothing_behind_and_the_rank_goes_on(
+    host: ExecRig, killed: tuple[str, ...]
+) -> None:
+    plan = host.rig.plan(*SLEEPER)
     host.rig.launch(plan)
-    session = await host.start(plan.key, "sh", "-c", "echo $$; sleep 1000 & wait")
-    first = await asyncio.wait_for(anext(session.follow(0)), 10)
-    assert session._helper is not None
-    kill(session._helper.pid)
+    session = await host.start(plan.key, "sh", "-c", LEAVES_A_DAEMON)
+    pids = await pids_of(session)
+    [helper] = host.rig.agent.local.rank(plan.key, 0).exec_helpers
+    spawner = host.rig.agent._launcher.spawner
+    of = {"helper": helper.pid, "spawner": spawner.pid, "guard": spawner.guard_pids[0]}
+    for one in killed:
+        kill(of[one])
+    await eventually(lambda: not any(is_running(pid) for pid in pids), "the end of command and daemon", within_s=5)
     ended = await output(session)
     assert (ended.code, ended.reason) == (137, "its helper was killed")
-    assert is_running(int(first.data)), "nobody could kill it yet"
-    await host.rig.stop(plan.key)
-    assert not is_running(int(first.data))
+    assert host.rig.processes(plan.key), "the rank goes on"
+
+
+async def test_a_command_ends_with_the_lease_while_its_helper_stands_still(tmp_path: Path) -> None:
+    rig = LeasedRig(tmp_path / "state")
+    host = ExecRig(rig)
+    plan = await rig.beats(tmp_path / "beats", "-c", RANK)
+    pids = await pids_of(await host.start(plan.key, "sh", "-c", LEAVES_A_DAEMON))
+    [helper] = rig.agent.local.rank(plan.key, 0).exec_helpers
+    with stopped(helper.pid):
+        until = rig.give_lease(1.0)
+        await asyncio.sleep(until + TIMES.end_s - boot_clock_s())
+        assert not any(is_running(pid) for pid in pids)
+    await rig.aclose()
+    host.sessions.close()
 
 
 async def test_a_command_that_nobody_reads_ends(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:

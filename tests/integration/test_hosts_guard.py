@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,8 @@ def stopped(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -261,6 +262,41 @@ async def test_a_killed_guard_is_replaced_and_the_new_one_ends_the_ranks(host: L
         await eventually(lambda: host.agent._launcher.spawner.guard_pids not in ([], [guard]), "another guard")
         await dead_in_time(out, until)
     assert host.agent._launcher.spawner.pid == spawner
+
+
+@pytest.mark.parametrize("stands_still", [stopped, frozen])
+async def test_a_guard_that_stands_still_alone_is_replaced_before_the_lease_ends(
+    host: LeasedRig, tmp_path: Path, stands_still: object
+) -> None:
+    """The supervisor does, too, so nobody else would end the rank."""
+    out = tmp_path / "beats"
+    plan = await host.beats(out, "-c", RANK)
+    spawner, [guard] = host.agent._launcher.spawner, host.agent._launcher.spawner.guard_pids
+    supervisor = parent_of(host.agent.local.rank(plan.key, 0).started.pid)  # type: ignore[union-attr]
+    with stands_still(guard), stopped(supervisor):  # type: ignore[operator]
+        until = host.give_lease(6.0)
+        await eventually(lambda: set(spawner.guard_pids) - {guard}, "another guard", within_s=5)
+        assert not await silent(out, 0.2), "the rank goes on"
+        await dead_in_time(out, until)
+    await eventually(lambda: not is_running(guard), "the end of the old guard")
+
+
+async def test_one_guard_is_left_however_often_the_node_worker_is_replaced(host: LeasedRig, tmp_path: Path) -> None:
+    """The lease goes on, and so does the rank."""
+    await host.beats(tmp_path / "beats", "-c", RANK)
+    [first] = host.agent._launcher.spawner.guard_pids  # it has the rank below it
+    guards = {first}
+    for _ in range(3):
+        host.restart().start_guard()
+        await eventually(lambda: host.agent._launcher.spawner.guard_pids, "another guard")
+        guards |= set(host.agent._launcher.spawner.guard_pids)
+        await asyncio.to_thread(host.launch, host.plan("true"))
+    assert len(guards) == 4
+
+    def left() -> set[int]:
+        return {pid for pid in guards if is_running(pid)} - {first, *host.agent._launcher.spawner.guard_pids}
+
+    await eventually(lambda: not left(), "the end of guards that nobody needs", within_s=8)
 
 
 async def test_a_guard_outlives_the_node_worker_for_as_long_as_there_are_ranks(tmp_path: Path) -> None:

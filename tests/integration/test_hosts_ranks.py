@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.errors import IllegalTransition, NotFound, PreflightFailed
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, NotFound, PreflightFailed
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureKind
 from tests.hosts_rig import HostRig, is_running
@@ -337,6 +338,8 @@ async def test_the_processes_on_a_gpu_are_known_and_forbid_its_reset(host: HostR
     await eventually(lambda: len(host.agent.gpu_processes(gpu)) == 2, "the shell and its sleep")
     assert pid in host.agent.gpu_processes(gpu)
     with pytest.raises(PreflightFailed, match="hold it"):
+        host.agent.reset_unused_gpu(gpu)
+    with pytest.raises(PreflightFailed, match=f"attempt {plan.key} has it on box"):
         host.agent.reset_gpu(gpu)
     await host.stop(plan.key)
     assert host.agent.gpu_processes(gpu) == []
@@ -347,6 +350,39 @@ async def test_the_processes_on_a_gpu_are_known_and_forbid_its_reset(host: HostR
         host.agent.reset_gpu(gpu)
     host.agent.reset_gpu(gpu)
     host.agent.verify_gpu(gpu)
+
+
+@pytest.mark.parametrize("repair", ["one", "all"])
+async def test_a_reset_that_comes_late_hits_no_later_job(
+    host: HostRig, repair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its order was on its way for as long as the host did not answer. Nothing of the job runs yet."""
+    plan = host.plan("sleep", "600")
+    reset = {"one": lambda: host.agent.reset_gpu(plan.gpu_uuids[0]), "all": lambda: host.agent.reset_all_gpus()}[repair]
+    host.agent.prepare(plan)
+    with pytest.raises(PreflightFailed, match="cannot be reset: attempt"):
+        reset()
+    host.restart()
+    with pytest.raises(PreflightFailed, match="cannot be reset: attempt"):
+        reset()
+    await host.stop(plan.key)
+    following = host.plan("sleep", "600")
+    begun, may_end = threading.Event(), threading.Event()
+
+    def takes_long(*_: object) -> None:
+        begun.set()
+        may_end.wait(20)
+
+    for name in ("reset_gpu", "reset_all_gpus"):
+        monkeypatch.setattr(type(host.nvml), name, takes_long)
+    resetting = asyncio.create_task(asyncio.to_thread(reset))
+    assert await asyncio.to_thread(begun.wait, 10)
+    with pytest.raises(HostUnavailable, match="resets GPU"):
+        await asyncio.to_thread(host.launch, following)
+    assert following.key not in host.agent.attempts()
+    may_end.set()
+    await resetting
+    host.launch(following)
 
 
 async def test_a_job_id_cannot_leave_its_directory(host: HostRig) -> None:

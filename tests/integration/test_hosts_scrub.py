@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.isolation.scrub import scrub_process
 from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.hosts.processes.stopping import close_attempt
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
 from tests.fake_cuda import FakeCuda
 from tests.fake_nvml import FakeNvml, has_compiler
+from tests.hanging_disk import hanging_disk
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler (Debian: apt-get install gcc libc6-dev)")
 
@@ -237,7 +241,40 @@ def test_a_reset_does_it_where_cuda_cannot_be_used(nvml: Any, tmp_path: Path, cu
 def test_a_scrub_that_hangs_has_failed(nvml: Any, tmp_path: Path, cuda: FakeCuda) -> None:
     host = Host(nvml, tmp_path, scrub="always", scrub_timeout_s=0.001)
     host.run("a", "red")
-    assert host.failures == ["its memory cannot be scrubbed: not done within 0.001 s"]
+    why = f"the scrub of {host.uuid} did not end within 0.001 s"
+    assert host.failures == [f"its memory cannot be scrubbed: {why}"]
+
+
+def test_a_stop_ends_a_scrub_and_the_next_job_has_it_done(nvml: Any, tmp_path: Path, cuda: FakeCuda) -> None:
+    host = Host(nvml, tmp_path)
+    host.run("a", "red")
+    cuda.soil()
+    cuda.fail("hangs")
+    began, plan = time.monotonic(), host.plan("b", "blue")
+    threading.Timer(0.5, lambda: close_attempt(tmp_path, plan.key, "test", 0.0)).start()
+    with pytest.raises(HostUnavailable, match="nobody waits for it any more"):
+        host.stage.prepare(plan)
+    host.stage.finish(plan)
+    assert time.monotonic() - began < 3
+    assert host.failures == [], "the GPU is not to blame"
+    cuda.fail()
+    host.start("c", "blue")
+    assert cuda.is_clean
+
+
+def test_a_scrub_that_not_even_sigkill_ends_costs_the_gpu_and_not_the_host(
+    nvml: Any, tmp_path: Path, cuda: FakeCuda
+) -> None:
+    """As a driver that hangs: the process is in the state D."""
+    host = Host(nvml, tmp_path, scrub="always", scrub_timeout_s=1.0)
+    with hanging_disk(tmp_path) as disk, disk.hangs():
+        cuda.fail(f"hangs_at={disk.path}/device")
+        for most_s, why in ((5, "did not end within 1 s"), (0.5, "hangs in the kernel (process ")):
+            began = time.monotonic()
+            host.run("a", "red")
+            assert time.monotonic() - began < most_s
+            assert f"the scrub of {host.uuid} {why}" in host.failures.pop()
+        cuda.fail()
 
 
 def test_a_mig_instance_is_scrubbed_before_it_goes_and_the_gpu_before_it_is_parted(

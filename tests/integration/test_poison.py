@@ -17,6 +17,8 @@ from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
 
+from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, find_hierarchies
+from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits
 from gpu_platform.store import Store, events
 from gpu_platform.store.poison import SET_ASIDE_AFTER, Poison, Step, forget, note_deaths, read_poison
 from tests.temporal_server import temporal_server
@@ -86,12 +88,43 @@ def test_a_step_is_set_aside_after_some_deaths_and_said_so(store: Store) -> None
     assert set(read_poison(store)) == {step}, "old ones are forgotten"
 
 
+MEMORY_MIB = 400
+"""What a worker has; it needs less than half of it."""
+
+
 class Steps:
+    def __init__(self, state_dir: Path) -> None:
+        self._tries = state_dir / "tries"
+
     @activity.defn
     async def work(self, name: str) -> str:
         if name == "deadly":
             os.kill(os.getpid(), signal.SIGKILL)
+        if name == "greedy":
+            return str(len(b"x" * (2 * MEMORY_MIB << 20)))  # the kernel kills it: it is out of memory
+        if name == "twice":
+            with self._tries.open("a") as file:
+                file.write("x")
+            if self._tries.stat().st_size <= 2:
+                return str(len(b"x" * (2 * MEMORY_MIB << 20)))
         return name
+
+
+def cgroup_of(pid: int) -> Cgroup:
+    return Cgroup(find_hierarchies(), f"gpu-platform-test-{pid}")
+
+
+def confine() -> None:
+    """This process has so much memory as a container has that runs a worker."""
+    cgroup = cgroup_of(os.getpid())
+    cgroup.create()
+    apply_limits(cgroup, Limits(memory_bytes=MEMORY_MIB << 20))
+    cgroup.enter()
+
+
+def can_confine() -> bool:
+    found = find_hierarchies()
+    return os.geteuid() == 0 and (found.unified is not None or "memory" in found.v1)
 
 
 @workflow.defn
@@ -103,13 +136,15 @@ class OneStep:
 
 async def run_worker(address: str, namespace: str, database_url: str, state_dir: str) -> None:
     """As the control worker does, until it is killed."""
+    if can_confine():
+        confine()
     client, store = await Client.connect(address, namespace=namespace), Store(database_url)
     guard = PoisonGuard.begin(store, Path(state_dir))
     async with Worker(
         client,
         task_queue="control",
         workflows=[OneStep],
-        activities=[Steps().work],
+        activities=[Steps(Path(state_dir)).work],
         interceptors=[guard],
         workflow_runner=GuardedRunner(workflow_runner(), guard),
     ):
@@ -126,12 +161,18 @@ class Restarted:
 
     def look(self) -> None:
         if self.deaths < 0 or self._process.poll() is not None:
+            self._clear_up()
             self.deaths += 1
             self._process = subprocess.Popen([sys.executable, "-c", self._code])
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._clear_up()
+
+    def _clear_up(self) -> None:
+        if self.deaths >= 0 and can_confine():
+            cgroup_of(self._process.pid).remove()
 
 
 @pytest.fixture
@@ -142,15 +183,18 @@ def worker_of(request: pytest.FixtureRequest) -> Iterator[list[Restarted]]:
         one.end()
 
 
+@pytest.mark.parametrize("how", ["deadly", "greedy"])
 async def test_what_kills_its_worker_is_set_aside_and_the_others_go_on(
-    sqlite_store: Store, tmp_path: Path, worker_of: list[Restarted]
+    sqlite_store: Store, tmp_path: Path, worker_of: list[Restarted], how: str
 ) -> None:
+    if how == "greedy" and not can_confine():
+        pytest.skip("needs root and a cgroup for memory")
     async with temporal_server() as client:
         address = client.service_client.config.target_host
         worker = Restarted(address, client.namespace, f"sqlite:///{tmp_path / 'platform.db'}", str(tmp_path))
         worker_of.append(worker)
         start = client.start_workflow
-        deadly = await start(OneStep.run, "deadly", id="deadly", task_queue="control")
+        deadly = await start(OneStep.run, how, id="deadly", task_queue="control")
         others = [await start(OneStep.run, f"w{n}", id=f"w{n}", task_queue="control") for n in range(20)]
 
         async def is_set_aside() -> bool:
@@ -171,3 +215,29 @@ async def test_what_kills_its_worker_is_set_aside_and_the_others_go_on(
         assert (await deadly.describe()).status is WorkflowExecutionStatus.RUNNING, "it waits"
         innocent = {step for step in await asyncio.to_thread(read_poison, sqlite_store) if step.workflow_id != "deadly"}
         assert innocent == set(), "what only happened to be under way was cleared"
+
+
+async def test_what_kills_its_worker_twice_for_want_of_memory_goes_on_by_itself(
+    sqlite_store: Store, tmp_path: Path, worker_of: list[Restarted]
+) -> None:
+    """Nothing is set aside, and what was under way beside it runs again, too."""
+    if not can_confine():
+        pytest.skip("needs root and a cgroup for memory")
+    async with temporal_server() as client:
+        address = client.service_client.config.target_host
+        worker = Restarted(address, client.namespace, f"sqlite:///{tmp_path / 'platform.db'}", str(tmp_path))
+        worker_of.append(worker)
+        start = client.start_workflow
+        started = [await start(OneStep.run, "twice", id="twice", task_queue="control")]
+        started += [await start(OneStep.run, f"w{n}", id=f"w{n}", task_queue="control") for n in range(20)]
+        ended = asyncio.gather(*[one.result() for one in started])
+
+        def all_ended() -> bool:
+            worker.look()
+            return ended.done()
+
+        await eventually(all_ended, "all to end", within_s=120)
+        assert len(ended.result()) == 21
+        assert worker.deaths == 2
+        assert await asyncio.to_thread(read_poison, sqlite_store) == {}
+        assert not [one for one in events.read_events(sqlite_store, 0) if one.kind == "step.set_aside"]

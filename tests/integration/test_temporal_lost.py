@@ -30,12 +30,16 @@ PLACED_AGAIN_S = 30.0
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, namespace: str) -> AsyncIterator[LocalCluster]:
+async def running(tmp_path: Path, namespace: str, versioned: bool) -> AsyncIterator[LocalCluster]:
     config = ClusterConfig(
         tmp_path / "state",
         nodes=(NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100")),
         ui=False,
-        settings={"GPU_PLATFORM_LEASE_TTL_S": "30", "GPU_PLATFORM_TEMPORAL__NAMESPACE": namespace},
+        settings={
+            "GPU_PLATFORM_LEASE_TTL_S": "30",
+            "GPU_PLATFORM_TEMPORAL__NAMESPACE": namespace,
+            "GPU_PLATFORM_TEMPORAL__WORKER_VERSIONING": str(versioned),
+        },
     )
     cluster = LocalCluster(config)
     making = asyncio.create_task(_make(cluster, namespace))
@@ -62,15 +66,21 @@ async def _make(cluster: LocalCluster, namespace: str) -> None:
     await eventually(made, "the namespace to be made", within_s=60)
 
 
-@pytest.mark.parametrize("namespace", ["default", "gpu"])
-async def test_everything_goes_on_without_a_restart(tmp_path: Path, namespace: str) -> None:  # noqa: C901  # one story
-    """``default`` is made by Temporal's server when it starts; ``gpu`` must be made again by us."""
+@pytest.mark.parametrize(("namespace", "versioned"), [("default", False), ("gpu", False), ("default", True)])
+async def test_everything_goes_on_without_a_restart(  # noqa: C901  # one story
+    tmp_path: Path, namespace: str, versioned: bool
+) -> None:
+    """``default`` is made by Temporal's server when it starts; ``gpu`` must be made again by us. With worker versioning
+    Temporal gives no steps to a version that it does not know as the current one."""
     starts = tmp_path / "starts"
 
     def script(name: str) -> list[str]:
         return ["sh", "-c", f"echo {name} >> {starts}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"]
 
-    async with running(tmp_path, namespace) as cluster, AsyncClient(cluster.api_url, retry_for_s=60) as client:
+    async with (
+        running(tmp_path, namespace, versioned) as cluster,
+        AsyncClient(cluster.api_url, retry_for_s=60) as client,
+    ):
 
         def job(name: str, gpus: int) -> JobSpec:
             return JobSpec(name=name, command=script(name), gpus=ResourceRequest(gpus_per_host=gpus), grace_s=0.5)

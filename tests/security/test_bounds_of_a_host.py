@@ -329,7 +329,7 @@ class Sessions:
 
     def __init__(self, tmp_path: Path) -> None:
         self.rig = HostRig(tmp_path / "state")
-        self.sessions = ExecSessions(self.rig.home, "box", jailed=False)
+        self.sessions = ExecSessions(self.rig.home, "box", self.rig.agent.start_helper, jailed=False)
         self.plans: dict[str, HostPlan] = {}
 
     def launched(self, name: str) -> HostPlan:
@@ -413,6 +413,7 @@ ELSEWHERE = {
     "a path that a job names": "tests/integration/test_steps_that_hang.py",
     "bytes of an image of a registry": "tests/integration/test_image_registries.py",
     "time to get an image": "tests/integration/test_image_registries.py",
+    "time of a tool of the host: nvidia-smi, MPS, scrub": "tests/unit/hosts/test_tools.py",
     "bytes of uploaded code": "tests/security/test_uploads.py",
     "sessions of a job": "tests/integration/test_hosts_exec.py",
     "connections to a port": "tests/integration/test_forwarding.py",

@@ -13,7 +13,7 @@ import pytest
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from service.cli import placeholder
-from tests.hosts_rig import HostRig, is_running
+from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack
 from tests.waiting import eventually
@@ -124,6 +124,20 @@ async def test_a_daemon_of_a_command_dies_with_the_job(host: ExecRig, tmp_path: 
         await host.rig.stop(plan.key)
     assert not any(is_running(pid) for pid in left)
     assert not jail.exists
+
+
+async def test_a_command_whose_helper_was_killed_ends_and_the_rank_goes_on(host: ExecRig) -> None:
+    plan = host.rig.plan("sleep", "1000")
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "sh", "-c", "sleep 1000 & sleep 1000")
+    jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
+    assert jail is not None
+    inside = jail.cgroup.child("rank-0")
+    await eventually(lambda: len(inside.processes()) == 4, "the rank, the command, and two below it")
+    [helper] = host.rig.agent.local.rank(plan.key, 0).exec_helpers
+    kill(helper.pid)
+    await eventually(lambda: len(inside.processes()) == 1, "the end of the command", within_s=5)
+    assert (await output(session)).reason == "its helper was killed"
 
 
 async def test_a_terminal_has_a_name_inside(host: ExecRig) -> None:

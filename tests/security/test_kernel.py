@@ -15,6 +15,7 @@ import platform
 import re
 import resource
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -392,11 +393,12 @@ async def test_spawner_and_idle_supervisors_are_hidden_from_ranks_that_run_as_th
     look = await asyncio.create_subprocess_exec(*as_nobody, f"open({root + '/pyproject.toml'!r})", stderr=-3)
     if await look.wait() != 0:
         pytest.skip("another user cannot read this Python or this checkout")
-    page, (life, ours) = anonymous_page(), os.pipe()
+    page, (life, ours), (orders, theirs) = anonymous_page(), os.pipe(), socket.socketpair()
     arguments = [root, str(page), "", str(life), "forks"]
     process = await asyncio.create_subprocess_exec(
-        *as_nobody, _PROGRAM, *arguments, stdin=-1, stdout=-1, env={}, pass_fds=[page, life]
+        *as_nobody, _PROGRAM, *arguments, stdin=theirs, stdout=-1, env={}, pass_fds=[page, life]
     )
+    theirs.close()
     try:
         assert process.stdout is not None
         begun = json.loads(await process.stdout.readline())
@@ -406,25 +408,24 @@ async def test_spawner_and_idle_supervisors_are_hidden_from_ranks_that_run_as_th
             await eventually(lambda pid=pid: os.stat(f"/proc/{pid}/environ").st_uid == 0, "a hidden process")
             assert status_of(pid)["Uid"].split()[0] == "65534"
         # The memory of a supervisor that has run a rank may still have the rank's environment.
-        supervisor = await run_rank(process)
+        supervisor = await run_rank(process, orders)
         assert os.stat(f"/proc/{supervisor}/environ").st_uid == 0
         assert status_of(supervisor)["Uid"].split()[0] == "65534"
     finally:
         for fd in (page, life, ours):
             os.close(fd)
-        process.stdin.close()  # type: ignore[union-attr]
+        orders.close()
         await process.wait()
 
 
-async def run_rank(spawner: asyncio.subprocess.Process) -> int:
+async def run_rank(spawner: asyncio.subprocess.Process, orders: socket.socket) -> int:
     """Run `true` through a spawner that runs as nobody. Returns the pid of the supervisor, which is idle then."""
     with tempfile.TemporaryDirectory() as place:  # pytest's directories are for their owner only
         os.chown(place, 65534, 65534)
         order = RankOrder(f"{place}/rank-0", place, ["true"], {"TOKEN": "x", "PATH": os.defpath}, None, "box", 4096, 2)
         body = json.dumps(order.to_json()).encode()
-        assert spawner.stdin is not None
         assert spawner.stdout is not None
-        spawner.stdin.write(len(body).to_bytes(4) + (1).to_bytes(4) + bytes([True]) + body)
+        orders.sendall(len(body).to_bytes(4) + (1).to_bytes(4) + bytes([True]) + body)
         assert json.loads(await spawner.stdout.readline())["status"] == "started"
         await eventually(lambda: os.path.exists(f"{place}/rank-0/{records.EXIT}"), "the end of the rank")
         await wait_released(f"{place}/rank-0")

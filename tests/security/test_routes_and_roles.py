@@ -196,7 +196,7 @@ MAY: dict[str, frozenset[str]] = {
 }
 """Route -> who gets through. Nobody has started a command beside a rank, so nobody reads from one."""
 IF_SHARED = {"GET /v1/jobs/{job_id}/logs": TEAM, "GET /v1/jobs/{job_id}/checkpoints": TEAM | {"job"}}
-"""Route -> who gets through if the job says `share: namespace`. Every other route is as it is without."""
+"""Route -> who gets through if the job says `readable_by: namespace`. Every other route is as it is without."""
 WITH_A_JOB: dict[str, Callable[[dict[str, Any]], Any]] = {
     "POST /v1/jobs": lambda job: job,
     "POST /v1/jobs:dry-run": lambda job: job,
@@ -279,7 +279,7 @@ def share(store: Store) -> None:
     for table in (job, job_array):
         with store.write() as session:
             for row in session.execute(select(table.c.id, table.c.spec)).all():
-                said = json.dumps({**json.loads(row.spec), "share": "namespace"})
+                said = json.dumps({**json.loads(row.spec), "readable_by": "namespace"})
                 session.execute(update(table).where(table.c.id == row.id).values(spec=said))
 
 

@@ -119,7 +119,7 @@ class TlsCluster:
         self, name: str, logs: LogFiles, metrics: str = "certificate", revoked: Callable[[], dict[str, float]] = dict
     ) -> AsyncIterator[str]:
         """A node worker's HTTP server with the certificate of its host."""
-        sessions = ExecSessions(self.directory, name, jailed=False)
+        sessions = ExecSessions(self.directory, name, lambda _: None, jailed=False)
         tls = TlsSettings(enabled=True, metrics=cast(Any, metrics))
 
         async def votes() -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from gpu_platform.domain.hosts.gpu import Gpu
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
 from tests.harness import Platform
 from tests.waiting import eventually
 from workers.node.fault_outbox import FaultDispatcher
@@ -49,6 +52,10 @@ class Away:
     start_workflow = signal
 
 
+def gpu_2(platform: Platform) -> Gpu:
+    return next(gpu for gpu in gpus.list_gpus(platform.store) if gpu.info.index == 2)
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platform: Platform, restarts: bool) -> None:
     """``restarts``: the next node worker delivers it."""
@@ -76,6 +83,37 @@ async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platfor
     await platform.ends(following, JobState.CANCELLED)
     if delivering is not None:
         delivering.cancel()
+
+
+async def test_a_reset_for_a_late_fault_waits_until_the_next_job_has_ended(platform: Platform) -> None:
+    """The host was cut off when the fault came."""
+    node, away = platform.nodes["a"], Away()
+    first = await platform.submit(SLEEPER)
+    await platform.reaches(first, JobState.RUNNING)
+    client, node.faults.client = node.faults.client, away  # type: ignore[assignment]
+    node.strike(2, xid=48)
+    await eventually(lambda: away.asked > 0, "the fault to wait for Temporal")
+    await platform.signal(first, "kill")
+    await platform.ends(first, JobState.CANCELLED)
+    following = await platform.submit(SLEEPER)
+    await platform.reaches(following, JobState.RUNNING)
+    left = platform.state_dir / "left"
+    left.mkdir()
+    for path in (node._home / "faults").glob("*.json"):  # as if it had come a minute before
+        fault = json.loads(path.read_text())
+        assert fault["fault"]["action"] == "reset"
+        fault["fault"]["at_ms"] -= 60_000
+        (left / path.name).write_text(json.dumps(fault))
+    delivering = asyncio.create_task(FaultDispatcher(left, client, node.agent, reset_attempts=2).run())
+    await eventually(lambda: gpu_2(platform).state is GpuState.RESETTING, "the GPU to get no more jobs", 20)
+    await asyncio.sleep(3.0)
+    job = platform.job(following)
+    assert (job.state, job.attempt) == (JobState.RUNNING, 1)
+    assert gpu_2(platform).reset_count == 0
+    delivering.cancel()
+    await platform.signal(following, "kill")
+    await platform.ends(following, JobState.CANCELLED)
+    await eventually(lambda: gpu_2(platform).state is GpuState.AVAILABLE, "the GPU to be healed", 40)
 
 
 async def test_a_file_of_a_fault_that_a_power_cut_left_empty_stops_nothing(platform: Platform) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -210,11 +211,17 @@ def test_what_the_doctor_warns_of(current: str, builds: list[str], outcome: Outc
 
 async def test_workers_without_versioning_say_that_they_get_nothing(client: Client, sqlite_store: Store) -> None:
     on, off = of_release(client, "1.0.0"), of_release(client, "1.0.0", versioned=False)
+
+    def told() -> list[MutableMapping[str, Any]]:
+        return [line for line in lines if line["event"] == "versioning.gets_nothing"]
+
     with capture_logs() as lines:
-        await keep_served(client, off)
-        assert lines == [], "nobody has ever used it"
+        async with _served(client, off):
+            await asyncio.sleep(0.5)
+            assert told() == [], "nobody has ever used it"
         async with another_worker(on, client, sqlite_store):
             await eventually(lambda: _is_current(client, on), "the first version to be current", within_s=WITHIN_S)
-        await keep_served(client, off)
-    [said] = [line for line in lines if line["event"] == "versioning.gets_nothing"]
+        async with _served(client, off):
+            await eventually(told, "it is said")
+    [said] = told()
     assert said["hint"].endswith("--deployment-name gpu-platform-control --unversioned")

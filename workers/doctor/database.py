@@ -13,10 +13,12 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import signs
 from gpu_platform.store.migrate import is_newer, newest_revision
+from gpu_platform.store.poison import read_poison
 from workers.doctor.clocks import judge
 from workers.doctor.results import Part, Result
 from workers.doctor.roles import Roles, sqlite_file
 
+_MOST_STEPS = 5
 _LEAST_FREE = 0.05
 """Below this part of the disk there is a warning."""
 
@@ -48,6 +50,8 @@ def _checks(part: Part, settings: Settings) -> Iterator[Result]:
         yield part.ok("version", version)
         yield _schema(part, schema)
         yield _leader(part, store)
+        if schema == newest_revision():
+            yield _set_aside(part, store)
         if store.clock() is None:
             yield part.skipped("clock", "the database is a file of this machine")
         else:
@@ -79,6 +83,18 @@ def _leader(part: Part, store: Store) -> Result:
     longest = max(old[loop] for loop in silent)
     silence = LeaderSilence(loops=silent, silent_s=longest, epoch=first.epoch, holder=first.holder)
     return part.failed("leader", silence.message, "docs/how-to/runbooks.md#noleader")
+
+
+def _set_aside(part: Part, store: Store) -> Result:
+    name, told = "steps set aside", list[str]()
+    for step, known in sorted(read_poison(store).items()):
+        if (until := known.set_aside_until) is not None:
+            what = f"{step.workflow_id} {step.name}".strip()
+            told.append(f"{what} killed {known.deaths} control workers, and is tried again at {until:%H:%M:%S} UTC")
+    if not told:
+        return part.ok(name, "none")
+    more = f"; {len(told) - _MOST_STEPS} more" if len(told) > _MOST_STEPS else ""
+    return part.warning(name, "; ".join(told[:_MOST_STEPS]) + more, "docs/how-to/runbooks.md#stepssetaside")
 
 
 def _schema(part: Part, schema: str | None) -> Result:

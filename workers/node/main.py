@@ -87,7 +87,7 @@ from workers.node.reboot import HostReboot
 from workers.node.samples import sample_keeper, sample_route
 from workers.node.secrets import ServiceSecrets
 from workers.node.uploads import ServiceUploads
-from workers.process import connect, observe, run_worker
+from workers.process import OUR_BUILD, connect, observe, run_worker
 from workers.starting import settings_of
 
 log = structlog.get_logger()
@@ -119,6 +119,7 @@ def node_worker(
     return Worker(
         client,
         task_queue=node_task_queue(agent.host),
+        build_id=OUR_BUILD,
         activities=[
             launching.prepare_host,
             launching.launch_ranks,
@@ -354,8 +355,8 @@ async def main() -> None:
         own_pids=lambda uuid: agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
         on_fault=lambda fault: faults.report(fault),
     )
-    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
-    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
+    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_unused_gpu(uuid), on_failure=fitness.report)
+    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_unused_gpu(uuid), scrubber=scrubber)
     agent = HostAgent(
         settings,
         nvml,
@@ -368,7 +369,7 @@ async def main() -> None:
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
-    sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
+    sessions = ExecSessions(home.resolve(), node.name, agent.start_helper, jailed=inventory.isolation == JAILED)
     routes = [
         *reading_routes(health, accountant),
         sample_route(samples.files),

@@ -49,7 +49,7 @@ class Rule:
     break_glass: bool = False
     """An operator may, too, who gives a reason. It is recorded."""
     shared: bool = False
-    """Whoever sees the job may, too, if the job says so (``share: namespace``)."""
+    """Whoever sees the job may, too, if the job says so (``readable_by: namespace``)."""
     of_jobs: bool = False
     """Ranks may, too, by their job token. They may use no other route."""
 

@@ -15,6 +15,10 @@ from gpu_platform.domain.states import JobState
 MAX_INTERVAL_S = 366 * 86400
 MAX_BACKFILL = 1000
 """The most firings of one backfill: each submits a job."""
+MAX_CATCH_UP = 1000
+"""The most firings that are made up for after an outage, if each submits a job."""
+MAX_OF_A_USER, MAX_OF_A_NAMESPACE = 100, 1000
+"""The most schedules: each fires for ever, whether somebody looks or not."""
 SHOWN_RUNS = 10
 """How many firings a schedule shows."""
 _CRON = re.compile(r"@(hourly|daily|weekly|monthly|yearly)|[^\s@]\S*( +\S+){4}")
@@ -82,6 +86,13 @@ class ScheduleRequest(BaseModel):
     def _fires_in_one_way(self) -> Self:
         if (self.cron is None) == (self.every_s is None):
             raise ValueError("say either cron or every_s")
+        missed = self.most_firings(self.catch_up_s)
+        if self.overlap in (Overlap.ALLOW, Overlap.BUFFER_ALL) and missed > MAX_CATCH_UP:
+            raise ValueError(
+                f"it fires up to {missed} times in the {self.catch_up_s} s that are made up for after an outage, and "
+                f"with overlap {self.overlap} each submits a job; at most {MAX_CATCH_UP} are possible: make catch_up_s "
+                "smaller"
+            )
         return self
 
     def most_firings(self, span_s: float) -> int:

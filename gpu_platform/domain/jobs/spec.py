@@ -15,9 +15,9 @@ from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.launcher import Launcher, with_rank_per
 from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
 from gpu_platform.domain.jobs.rank_group import RankGroup
+from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
-from gpu_platform.domain.jobs.share import JobShare
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
@@ -216,14 +216,14 @@ class JobSpec(BaseModel):
             description="Who is told of the job, and of what; left out: the cluster's defaults; empty: nobody",
         ),
     ] = ()
-    share: Annotated[
-        JobShare,
+    readable_by: Annotated[
+        ReadableBy,
         Field(
-            exclude_if=lambda value: value is JobShare.NONE,  # earlier releases do not know the field
-            description="Who besides its user reads what the job prints, and begins other jobs with its checkpoints: "
-            "nobody, or everybody with a role in its namespace. Administrators of the namespace always do",
+            exclude_if=lambda value: value is ReadableBy.USER,  # earlier releases do not know the field
+            description="Who reads what the job prints, and begins other jobs with its checkpoints: its user alone, or "
+            "everybody with a role in its namespace. Administrators of the namespace always do",
         ),
-    ] = JobShare.NONE
+    ] = ReadableBy.USER
     artifacts: Annotated[
         Artifacts | None,
         Field(

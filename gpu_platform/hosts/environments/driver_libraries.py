@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from functools import cache
+
+from gpu_platform.hosts.system.tools import run
 
 DRIVER_DIR = "/run/gpu-platform-driver"
 """Where a container shows them."""
@@ -30,7 +31,7 @@ def driver_files() -> list[list[str]]:
     """[file of the host, place in a container] of each library that this host has, and of ``nvidia-smi``."""
     found: dict[str, str] = {}
     if os.path.exists(_LDCONFIG):
-        listed = subprocess.run([_LDCONFIG, "-p"], capture_output=True, text=True, check=False).stdout
+        listed = run([_LDCONFIG, "-p"]).output
         for line in listed.splitlines():
             name, arrow, path = line.strip().partition(" => ")
             library = name.split(" ")[0]

@@ -6,11 +6,12 @@ it as degraded until it is fit again.
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import os
 import re
 import signal
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,6 +44,10 @@ _CHECK_S = 0.3
 """A report waits so long for the checks of unfit GPUs."""
 _GPU_RELEASE_S = 5.0
 """Seconds that the driver may need to notice the end of a process."""
+_AT_FDCWD, _AT_STATX_DONT_SYNC, _STATX_TYPE = -100, 0x4000, 1
+_STATX = struct.Struct("=28xH98xII")
+"""Of struct statx (statx(2)): the mode, and the two numbers of a device."""
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class GpuFitness(Stage):
@@ -253,11 +258,23 @@ def _open_devices(pid: int) -> set[int]:
     except OSError:
         return found
     for name in names:
-        with contextlib.suppress(OSError):
-            status = os.stat(f"/proc/{pid}/fd/{name}")
-            if stat.S_ISCHR(status.st_mode):
-                found.add(status.st_rdev)
+        number = _character_device(f"/proc/{pid}/fd/{name}")
+        if number is not None:
+            found.add(number)
     return found
+
+
+def _character_device(path: str) -> int | None:
+    """The number of a character device. None: it is none, or it is gone.
+
+    statx(2) with ``AT_STATX_DONT_SYNC`` asks no file system over a network: the process may have a file open there,
+    which does not answer, and another job waits for this.
+    """
+    found = ctypes.create_string_buffer(256)
+    if _libc.statx(_AT_FDCWD, os.fsencode(path), _AT_STATX_DONT_SYNC, _STATX_TYPE, found) != 0:
+        return None
+    mode, major, minor = _STATX.unpack_from(found.raw)
+    return os.makedev(major, minor) if stat.S_ISCHR(mode) else None
 
 
 def _named(pids: set[int]) -> str:

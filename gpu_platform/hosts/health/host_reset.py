@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.health import boot
 from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.system.tools import run
 
 log = structlog.get_logger(__name__)
 
@@ -37,13 +37,11 @@ def reboot(command: str | None) -> None:
     if not command:
         raise HostUnavailable("this host has no node.reboot_command", no_command=True)
     try:
-        done = subprocess.run(
-            shlex.split(command), capture_output=True, text=True, timeout=_REBOOT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run(shlex.split(command), timeout_s=_REBOOT_TIMEOUT_S)
+    except OSError as error:
         raise HostUnavailable(f"{command!r} failed: {error}") from error
-    if done.returncode != 0:
-        raise HostUnavailable(f"{command!r} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
+    if done.code != 0:
+        raise HostUnavailable(f"{command!r} ended with {done.code}: {(done.output + done.said).strip()[-300:]}")
 
 
 def reboot_simulated(home: Path, pids: Iterable[int]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gpu_platform.domain.hosts.cuda import cuda_pair, newest_cuda
 from gpu_platform.domain.jobs.attempt import HostPlan, Program
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.stages import Provision, Stage
+from gpu_platform.hosts.system.tools import NotEnded, run
 
 USUAL_PLACES = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda", "/opt/cuda-*", "/opt/nvidia/cuda*")
 _VERSION = re.compile(r"(\d+)\.(\d+)")
@@ -158,10 +158,10 @@ def _ask_nvcc(nvcc: Path) -> str:
     if not os.access(nvcc, os.X_OK):
         return ""
     try:
-        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run([str(nvcc), "--version"], timeout_s=_NVCC_TIMEOUT_S)
+    except (OSError, NotEnded):
         return ""
-    return done.stdout.partition("release ")[2]
+    return done.output.partition("release ")[2]
 
 
 def _compat(directory: str) -> str | None:

@@ -9,7 +9,6 @@ is 0, which meets no job's requirements.
 from __future__ import annotations
 
 import re
-import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +19,7 @@ import structlog
 
 from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.hosts.system.tools import NotEnded, run
 from gpu_platform.topology.description import GpuModel, load_description, machine_ids
 
 log = structlog.get_logger(__name__)
@@ -48,11 +48,8 @@ def read_driver_facts(sysfs: Sysfs, *, nvidia_smi: str = "nvidia-smi", proc: Pat
 
 def _from_nvidia_smi(program: str, sysfs: Sysfs) -> DriverFacts:
     try:
-        done = subprocess.run(
-            [program, "-q", "-x"], capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False
-        )
-        root = ElementTree.fromstring(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ElementTree.ParseError) as error:
+        root = ElementTree.fromstring(run([program, "-q", "-x"], timeout_s=_SMI_TIMEOUT_S).output)
+    except (OSError, NotEnded, ElementTree.ParseError) as error:
         log.info("inventory.no_nvidia_smi", error=str(error))
         return DriverFacts([])
     gpus = [_gpu_of_xml(index, element, sysfs) for index, element in enumerate(root.iter("gpu"))]

@@ -6,11 +6,12 @@ hwloc has corrections for such machines, and takes an operator's (``HWLOC_PCI_LO
 
 from __future__ import annotations
 
-import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 
 import structlog
+
+from gpu_platform.hosts.system.tools import NotEnded, run
 
 log = structlog.get_logger(__name__)
 
@@ -24,11 +25,10 @@ def numa_nodes(programs: Sequence[str] = PROGRAMS) -> dict[str, int]:
     for program in programs:
         command = [program, "--of", "xml", "--whole-io"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-            return dict(_devices(ElementTree.fromstring(done.stdout), None))
+            return dict(_devices(ElementTree.fromstring(run(command, timeout_s=_TIMEOUT_S).output), None))
         except FileNotFoundError:
             continue
-        except (OSError, subprocess.SubprocessError, ElementTree.ParseError) as error:
+        except (OSError, NotEnded, ElementTree.ParseError) as error:
             log.warning("inventory.hwloc_failed", program=program, error=str(error))
     return {}
 

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import pwd
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,31 +24,40 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.passwd import PRIVATE_HOME, Account
 from gpu_platform.hosts.system import records
+from gpu_platform.lanes import LastKnown
 from gpu_platform.settings import NodeSettings
 
 BOOK = Path("/run/gpu-platform/accounts")
 """One file for each temporary account in use. It ends with the boot, as every process does."""
 EVERYBODY = "*"
+NAME_SERVICE_S = 5.0
+"""How long a name service (LDAP for example) may take. After that what it said last counts."""
+_FRESH_S = 1.0
+_PASSWD = "/etc/passwd"
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")
 
 
 def account_of(node: NodeSettings, plan: HostPlan) -> Account:
     """The account of the plan's jailed ranks. It is never root.
 
-    Raises :class:`PreflightFailed` if the user's own account does not exist here, or is root.
+    Raises :class:`PreflightFailed` if the user's own account does not exist here, or is root, and
+    :class:`HostUnavailable` if the name service (nsswitch.conf(5)) does not answer and has never told of it.
     """
     name = node.users.get(plan.user)
     if name is None:
         return _temporary(node, tenant_of(plan))
     try:
-        found = pwd.getpwnam(name)
+        account = _looked_up(name)
     except KeyError:
         raise PreflightFailed(
             f"user {plan.user!r} runs as the account {name!r} on {node.name}, which does not exist there",
             kind=blame(FailureCause.REQUEST),
         ) from None
-    groups = [group for group in os.getgrouplist(name, found.pw_gid) if group]
-    account = Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir, groups)
+    if account is None:
+        raise HostUnavailable(
+            f"user {plan.user!r} runs as the account {name!r} on {node.name}, and its name service has not answered "
+            f"for {NAME_SERVICE_S:g} s: look at nsswitch.conf, sssd or the LDAP server there"
+        )
     if not account.is_valid():
         raise PreflightFailed(
             f"user {plan.user!r} would run as the account {name!r} on {node.name}, which is root, in root's group, or "
@@ -68,9 +78,11 @@ def tenant_of(plan: HostPlan) -> str:
 def configuration_problem(node: NodeSettings) -> str | None:
     """Why ranks cannot have accounts of their own as this host is configured. None: they can."""
     uids = node.attempt_uid_range
-    for account in pwd.getpwall():
-        if account.pw_uid in uids:
-            return f"node.attempt_uids ({node.attempt_uids}) contains the account {account.pw_name} ({account.pw_uid})"
+    # Of a name service that does not answer nothing is known, and ranks that run already need this node worker now.
+    listed = LastKnown[list[tuple[str, int]]](_accounts_in(_PASSWD), "accounts", patience_s=NAME_SERVICE_S)
+    for name, uid in listed.read(lambda: [(account.pw_name, account.pw_uid) for account in pwd.getpwall()]):
+        if uid in uids:
+            return f"node.attempt_uids ({node.attempt_uids}) contains the account {name} ({uid})"
     for path in _SUBORDINATE:
         for owner, first, count in _subordinate_ids(path):
             if first < uids.stop and uids.start < first + count:
@@ -141,11 +153,40 @@ def _may_live(attempt_dir: Path) -> bool:
     return (attempt_dir / records.PLAN).exists() and not (attempt_dir / records.FINISHED).exists()
 
 
+_accounts: dict[str, LastKnown[Account | None]] = {}
+
+
+def _looked_up(name: str) -> Account | None:
+    """An account of this host, as its name service says, or said last. None: it has not answered yet.
+
+    Raises ``KeyError`` if there is no such account.
+    """
+    known = _accounts.setdefault(name, LastKnown(None, "accounts", patience_s=NAME_SERVICE_S, fresh_s=_FRESH_S))
+    account = known.read(lambda: _look_up(name))
+    while account is None and 0.0 < known.hangs_s() < NAME_SERVICE_S:  # somebody else asked first
+        time.sleep(0.01)
+        account = known.read(lambda: _look_up(name))
+    return account
+
+
+def _look_up(name: str) -> Account:
+    found = pwd.getpwnam(name)
+    groups = [group for group in os.getgrouplist(name, found.pw_gid) if group]
+    return Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir, groups)
+
+
 def _temporary(node: NodeSettings, tenant: str) -> Account:
     uids = node.attempt_uid_range
     digest = hashlib.sha256(tenant.encode()).digest()
     uid = uids.start + int.from_bytes(digest[:8]) % len(uids)
     return Account(f"job-{uid}", uid, uid, PRIVATE_HOME, [uid])
+
+
+def _accounts_in(path: str) -> list[tuple[str, int]]:
+    """Name and uid of each line; see passwd(5)."""
+    with open(path) as file:
+        lines = [line.split(":") for line in file]
+    return [(fields[0], int(fields[2])) for fields in lines if len(fields) > 2 and fields[2].isdecimal()]
 
 
 def _subordinate_ids(path: str) -> Iterator[tuple[str, int, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -44,9 +43,10 @@ from gpu_platform.hosts.network.links import NetworkOrder
 from gpu_platform.hosts.network.network import HostNetwork
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Provision
-from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system import paths, tools
 from gpu_platform.hosts.system.ports import PORTS, PORTS_OF_AN_ATTEMPT
 from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.hosts.system.tools import NotEnded
 from gpu_platform.settings import NodeSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -171,8 +171,11 @@ def _try_bubblewrap() -> str | None:
     if shutil.which("setpriv") is None:
         return "setpriv is not installed (apt-get install util-linux)"
     command = [program, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    return f"bubblewrap does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
+    try:
+        done = tools.run(command, timeout_s=30)
+    except NotEnded as error:
+        return error.message
+    return f"bubblewrap does not work here: {done.said.strip()[-200:]}" if done.code != 0 else None
 
 
 def step_cgroup(home: Path, plan: HostPlan, step: str) -> Cgroup | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -12,6 +11,8 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.network import nftables
 from gpu_platform.hosts.network.links import TOOLS_PATH
 from gpu_platform.hosts.network.rules import GangPeers, Rules, render
+from gpu_platform.hosts.system import tools
+from gpu_platform.hosts.system.tools import NotEnded
 from gpu_platform.settings import NetworkSettings
 
 HOST_NETWORK = (
@@ -94,13 +95,10 @@ def _run_aside(tool: str, options: tuple[str, ...], text: str, package: str) -> 
     if program is None or unshare is None:
         return f"{tool if program is None else 'unshare'} is not installed (apt-get install {package})"
     try:
-        done = subprocess.run(
-            [unshare, "--net", program, *options],
-            input=text, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = tools.run([unshare, "--net", program, *options], say=text, timeout_s=_TIMEOUT_S)
+    except (OSError, NotEnded) as error:
         return f"{tool} does not work here: {error}"
-    return f"{tool} does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
+    return f"{tool} does not work here: {done.said.strip()[-200:]}" if done.code != 0 else None
 
 
 def _who_drops() -> str | None:
@@ -108,12 +106,13 @@ def _who_drops() -> str | None:
     program = find_tool("nft")
     if program is None:
         return None
-    done = subprocess.run(
-        [program, "-j", "list", "chains"], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-    )
-    if done.returncode != 0:
+    try:
+        done = tools.run([program, "-j", "list", "chains"], timeout_s=_TIMEOUT_S)
+    except NotEnded:
         return None
-    chains = [entry["chain"] for entry in json.loads(done.stdout)["nftables"] if "chain" in entry]
+    if done.code != 0:
+        return None
+    chains = [entry["chain"] for entry in json.loads(done.output)["nftables"] if "chain" in entry]
     for chain in chains:
         if chain.get("hook") == "forward" and chain.get("policy") == "drop":
             return f"chain {chain['name']} of table {chain['family']} {chain['table']}"

@@ -6,7 +6,6 @@ import hashlib
 import ipaddress
 import json
 import socket
-import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from gpu_platform.hosts.network.firewall import Firewall
 from gpu_platform.hosts.network.links import GANG, VXLAN_OVERHEAD, GangLink, NetworkOrder, Uplink, gang_address
 from gpu_platform.hosts.network.names import HOSTS, RESOLV_CONF, file_behind, lookup, name_servers, own_hosts_file
 from gpu_platform.hosts.network.rules import GangPeers
-from gpu_platform.hosts.system import paths, records
+from gpu_platform.hosts.system import paths, records, tools
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -206,8 +205,7 @@ def _mtu_of(address: str) -> int:
     program, found = find_tool("ip"), lookup(address)
     if program is None or not found:
         return _USUAL_MTU
-    done = subprocess.run([program, "-j", "addr"], capture_output=True, text=True, check=False, timeout=20)
-    for link in json.loads(done.stdout or "[]"):
+    for link in json.loads(tools.run([program, "-j", "addr"]).output or "[]"):
         if any(entry.get("local") == found[0] for entry in link.get("addr_info", [])) and link["ifname"] != "lo":
             return int(link["mtu"])
     return _USUAL_MTU

@@ -8,11 +8,10 @@ So no code above asks which of the two it has.
 
 from __future__ import annotations
 
-import subprocess
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpu_platform.hosts.system.tools import run_tool
+from gpu_platform.hosts.system.tools import NotEnded, run, run_tool
 from gpu_platform.topology.description import MachineDescription
 
 
@@ -73,11 +72,11 @@ class RealNvml(NvmlLibrary):
 def _nvidia_smi_reset(options: list[str], timeout_s: float) -> str | None:
     command = ["nvidia-smi", "--gpu-reset", *options]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = run(command, timeout_s=timeout_s)
     except FileNotFoundError:
         return "nvidia-smi was not found"
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi did not end within {timeout_s:g} s"
-    if done.returncode != 0:
-        return f"nvidia-smi ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-500:]}"
+    except NotEnded as error:
+        return error.message
+    if done.code != 0:
+        return f"nvidia-smi ended with {done.code}: {(done.output + done.said).strip()[-500:]}"
     return None

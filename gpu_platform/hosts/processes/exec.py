@@ -12,13 +12,11 @@ import json
 import os
 import socket
 import struct
-import subprocess
-import sys
 import termios
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import gpu_platform
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.exec import UNREAD_S, ExecRequest
@@ -30,10 +28,9 @@ from gpu_platform.hosts.system import paths
 _START_TIMEOUT_S = 20.0
 _LEFT_OUTPUT_S = 0.5
 """Seconds to wait for more output after the end. If a daemon of the program holds the pipe, it never closes."""
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from gpu_platform.hosts.processes.exec_helper import main; main(int(sys.argv[2]))"
-)
+
+StartHelper = Callable[[Sequence[int]], None]
+"""See :meth:`SpawnerClient.start_helper`."""
 
 
 class ExecProcess(ByteSession):
@@ -45,7 +42,6 @@ class ExecProcess(ByteSession):
         self.unread_s = request.unread_s or UNREAD_S
         self._request = request
         self._control: socket.socket | None = None
-        self._helper: subprocess.Popen[bytes] | None = None
         self._terminal: int | None = None
         self._messages: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
         self._why: str | None = None
@@ -56,7 +52,7 @@ class ExecProcess(ByteSession):
         """True if somebody ended it, or nobody read it. False: it, or its rank, ended."""
         return self._why is not None
 
-    async def start(self, home: Path, host: str, *, jailed: bool) -> None:
+    async def start(self, home: Path, host: str, start_helper: StartHelper, *, jailed: bool) -> None:
         """Start the helper, send it the order, and wait until the command runs.
 
         Raises :class:`NotFound` when the rank has ended, :class:`InvalidRequest` when the command cannot be executed,
@@ -67,30 +63,18 @@ class ExecProcess(ByteSession):
         ours.setblocking(False)
         self._control = ours
         pipes = [] if request.tty or request.port is not None else [os.pipe() for _ in range(3)]
-        root = str(Path(gpu_platform.__file__).parent.parent)
-        stdin, stdout, stderr = (pipes[0][0], pipes[1][1], pipes[2][1]) if pipes else (subprocess.DEVNULL,) * 3
+        standard = [pipes[0][0], pipes[1][1], pipes[2][1]] if pipes else [os.open(os.devnull, os.O_RDWR)] * 3
         try:
-            # Like the spawner: no site packages, and nothing of our environment.
-            self._helper = await asyncio.to_thread(
-                subprocess.Popen,
-                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, root, str(theirs.fileno())],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env={},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        except OSError as error:
-            for fd in (fd for pipe in pipes for fd in pipe):
+            await asyncio.to_thread(start_helper, [theirs.fileno(), *standard])
+        except HostUnavailable:
+            for fd in (fd for pipe in pipes for fd in pipe if fd not in standard):
                 os.close(fd)
-            raise HostUnavailable(f"host {host} cannot start a process: {error}") from error
+            raise
         finally:
             theirs.close()
+            for fd in set(standard):
+                os.close(fd)
         if pipes:
-            os.close(pipes[0][0])
-            os.close(pipes[1][1])
-            os.close(pipes[2][1])
             self._input = pipes[0][1]
             os.set_blocking(self._input, False)
             self._read_from(pipes[1][0], "stdout")
@@ -146,8 +130,6 @@ class ExecProcess(ByteSession):
             self._loop.remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
-        if self._helper is not None and self._helper.poll() is None:
-            self._loop.run_in_executor(None, self._helper.wait)
 
     async def _wait_for_end(self) -> None:
         answer = await self._messages.get()

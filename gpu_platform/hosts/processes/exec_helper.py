@@ -1,11 +1,11 @@
 """Runs one program beside a rank (``jobs exec``): in its cgroup and namespaces, as its user, under its limits. For
 ``jobs forward`` it runs a :mod:`connector <gpu_platform.hosts.processes.connector>` there instead.
 
-The node worker starts it as a process with a socket. The order comes in on the socket, and results go out. The program
-can never outlive its rank: the helper is a subreaper and kills all its descendants when the rank's process ends, or
-when the node worker (the other end of the socket) is gone. If the helper itself is killed, its lock stays, and
-``stop`` then looks for what it started. Processes of a jailed program are in the rank's cgroup, and die with it.
-Standard library only, so that it starts quickly.
+The node worker has the spawner fork it, with a socket. The order comes in on the socket, and results go out. The
+program can never outlive its rank: the helper is a subreaper and kills all its descendants when the rank's process
+ends, or when the node worker (the other end of the socket) is gone. In the host's page it has a slot, as a supervisor
+has: if it stands still, the guard ends the program with the lease, and if it is killed, spawner or guard end what it
+left. Processes of a jailed program are in the rank's cgroup, and die with it. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gpu_platform.hosts.processes.descendants import Descendants
 from gpu_platform.hosts.processes.starting import execute, explain
 from gpu_platform.hosts.processes.supervisor import become_subreaper, exit_code, name_process
 from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.lease_page import LEASED, RELAXED, Slot, attempt_mark
 from gpu_platform.hosts.system.process_tree import Process, boot_id, open_process, read_stat
 
 _TIOCSPTLCK, _TIOCGPTPEER = 0x4004_5431, 0x5441
@@ -37,8 +38,9 @@ _TIOCSPTLCK, _TIOCGPTPEER = 0x4004_5431, 0x5441
 MESSAGE_BYTES = 512 * 1024
 
 
-def main(control_fd: int) -> None:
-    """Take one order from the socket ``control_fd``, run its program, and send what happens."""
+def main(control_fd: int, slot: Slot) -> None:
+    """Take one order from the socket ``control_fd``, run its program, and send what happens. ``slot``: of this
+    process."""
     become_subreaper()
     name_process(b"gpu-exec")
     privileges.hide_memory()
@@ -59,7 +61,7 @@ def main(control_fd: int) -> None:
         return
     records.write_lock_owner(lock, {**me.process._asdict(), "boot_id": boot_id()})
     try:
-        _run(order, control)
+        _run(order, control, slot)
     except OSError as error:  # no more processes, or the jail was removed while we entered it
         _send(control, {"status": "error", "message": error.strerror or str(error)})
     except BadOrder as error:
@@ -81,7 +83,7 @@ class _ExecProgram(NamedTuple):
     """The step and errno at which it failed to execute."""
 
 
-def _run(order: ExecOrder, control: socket.socket) -> None:
+def _run(order: ExecOrder, control: socket.socket, slot: Slot) -> None:
     rank_dir = order.rank_dir
     started = records.read_record(os.path.join(rank_dir, records.STARTED))
     rank = None
@@ -97,6 +99,8 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     env = {**rank_order.env, **({"TERM": order.term} if order.term else {})}
     wanted = rank_order._replace(argv=with_modules_of(rank_order.argv, order.argv), env=env)
     jail = None if wanted.jail is None else RankJail(wanted.attempt_dir, wanted.jail, join=True)
+    state = LEASED if wanted.lease is not None and wanted.lease.ends_rank else RELAXED
+    slot.hold(state, records.boot_clock_s(), attempt_mark(order.attempt_dir), "")  # the cgroup is in the rank's slot
     terminal = _open_terminal(jail, order.rows, order.columns) if order.tty else None
     if order.port is None:
         program = _fork(jail, lambda error_fd: _become_program(wanted, jail, terminal, error_fd))
@@ -110,6 +114,8 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
         message = explain(wanted, *program.start_error)["message"]
         _send(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
         return
+    if (found := read_stat(program.pid)) is not None:
+        slot.started(found.process)
     _send(control, {"status": "started", "pid": program.pid}, handed)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):  # from here on only the program holds these, so they close with it

@@ -18,7 +18,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.exec import ExecInfo, ExecRequest
 from gpu_platform.hosts.processes.byte_session import ByteSession
-from gpu_platform.hosts.processes.exec import ExecProcess
+from gpu_platform.hosts.processes.exec import ExecProcess, StartHelper
 from gpu_platform.hosts.processes.forwarding import ForwardedConnection, ForwardWay
 from gpu_platform.hosts.system import paths, records
 
@@ -47,10 +47,10 @@ _FORGET_CONNECTION_S = 10.0
 class ExecSessions:
     """All exec sessions of this host. Use it only from the event loop. ``jailed``: the host starts ranks in jails."""
 
-    def __init__(self, home: Path, host: str, *, jailed: bool) -> None:
+    def __init__(self, home: Path, host: str, start_helper: StartHelper, *, jailed: bool) -> None:
         self._home = home
         self._host = host
-        self._jailed = jailed
+        self._start_helper, self._jailed = start_helper, jailed
         self._sessions: dict[str, ExecProcess] = {}
         self._connections: dict[str, tuple[ForwardWay, ForwardedConnection]] = {}
         self._opening = Counter[str]()
@@ -72,7 +72,7 @@ class ExecSessions:
         session.user = user
         self._sessions[session.id] = session
         try:
-            await session.start(self._home, self._host, jailed=self._jailed)
+            await session.start(self._home, self._host, self._start_helper, jailed=self._jailed)
         except BaseException:
             del self._sessions[session.id]
             session.close()

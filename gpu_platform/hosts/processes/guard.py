@@ -11,7 +11,8 @@ look at the host's page (``system/lease_page.py``)::
 After its start it opens no file outside of ``/proc`` and the cgroups, and waits for no process. It is locked in memory,
 is the last that a lack of memory ends, and is in a cgroup of its own, so that the node worker's can be frozen or
 throttled. Not with a real-time policy: a process that has one keeps the kernel from sharing out CPUs between cgroups.
-If it is killed, the node worker starts another one, which finds the ranks in the page. Standard library only.
+If it is killed, or stands still (the page says when it last looked), the node worker starts another one, which finds
+the ranks in the page. Standard library only.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class _Guard:
         """Kill what must end now."""
         self._wait_s = _AGAIN_S  # if something fails
         now = boot_clock_s()
-        lease_page.note_guard(self._page_fd, GuardSeen(self._me, now))
+        if self._has_node_worker or not self._is_replaced():
+            lease_page.note_guard(self._page_fd, GuardSeen(self._me, now))
         left = self._end_without_lease(now)
         has_children = self._reap()
         adopters = [os.getpid(), *([] if self._spawner is None else [self._spawner])]
@@ -156,13 +158,17 @@ class _Guard:
 
     def _is_over(self, now: float) -> bool:
         """True if nobody needs this guard any more, now that the node worker is gone."""
-        newest = lease_page.newest_guard(self._read)
-        if newest is not None and newest.process != self._me and is_alive(newest.process):
+        if self._is_replaced():
             return True  # that one ends the ranks
         if any(True for _ in lease_page.taken_slots(self._read)):
             return False
         held = lease_page.held_by(self._read)
         return held is None or now > held.lease.run_until_s
+
+    def _is_replaced(self) -> bool:
+        """True if there is a newer guard. This one has been left by its node worker, which sees it no more."""
+        newest = lease_page.newest_guard(self._read)
+        return newest is not None and newest.process != self._me and is_alive(newest.process)
 
     def _read(self, at: int, size: int) -> bytes:
         return self._page[at : at + size]

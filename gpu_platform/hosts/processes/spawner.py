@@ -1,9 +1,9 @@
 """A small fork server: starting a rank costs a fork, not the start of a Python program.
 
 It is single-threaded and imports little, so its forks are quick, small and safe; the node
-worker (threads, Temporal, NVML) must not fork. Orders (``isolation/orders.py``) come on stdin, each a head
-and JSON; answers go to stdout, one line each. Nobody else has these two pipes: a supervisor
-answers through a socket of its own.
+worker (threads, Temporal, NVML) must not fork. Orders (``isolation/orders.py``) come on stdin, a socket, each a head
+and JSON; answers go to stdout, one line each. Nobody else has these two: a supervisor
+answers through a socket of its own. For a helper of ``jobs exec`` there is no JSON, but descriptors come with the head.
 
 The guard (``guard``) forks it. Both are subreapers: what a killed supervisor leaves falls to the spawner, which kills
 it, or to the guard if the spawner was killed, too.
@@ -26,6 +26,7 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from gpu_platform.hosts.isolation import privileges
@@ -41,7 +42,11 @@ from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 
 ORDERS, ANSWERS = 0, 1
 HEAD_BYTES = 9
-"""Before an order: its length and its number, of four bytes each, and whether it is one of a rank without a jail."""
+"""Before an order: its length and its number, of four bytes each, and its kind, of one."""
+OTHER, PLAIN, HELPER = range(3)
+"""Kinds of orders: PLAIN is one of a rank without a jail; HELPER comes with ``HELPER_FDS`` descriptors."""
+HELPER_FDS = 4
+"""Of a helper of ``jobs exec``: its socket, stdin, stdout, stderr."""
 MAX_IDLE = 16
 """How many supervisors may wait for an order. Each has a few MiB of its own."""
 IDLE_S = 5.0
@@ -49,7 +54,7 @@ IDLE_S = 5.0
 _MESSAGE_CHARACTERS = 500
 MAX_PASSED_BYTES = 64 * 1024
 """Longer orders get a new supervisor, because they may fit into no message of a socket."""
-_CHANNEL, _PAGE = 3, 4
+_CHANNEL, _PAGE, _CONTROL = 3, 4, 5
 _WAKES = 4096
 _TRIES, _AGAIN_S = 5, 0.01
 _IDLE = b"idle"
@@ -86,6 +91,7 @@ class _Spawner:
         self._hierarchies = find_hierarchies()
         self._children: dict[int, _Child] = {}  # by descriptor of the channel
         self._idle: list[_Child] = []  # the one that waits longest comes first
+        self._orders = socket.socket(fileno=ORDERS)
         self._poll = select.poll()
         self._poll.register(ORDERS, select.POLLIN)
         self._wakes, wake = os.pipe()
@@ -110,12 +116,17 @@ class _Spawner:
 
     def _take_order(self) -> bool:
         """False: the node worker is gone."""
-        head = _read_exactly(HEAD_BYTES)
+        head, fds = self._read_head()
         body = _read_exactly(int.from_bytes(head[:4])) if head else None
         if head is None or body is None:
             return False
-        number = int.from_bytes(head[4:8])
-        if head[8] and len(body) <= MAX_PASSED_BYTES:
+        number, kind = int.from_bytes(head[4:8]), head[8]
+        if kind == HELPER:
+            self._fork(number, lambda channel: _become_helper(channel, self._page_fd, fds))
+            for fd in fds:
+                os.close(fd)
+            return True
+        if kind == PLAIN and len(body) <= MAX_PASSED_BYTES:
             while self._idle:
                 child = self._idle.pop()
                 child.number = number
@@ -123,14 +134,24 @@ class _Spawner:
                     child.channel.send(body)
                     return True
                 child.number = None
-        self._fork(number, body)
+        self._fork(number, lambda channel: _become_child(channel, self._page_fd, body))
         return True
 
-    def _fork(self, number: int, body: bytes) -> None:
+    def _read_head(self) -> tuple[bytes | None, list[int]]:
+        """The head of an order (None: the node worker is gone), and the descriptors that came with it."""
+        head, fds = b"", list[int]()
+        while len(head) < HEAD_BYTES:
+            part, more, _, _ = socket.recv_fds(self._orders, HEAD_BYTES - len(head), HELPER_FDS)
+            if not part:
+                return None, fds
+            head, fds = head + part, fds + more
+        return head, fds
+
+    def _fork(self, number: int, become: Callable[[int], NoReturn]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
-            _become_child(theirs.fileno(), self._page_fd, body)
+            become(theirs.fileno())
         theirs.close()
         child = _Child(pid, ours)
         child.number = number
@@ -208,20 +229,8 @@ def _read_exactly(size: int) -> bytes | None:
 
 def _become_child(channel: int, page_fd: int, body: bytes) -> NoReturn:
     """Carry out the order, and those that come after it."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in (0, 1, 2):  # close the node worker's pipes
-        os.dup2(null, fd)
-    channel, page_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PAGE + 1) for fd in (channel, page_fd))
-    os.dup2(channel, _CHANNEL, inheritable=False)
-    try:
-        me = read_stat("self")
-        assert me is not None
-        slot = Slot.claim(page_fd, _PAGE, me.process)
-    except OSError as error:
-        _reply({"status": "error", "message": error.strerror})
-        os._exit(1)
+    slot = _begin([channel, page_fd, null, null, null])
     os.closerange(_PAGE + 1, 1 << 20)
     try:
         again = _carry_out(body, slot, first=True)
@@ -232,6 +241,40 @@ def _become_child(channel: int, page_fd: int, body: bytes) -> NoReturn:
         slot.free()
     finally:  # also when the spawner is gone
         os._exit(0)
+
+
+def _become_helper(channel: int, page_fd: int, fds: list[int]) -> NoReturn:
+    """Be a helper of ``jobs exec``."""
+    from gpu_platform.hosts.processes import exec_helper  # the spawner stays small
+
+    control, *standard = fds
+    slot = _begin([channel, page_fd, *standard, control])
+    os.closerange(_CONTROL + 1, 1 << 20)
+    try:
+        os.setsid()  # it is registered, see ``Orphans``
+        _reply({"status": "started"})
+        exec_helper.main(_CONTROL, slot)
+        slot.free()
+    finally:
+        os._exit(0)
+
+
+def _begin(fds: list[int]) -> Slot:
+    """Leave the spawner behind, and take a slot. ``fds``: the channel, the page, stdin, stdout, stderr and what else
+    this process has. They get fixed numbers."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    channel, page_fd, *others = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1) for fd in fds)
+    for number, fd in zip((0, 1, 2, _CONTROL), others, strict=False):  # this closes the node worker's descriptors
+        os.dup2(fd, number, inheritable=number < _CHANNEL)
+    os.dup2(channel, _CHANNEL, inheritable=False)
+    try:
+        me = read_stat("self")
+        assert me is not None
+        return Slot.claim(page_fd, _PAGE, me.process)
+    except OSError as error:
+        _reply({"status": "error", "message": error.strerror})
+        os._exit(1)
 
 
 def _reply(answer: dict[str, Any]) -> None:

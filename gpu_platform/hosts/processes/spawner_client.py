@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,12 +21,15 @@ import structlog
 import gpu_platform
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.orders import JailOrder, RankOrder
+from gpu_platform.hosts.processes.spawner import HELPER, OTHER, PLAIN
 from gpu_platform.hosts.system.lease_page import (
     LEASED,
     RELAXED,
+    GuardSeen,
     SlotContent,
     anonymous_page,
     attempt_mark,
+    newest_guard,
     open_page,
     taken_slots,
 )
@@ -41,6 +46,10 @@ _END_TIMEOUT_S = 2.0
 _TRIES = 3
 _GUARD_AGAIN_S = 1.0
 """Between two tries to start a guard."""
+STANDS_STILL_S = 3.0
+"""A guard that has not looked for so long stands still. It looks every second, and a lease that was just renewed lasts
+for longer: another guard is there before it ends."""
+_LOOK_S = 1.0
 
 
 class SpawnerClient:
@@ -85,6 +94,16 @@ class SpawnerClient:
         if len(result) < len(orders):
             raise HostUnavailable("the process that starts ranks was killed each time it was started")
         return result
+
+    def start_helper(self, fds: Sequence[int]) -> None:
+        """Start a helper of ``jobs exec``. ``fds``: its socket, stdin, stdout, stderr. Raises
+        :class:`HostUnavailable`."""
+        try:
+            answer = self._connect().send_helper(fds).result(_ANSWER_TIMEOUT_S)
+        except (OSError, TimeoutError, _Gone) as error:
+            raise HostUnavailable(f"the host cannot start a process: {error or 'its spawner was killed'}") from None
+        if answer["status"] != "started":
+            raise HostUnavailable(f"the host cannot start a process: {answer['message']}")
 
     def start(self) -> None:
         """Start spawner and guard now, e.g. for ranks that an earlier node worker started. They need not be there when
@@ -133,8 +152,10 @@ class SpawnerClient:
                 if self._connection is not None:
                     self._connection.close()
                 self._closed.clear()
-                process = self._start_guard("forks", stdin=subprocess.PIPE)
-                self._connection = _SpawnerConnection(process.process, self.on_guard)
+                orders, theirs = socket.socketpair()
+                with theirs:
+                    process = self._start_guard("forks", stdin=theirs.fileno())
+                self._connection = _SpawnerConnection(process.process, orders, self.on_guard)
             return self._connection
 
     def _start_guard(self, what: str, *, stdin: int) -> _Process:
@@ -163,14 +184,18 @@ class SpawnerClient:
         return guard
 
     def _keep_guard(self, guard: _Process) -> None:
-        """Wait for its end, and start another one at once. The spawner goes on meanwhile."""
-        guard.process.wait()
+        """Wait for its end, or until it stands still, and start another one at once. The spawner goes on meanwhile."""
+        still = self._watch(guard)
         guard.leave()
+        self._replace(guard, still)
+        guard.process.wait()
+
+    def _replace(self, guard: _Process, stood_still_s: float | None) -> None:
         while not self._closed.is_set():
             with self._lock:
-                if self._closed.is_set() or any(one.process.poll() is None for one in self._guards):
+                if self._closed.is_set() or any(one.process.poll() is None for one in self._guards if one is not guard):
                     return
-                log.error("guard.ended", pid=guard.process.pid, code=guard.process.returncode)
+                log.error("guard.ended", pid=guard.process.pid, code=guard.process.poll(), stood_still_s=stood_still_s)
                 try:
                     new = self._start_guard("alone", stdin=subprocess.DEVNULL)
                 except OSError as error:  # ranks end with their supervisors as long as there is none
@@ -180,6 +205,35 @@ class SpawnerClient:
                 _hear_alone(new.process, self.on_guard)
                 return
             self._closed.wait(_GUARD_AGAIN_S)
+
+    def _watch(self, guard: _Process) -> float | None:
+        """Wait for the end of a guard. One that stands still is killed, and not waited for: it may be frozen, or hang
+        in the kernel. Returns for how long it stood still. None: it has ended by itself.
+
+        Each look is one of this process, too: when the whole host stood still, nobody is blamed.
+        """
+        pid, looks, seen = guard.process.pid, 0, -1.0
+        fd = os.pidfd_open(pid)
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            while not poll.poll(_LOOK_S * 1000):
+                newest = self._newest_guard()
+                looked_s = newest.looked_s if newest is not None and newest.process.pid == pid else 0.0
+                looks = 0 if looked_s != seen else looks + 1
+                seen = looked_s
+                if looks * _LOOK_S >= (STANDS_STILL_S if looked_s else _START_TIMEOUT_S) and not self._closed.is_set():
+                    guard.process.kill()
+                    return looks * _LOOK_S
+        finally:
+            os.close(fd)
+        guard.process.wait()
+        return None
+
+    def _newest_guard(self) -> GuardSeen | None:
+        with self._lock:  # close() closes it
+            fd = self._page_fd
+            return None if fd is None else newest_guard(lambda at, size: os.pread(fd, size, at))
 
 
 class _Process:
@@ -201,11 +255,12 @@ class _Gone(Exception):
 
 
 class _SpawnerConnection:
-    def __init__(self, guard: subprocess.Popen[bytes], on_guard: Callable[[dict[str, Any]], None]) -> None:
-        assert guard.stdin is not None
+    def __init__(
+        self, guard: subprocess.Popen[bytes], orders: socket.socket, on_guard: Callable[[dict[str, Any]], None]
+    ) -> None:
         assert guard.stdout is not None
         self._guard, self._on_guard = guard, on_guard
-        self._orders, self._answers = guard.stdin, guard.stdout
+        self._orders, self._answers = orders, guard.stdout
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._count = 0
@@ -222,22 +277,33 @@ class _SpawnerConnection:
             raise HostUnavailable("the process that starts ranks does not begin") from None
 
     def send(self, orders: Sequence[RankOrder | JailOrder]) -> list[Future[dict[str, Any]]]:
-        futures: list[Future[dict[str, Any]]] = [Future() for _ in orders]
         bodies = [json.dumps(order.to_json()).encode() for order in orders]
-        is_plain = [isinstance(order, RankOrder) and order.jail is None for order in orders]
+        kinds = [PLAIN if isinstance(order, RankOrder) and order.jail is None else OTHER for order in orders]
+        return self._send(kinds, bodies)
+
+    def send_helper(self, fds: Sequence[int]) -> Future[dict[str, Any]]:
+        [future] = self._send([HELPER], [b""], fds)
+        return future
+
+    def _send(
+        self, kinds: Sequence[int], bodies: Sequence[bytes], fds: Sequence[int] = ()
+    ) -> list[Future[dict[str, Any]]]:
+        futures: list[Future[dict[str, Any]]] = [Future() for _ in bodies]
         with self._lock:
             if self.gone:
                 for future in futures:
                     future.set_exception(_Gone())
                 return futures
             message = bytearray()
-            for future, body, plain in zip(futures, bodies, is_plain, strict=True):
+            for future, body, kind in zip(futures, bodies, kinds, strict=True):
                 self._count += 1
                 self._waiting[self._count] = future
-                message += len(body).to_bytes(4) + self._count.to_bytes(4) + bytes([plain]) + body
-            with contextlib.suppress(BrokenPipeError):  # the reader thread sees the end too, after the last answers
-                self._orders.write(message)
-                self._orders.flush()
+                message += len(body).to_bytes(4) + self._count.to_bytes(4) + bytes([kind]) + body
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader sees the end too
+                if fds:
+                    socket.send_fds(self._orders, [message], list(fds))
+                else:
+                    self._orders.sendall(message)
         return futures
 
     def kill(self) -> None:
@@ -252,8 +318,7 @@ class _SpawnerConnection:
         """End the spawner. Ranks and their supervisors go on."""
         with self._lock:
             self.gone = True
-            with contextlib.suppress(BrokenPipeError):
-                self._orders.close()
+            self._orders.close()
         self._reader.join(_END_TIMEOUT_S)
         if self._reader.is_alive():
             self.kill()

@@ -20,6 +20,7 @@ from gpu_platform.hosts.processes.ending import ask_ranks, end_ranks
 from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.ranks import RankProcess, wait_all_ended
 from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.environs import started_with
 from gpu_platform.hosts.system.lease_page import SlotContent
 from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.hosts.system.paths import attempt_dir
@@ -28,7 +29,6 @@ from gpu_platform.hosts.system.process_tree import (
     all_processes,
     boot_id,
     descendants,
-    has_environ,
     is_alive,
     send_signal,
 )
@@ -101,12 +101,13 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess])
         pids |= jail.rank_pids()
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
     table = all_processes()
+    pids |= started_with(table.values(), entries)
     # A supervisor that had the rank before and after the look at all processes had no other rank meanwhile.
     supervisors = set(found) & set(_supervisors_and_helpers(ranks))
     return descendants(
         (process.pid for process in supervisors),
         table,
-        also=lambda pid: pid in pids or has_environ(pid, entries),
+        also=pids.__contains__,
     )
 
 
@@ -198,6 +199,7 @@ async def _signal_all(
     home: Path, key: AttemptKey, ranks: Sequence[RankProcess], number: int, seen: set[Process]
 ) -> set[Process]:
     living = await in_own_thread(lambda: attempt_processes(home, key, ranks), name="stop")
+    living |= {process for process in seen if is_alive(process)}  # one that hangs no longer says whose it is
     seen |= living
     if number == signal.SIGKILL and (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
         await in_own_thread(jail.kill, name="stop")

@@ -19,8 +19,9 @@ from pathlib import Path
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.system.process_tree import Process, all_processes, has_environ, send_signal
-from gpu_platform.hosts.system.tools import run_tool
+from gpu_platform.hosts.system.environs import started_with
+from gpu_platform.hosts.system.process_tree import Process, all_processes, send_signal
+from gpu_platform.hosts.system.tools import GivenUp, never, run_tool
 
 PROGRAM = "nvidia-cuda-mps-control"
 _MARK = "GPU_PLATFORM_MPS_DAEMON"
@@ -56,8 +57,8 @@ class MpsDaemon:
         """Paths that clients must be able to write, besides :attr:`shm`."""
         return [] if self.shm else [str(self._root)]
 
-    def start(self, uid: int | None = None, gid: int | None = None) -> None:
-        """Start the daemon unless it runs. Raises :class:`HostUnavailable`.
+    def start(self, uid: int | None = None, gid: int | None = None, given_up: GivenUp = never) -> None:
+        """Start the daemon unless it runs. Raises :class:`HostUnavailable`, also once ``given_up`` is true.
 
         Raises :class:`PreflightFailed` if it runs for another account: an MPS server serves one user at a time, so the
         second user would wait for the first.
@@ -81,7 +82,7 @@ class MpsDaemon:
             directory.mkdir(parents=True, mode=0o700)
             if uid is not None and gid is not None:
                 os.chown(directory, uid, gid)
-        self._control("-d", uid=uid, gid=gid)  # it becomes a daemon, which survives the node worker
+        self._control("-d", uid=uid, gid=gid, given_up=given_up)  # it becomes a daemon, which survives the node worker
         if not self.processes():
             raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: {self._log_tail()}")
 
@@ -105,7 +106,8 @@ class MpsDaemon:
     def processes(self) -> list[Process]:
         """The control daemon and its servers, the daemon first."""
         mark = [_MARK.encode() + b"=" + self._name]
-        found = [stat.process for pid, stat in all_processes().items() if not stat.zombie and has_environ(pid, mark)]
+        table = all_processes()
+        found = [table[pid].process for pid in started_with(table.values(), mark)]
         return sorted(found, key=lambda process: (process.started, process.pid))
 
     def client_environ(self, grant: ShareGrant) -> dict[str, str]:
@@ -116,7 +118,9 @@ class MpsDaemon:
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={grant.memory_mib}M",
         }
 
-    def _control(self, *arguments: str, say: str = "", uid: int | None = None, gid: int | None = None) -> None:
+    def _control(
+        self, *arguments: str, say: str = "", uid: int | None = None, gid: int | None = None, given_up: GivenUp = never
+    ) -> None:
         command = [PROGRAM, *arguments]
         if uid is not None and gid is not None and uid != os.geteuid():
             command = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", *command]
@@ -131,7 +135,7 @@ class MpsDaemon:
         }
         if arguments:
             environ[_MARK] = os.fsdecode(self._name)
-        run_tool(command, environ=environ, say=say)
+        run_tool(command, environ=environ, say=say, given_up=given_up)
 
     def _log_tail(self) -> str:
         texts = [path.read_text(errors="replace") for path in sorted((self._root / _LOGS).glob("*.log"))]

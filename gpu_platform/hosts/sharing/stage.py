@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,12 +20,14 @@ from gpu_platform.hosts.isolation.accounts import account_of
 from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.capabilities import instance_nodes
 from gpu_platform.hosts.sharing.compute import set_exclusive, set_time_slice
 from gpu_platform.hosts.sharing.mig_records import MigInstanceRecord, MigInstanceRecords
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.stages import Provision, Stage
+from gpu_platform.hosts.system.tools import GivenUp
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -78,6 +81,7 @@ class Sharing(Stage):
     def prepare(self, plan: HostPlan) -> None:
         """Set up each GPU as the plan says. Raises :class:`PreflightFailed` or :class:`HostUnavailable`."""
         _check_ranks(plan)
+        given_up = partial(is_closed, self._home, plan.key)
         for position, (uuid, grant) in enumerate(_grants(plan)):
             with self._locks[uuid]:
                 self._clear(uuid)
@@ -85,18 +89,18 @@ class Sharing(Stage):
                 self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
                 match grant:
                     case None:
-                        self._give_whole(uuid, plan)
+                        self._give_whole(uuid, plan, given_up)
                     case ShareGrant(mode=ShareMode.MIG):
-                        self._give_instance(uuid, plan, position, grant)
+                        self._give_instance(uuid, plan, position, grant, given_up)
                     case ShareGrant(mode=ShareMode.MPS):
-                        self._enter(uuid, plan)
+                        self._enter(uuid, plan, given_up)
                         set_exclusive(
                             self._nvml, uuid, True
                         )  # for the daemon: a program that goes around it gets no GPU
                         if self._nvml.runs_cuda:
-                            self._start_daemon(uuid, plan)
+                            self._start_daemon(uuid, plan, given_up)
                     case _:
-                        self._enter(uuid, plan)
+                        self._enter(uuid, plan, given_up)
                         set_exclusive(self._nvml, uuid, False)
                         self._slice_time(uuid)
 
@@ -153,25 +157,25 @@ class Sharing(Stage):
                     gpu_uuid=uuid,
                 )
 
-    def _enter(self, uuid: str, plan: HostPlan) -> None:
+    def _enter(self, uuid: str, plan: HostPlan, given_up: GivenUp) -> None:
         """Prepare a GPU for its first attempt: switch MIG off, and scrub the data of an earlier tenant."""
         if len(self._clients[uuid]) == 1:
             self._set_mig_mode(uuid, False)
-            self._scrubber.before(uuid, plan.namespace)
+            self._scrubber.before(uuid, plan.namespace, given_up)
 
-    def _give_whole(self, uuid: str, plan: HostPlan) -> None:
-        self._enter(uuid, plan)
+    def _give_whole(self, uuid: str, plan: HostPlan, given_up: GivenUp) -> None:
+        self._enter(uuid, plan, given_up)
         # More ranks than GPUs: they share the GPUs on purpose.
         set_exclusive(self._nvml, uuid, self._node.exclusive_process and len(plan.ranks) <= len(plan.gpu_uuids))
 
-    def _give_instance(self, uuid: str, plan: HostPlan, position: int, grant: ShareGrant) -> None:
+    def _give_instance(self, uuid: str, plan: HostPlan, position: int, grant: ShareGrant, given_up: GivenUp) -> None:
         instance_records = self._instance_records(uuid)
         record = instance_records.find(str(plan.key), position)
         existing = mig.instances(self._nvml, uuid)
         if record is not None and any(record.is_made(instance) and instance.uuid for instance in existing):
             return
         if not mig.mode(self._nvml, uuid):
-            self._scrubber.before(uuid, None)  # each instance is scrubbed after its job
+            self._scrubber.before(uuid, None, given_up)  # each instance is scrubbed after its job
         self._set_mig_mode(uuid, True)
         profile, start, size = grant.mig_profile, grant.mig_start, grant.mig_size
         if profile is None or start is None or size is None:
@@ -184,10 +188,11 @@ class Sharing(Stage):
         instance_records.put(record)
         instance_records.made(record, mig.create(self._nvml, uuid, profile, start, size).gi)
 
-    def _start_daemon(self, uuid: str, plan: HostPlan) -> None:
+    def _start_daemon(self, uuid: str, plan: HostPlan, given_up: GivenUp) -> None:
         account = account_of(self._node, plan) if self._jailed else None
         try:
-            self._daemon(uuid).start(*((None, None) if account is None else (account.uid, account.gid)))
+            owner = (None, None) if account is None else (account.uid, account.gid)
+            self._daemon(uuid).start(*owner, given_up=given_up)
         except HostUnavailable as error:  # another host may be able to; trying again here would not help
             raise PreflightFailed(error.message, kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid) from error
 

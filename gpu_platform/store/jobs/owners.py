@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.array_ids import array_of, is_array_id
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.jobs.share import JobShare
+from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import archived_job, job, job_array, pipeline, schedule
 
@@ -39,7 +39,7 @@ def is_shared(session: Session, job_id: str) -> bool:
     if found is None:
         query = select(job_array.c.spec).where(job_array.c.id == (array_of(job_id) or job_id))
         found = session.execute(query).scalar_one_or_none()
-    return found is not None and json.loads(found).get("share") == JobShare.NAMESPACE
+    return found is not None and json.loads(found).get("readable_by") == ReadableBy.NAMESPACE
 
 
 @reading

@@ -9,13 +9,15 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.errors import InvalidRequest, NotFound
+from gpu_platform.domain.errors import InvalidRequest, NotFound, OverQuota
 from gpu_platform.domain.jobs.derived_ids import derived_job_id
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.schedule import (
+    MAX_OF_A_NAMESPACE,
+    MAX_OF_A_USER,
     SHOWN_RUNS,
     Schedule,
     ScheduleRequest,
@@ -42,8 +44,11 @@ class ScheduleTerms(NamedTuple):
 
 @writing
 def create(session: Session, schedule_id: str, request: ScheduleRequest, *, actor: str, now: datetime) -> Schedule:
-    """Record a schedule. Its job names the namespace and the user."""
+    """Record a schedule. Its job names the namespace and the user. Raises :class:`OverQuota` if they have too many."""
     spec = request.job
+    _check_room(session, schedule.c.user == spec.user, f"user {spec.user}", MAX_OF_A_USER)
+    of_namespace = schedule.c.namespace == spec.namespace
+    _check_room(session, of_namespace, f"namespace {spec.namespace}", MAX_OF_A_NAMESPACE)
     row = {
         "id": schedule_id,
         "namespace": spec.namespace,
@@ -60,6 +65,12 @@ def create(session: Session, schedule_id: str, request: ScheduleRequest, *, acto
     session.execute(insert(schedule), row)
     append_event(session, "schedule.created", actor, now, data={"schedule": schedule_id, "name": spec.name})
     return _schedule(session.execute(_ONE, {"id": schedule_id}).one())
+
+
+def _check_room(session: Session, owned: ColumnElement[bool], whose: str, most: int) -> None:
+    there = session.execute(select(func.count()).select_from(schedule).where(owned)).scalar_one()
+    if there >= most:
+        raise OverQuota(f"{whose} has {there} schedules, and {most} are the most: delete some of them")
 
 
 @reading

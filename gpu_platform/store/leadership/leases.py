@@ -50,13 +50,15 @@ class Leases:
 
 
 @writing_unsynced
-def begin_round(session: Session, now: datetime) -> int:
+def begin_round(session: Session, now: datetime, after: int = 0) -> int:
     """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader. Hosts that
     have joined meanwhile become members.
 
-    At least the Unix time: a database that was restored to an older point does not give the same number twice.
+    At least the Unix time, and more than ``after``, the caller's newest round: a database that was restored to an older
+    point, also while the same leader goes on, does not give the same number twice. Who heard a round would count as
+    having heard another one, and his vote between them as none.
     """
-    number = max((session.scalar(_ROUND) or 0) + 1, int(now.timestamp()))
+    number = max((session.scalar(_ROUND) or 0) + 1, int(now.timestamp()), after + 1)
     membership.catch_up(session)
     return number if change(session, update(leader).values(round=number)) else 0
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, exists, literal, select
+from sqlalchemy import bindparam, exists, func, literal, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.contracts import AttemptKey, jobs_by_attempt
@@ -21,9 +21,14 @@ def holders(session: Session, gpu_uuid: str) -> list[AttemptKey]:
 
 
 @reading
-def users(session: Session, gpu_uuid: str) -> list[AttemptKey]:
-    """The holders whose reservation is not parked: only these may run processes on the GPU."""
-    return _keys(session, (allocation.c.gpu_uuid == gpu_uuid) & ~_PARKED)
+def users(session: Session, gpu_uuid: str) -> dict[AttemptKey, datetime]:
+    """The holders whose reservation is not parked, and since when they hold the GPU: only these may run processes on
+    it."""
+    query = select(allocation.c.job_id, allocation.c.attempt, func.min(allocation.c.reserved_at).label("since"))
+    held = query.where(allocation.c.released_at.is_(None), allocation.c.gpu_uuid == gpu_uuid, ~_PARKED)
+    by_attempt = (allocation.c.job_id, allocation.c.attempt)
+    rows = session.execute(held.group_by(*by_attempt).order_by(*by_attempt))
+    return {AttemptKey(job_id=row.job_id, attempt=row.attempt): row.since for row in rows}
 
 
 @reading

@@ -69,12 +69,7 @@ class GpuOptions:
         list[str] | None, typer.Option(metavar="HOST[,HOST]", help="None of these hosts, as --hosts-include.")
     ] = None
     share: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT|namespace",
-            help="Percent of each GPU's SMs; needs --share-memory. Or namespace: everybody there reads what the job "
-            "prints and begins jobs with its checkpoints. Both else are its user's alone.",
-        ),
+        int | None, typer.Option(metavar="PERCENT", help="Percent of each GPU's SMs; needs --share-memory.")
     ] = None
     share_mode: Annotated[
         Literal["mps", "time_slice"] | None,
@@ -104,14 +99,12 @@ class GpuOptions:
     ] = None
 
     def fields(self) -> Fields:
-        """The fields ``gpus`` and ``share`` of a job.
+        """The field ``gpus`` of a job.
 
         Raises :class:`typer.BadParameter` for options that exclude each other.
         """
         hosts, gpus_per_host = parsing.gang_shape(self.gpus, self.hosts, self.gpus_per_host)
-        shared = None if self.share is None else parsing.share(self.share)
-        percent = shared if isinstance(shared, int) else None
-        share = given(mig_profile=self.mig, percent=percent, memory_mib=self.share_memory, mode=self.share_mode)
+        share = given(mig_profile=self.mig, percent=self.share, memory_mib=self.share_memory, mode=self.share_mode)
         request = given(
             hosts=hosts,
             gpus_per_host=gpus_per_host,
@@ -135,7 +128,7 @@ class GpuOptions:
             ram_mib_per_gpu=self.memory_per_gpu,
             share=share or None,
         )
-        return given(gpus=request or None, share=shared if isinstance(shared, str) else None)
+        return given(gpus=request or None)
 
 
 def _patterns(texts: list[str] | None) -> list[str] | None:

@@ -54,6 +54,13 @@ class ProgramOptions:
         str | None,
         typer.Option(help="Whose quota and fair share the job counts for.", autocompletion=completion.namespace_names),
     ] = None
+    readable_by: Annotated[
+        Literal["user", "namespace"] | None,
+        typer.Option(
+            help="Who reads what the job prints, and begins jobs with its checkpoints: its user alone (default), or "
+            "everybody in its namespace."
+        ),
+    ] = None
     user: Annotated[str | None, typer.Option(help="Default: you. Operators submit for others.")] = None
     priority: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="high, low, … (`whoami` shows all), or -1000 to 1000.")
@@ -83,6 +90,7 @@ class ProgramOptions:
             notify=None if rules is None else [rule for rule in rules if rule is not None],
             name=self.name,
             namespace=self.namespace,
+            readable_by=self.readable_by,
             user=self.user,
             env=parsing.environment(self.env or [], os.environ) or None,
             workdir=os.path.abspath(self.workdir) if self.workdir else None,

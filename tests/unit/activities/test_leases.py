@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import update
 
 from activities.leader.leases import LONGEST_LOOK_S, LeaseWatch
 from gpu_platform.age_clock import AgeClock
@@ -14,6 +15,7 @@ from gpu_platform.domain.errors import StaleReport
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaseTimes
 from gpu_platform.store import Store, events
 from gpu_platform.store.leadership import leader, leases
+from gpu_platform.store.models import leader as leader_table
 from gpu_platform.store.restoring import restoring
 from tests.settable_clock import SettableClock
 from tests.store_cluster import NOW, Cluster
@@ -213,3 +215,21 @@ def test_a_host_that_knows_no_other_is_not_lost(store: Store) -> None:
     watched = Watched(store, "a", "b", "c")
     assert watched.rounds(3 * TTL_S, "b", "c") == []
     assert leases.held_verdict(store) is not None
+
+
+def test_no_round_comes_twice_though_the_leader_finds_an_older_copy_of_the_database(store: Store) -> None:
+    """Of the same epoch, so it goes on. Rounds are faster than the clock here, so the date alone does not help."""
+    watched = Watched(store, "a")
+    rounds: list[int] = []
+
+    def look() -> None:
+        watched.watch.look(NOW)
+        rounds.append(watched.watch.round)
+
+    for _ in range(3):
+        look()
+    with store.write() as session:
+        session.execute(update(leader_table).values(round=rounds[0]))
+    for _ in range(3):
+        look()
+    assert rounds == sorted(set(rounds))

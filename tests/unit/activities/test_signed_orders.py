@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
+import asyncio
 import dataclasses
-from collections.abc import Callable
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.payloads import orders
 from activities.payloads.orders import Asked, CheckingOrders, OrderGuard, SigningOrders
+from gpu_platform.hosts.system import records
 from gpu_platform.identity import signing
 from gpu_platform.identity.signing import OrderRefused, OrderSigner, PinnedKeys
+from gpu_platform.lanes import Stuck
 
 ARGUMENT = Payload(metadata={"encoding": b"json/plain"}, data=b'{"x":1}')
 
@@ -47,7 +50,7 @@ async def signed(key: Path, **fields: object) -> Payload:
     return await SigningOrders(OrderSigner.load(key), confirmed).encode(context(**fields), ARGUMENT)
 
 
-def carry_out(
+async def carry_out(
     key: Path, payload: Payload, guard: OrderGuard | None = None, *, host: str = "a", run: str = "r", **fields: object
 ) -> None:
     """What a node worker does before an activity runs. Raises :class:`OrderRefused`."""
@@ -55,36 +58,63 @@ def carry_out(
     environment.info = dataclasses.replace(environment.info, workflow_run_id=run, activity_id="1")
     checks, guard = CheckingOrders(host, PinnedKeys(key.with_suffix(".pub"))), guard or OrderGuard(required=True)
 
-    def step() -> None:
+    async def step() -> None:
         checks.decode(context(**fields), [payload])
-        guard.check()
+        await guard.admit()
 
-    in_its_own_task(lambda: environment.run(step))
-
-
-def in_its_own_task(step: Callable[[], None]) -> None:
-    contextvars.copy_context().run(step)
+    await asyncio.create_task(environment.run(step))
 
 
 async def test_a_signed_order_is_carried_out_and_may_be_tried_again(key: Path) -> None:
     payload, guard = await signed(key), OrderGuard(required=True)
-    carry_out(key, payload, guard)
-    carry_out(key, payload, guard)
+    await carry_out(key, payload, guard)
+    await carry_out(key, payload, guard)
     with pytest.raises(OrderRefused, match="for another activity"):
-        carry_out(key, payload, guard, run="another run")
+        await carry_out(key, payload, guard, run="another run")
 
 
 @pytest.mark.parametrize("step", ["reset_gpu", "reset_host", "reboot_host"])
 async def test_a_repair_is_not_repeated_by_the_next_node_worker(key: Path, tmp_path: Path, step: str) -> None:
     """Its order is good for a day, and nothing else on the host remembers it."""
     payload, kept = await signed(key, activity_type=step), tmp_path / "used.json"
-    carry_out(key, payload, OrderGuard(required=True, kept=kept), activity_type=step)
+    await carry_out(key, payload, OrderGuard(required=True, kept=kept), activity_type=step)
     restarted = OrderGuard(required=True, kept=kept)
-    carry_out(key, payload, restarted, activity_type=step)
+    await carry_out(key, payload, restarted, activity_type=step)
     for guard in (restarted, OrderGuard(required=True, kept=kept)):
         with pytest.raises(OrderRefused, match="for another activity"):
-            carry_out(key, payload, guard, run="another run", activity_type=step)
-    carry_out(key, await signed(key, activity_type=step), restarted, run="another run", activity_type=step)
+            await carry_out(key, payload, guard, run="another run", activity_type=step)
+    await carry_out(key, await signed(key, activity_type=step), restarted, run="another run", activity_type=step)
+
+
+async def test_a_disk_that_hangs_keeps_nobody_but_the_repair_waiting(
+    key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair that is not written down is not carried out: the next node worker would carry it out again."""
+    answers = threading.Event()
+    write = records.write_record
+
+    def hang(*arguments: object, **more: bool) -> None:
+        answers.wait(10)
+        write(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(records, "write_record", hang)
+    monkeypatch.setattr(orders, "DISK_S", 0.5)
+    guard = OrderGuard(required=True, kept=tmp_path / "used.json")
+    repair = await signed(key, activity_type="reset_gpu")
+    for _ in range(2):
+        began = time.monotonic()
+        repairing = asyncio.create_task(carry_out(key, repair, guard, activity_type="reset_gpu"))
+        await asyncio.sleep(0.05)
+        await carry_out(key, await signed(key), guard)
+        assert time.monotonic() - began < 0.4, "the loop goes on"
+        with pytest.raises(Stuck):
+            await repairing
+    answers.set()
+    await carry_out(key, repair, guard, activity_type="reset_gpu")
+    with pytest.raises(OrderRefused, match="for another activity"):
+        await carry_out(
+            key, repair, OrderGuard(required=True, kept=tmp_path / "used.json"), activity_type="reset_gpu", run="x"
+        )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +124,7 @@ async def test_a_repair_is_not_repeated_by_the_next_node_worker(key: Path, tmp_p
 )
 async def test_an_order_for_something_else_is_refused(key: Path, fields: dict[str, str]) -> None:
     with pytest.raises(OrderRefused, match="the signature is of launch_ranks on a for j-1"):
-        carry_out(key, await signed(key), **fields)  # type: ignore[arg-type]
+        await carry_out(key, await signed(key), **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["order", "order-signature", "order-key", "data"])
@@ -105,31 +135,31 @@ async def test_every_change_is_found(key: Path, name: str) -> None:
     else:
         payload.metadata[name] = payload.metadata[name][:-1] + bytes([payload.metadata[name][-1] ^ 1])
     with pytest.raises(OrderRefused):
-        carry_out(key, payload)
+        await carry_out(key, payload)
 
 
 async def test_an_order_of_another_key_is_refused(key: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / "orders.key"
     signing.create(other)
     with pytest.raises(OrderRefused, match="is not in"):
-        carry_out(key, await signed(other))
+        await carry_out(key, await signed(other))
 
 
 async def test_an_expired_order_is_refused_and_a_stop_never_expires(key: Path) -> None:
     guard = OrderGuard(required=True, now=lambda: 4e9)
     with pytest.raises(OrderRefused, match="it expired"):
-        carry_out(key, await signed(key), guard)
-    carry_out(key, await signed(key, activity_type="stop_ranks"), guard, activity_type="stop_ranks")
+        await carry_out(key, await signed(key), guard)
+    await carry_out(key, await signed(key, activity_type="stop_ranks"), guard, activity_type="stop_ranks")
 
 
 async def test_an_unsigned_order_is_carried_out_only_while_the_setting_says_so(key: Path) -> None:
-    carry_out(key, ARGUMENT, OrderGuard(required=False))
+    await carry_out(key, ARGUMENT, OrderGuard(required=False))
     with pytest.raises(OrderRefused, match="not signed by control"):
-        carry_out(key, ARGUMENT)
+        await carry_out(key, ARGUMENT)
     # A wrong signature is refused all the same.
     forged = Payload(metadata={**ARGUMENT.metadata, "order": b"{}"}, data=ARGUMENT.data)
     with pytest.raises(OrderRefused):
-        carry_out(key, forged, OrderGuard(required=False))
+        await carry_out(key, forged, OrderGuard(required=False))
 
 
 async def test_control_does_not_sign_what_the_database_does_not_confirm(key: Path) -> None:

@@ -42,6 +42,7 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
         ("--require leaf", "gpus.required_level", "leaf"),
         ("--gpus 2 --prefer nvlink", "gpus.preferred_level", "nvlink"),
         ("--total 24", "gpus.total", 24),
+        ("--readable-by namespace", "readable_by", "namespace"),
         ("--share 25 --share-memory 20GiB", "gpus.share", {"percent": 25, "memory_mib": 20480}),
         (
             "--share 25 --share-memory 20GiB --share-mode mps",

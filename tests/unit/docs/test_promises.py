@@ -139,3 +139,11 @@ def _blocks(call: ast.Call) -> str | None:
         case ast.Attribute(attr=name) if name in METHODS:
             return name
     return None
+
+
+def test_no_worker_lets_the_sdk_read_all_modules_in_the_event_loop() -> None:
+    """``load_default_build_id`` does, unless a worker says which build it is."""
+    for path in (ROOT / "workers").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Worker":
+                assert "build_id" in {keyword.arg for keyword in call.keywords}, f"{path}:{call.lineno}"

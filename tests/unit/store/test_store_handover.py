@@ -102,10 +102,10 @@ def test_a_parked_gang_lets_its_gpu_be_reset_and_goes_on(cluster: Cluster) -> No
     store = cluster.store
     this, following = cluster.running("j", {"a": [0, 1]}), key("j", 2)
     bad = uuid_of("a", 0)
-    assert allocations.users(store, bad) == [this]
+    assert [*allocations.users(store, bad)] == [this]
     hand_over(store, this, {"a": [0, 1]}, parked=True, bad=(bad,))
     check_invariants(store)
-    assert allocations.users(store, bad) == []
+    assert [*allocations.users(store, bad)] == []
     assert allocations.holders(store, bad) == [following]
     assert handover.parked_state(store, following) is Parked.WAITING
     with pytest.raises(ReservationConflict):
@@ -115,7 +115,7 @@ def test_a_parked_gang_lets_its_gpu_be_reset_and_goes_on(cluster: Cluster) -> No
     assert gpu_states.finish_reset(store, bad, True, NOW, 3) is GpuState.ALLOCATED
     assert handover.parked_state(store, following) is Parked.READY
     handover.unpark(store, following)
-    assert allocations.users(store, bad) == [following]
+    assert [*allocations.users(store, bad)] == [following]
     attempts.mark_running(store, following, NOW)
     assert cluster.states("a") == ["IN_USE", "IN_USE", "AVAILABLE", "AVAILABLE"]
     check_invariants(store)

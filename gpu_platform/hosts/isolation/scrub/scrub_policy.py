@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,8 @@ from gpu_platform.domain.errors import PlatformError, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.scrub import scrub_process
 from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system import records, tools
+from gpu_platform.hosts.system.tools import GivenUp, NotEnded, never
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -56,16 +56,17 @@ class Scrubber:
         self._reset = reset
         self._on_failure = on_failure
 
-    def before(self, gpu_uuid: str, namespace: str | None) -> None:
+    def before(self, gpu_uuid: str, namespace: str | None, given_up: GivenUp = never) -> None:
         """Make the GPU clean for ``namespace`` (None: shares of it go to several). Nothing may run on it.
 
-        Raises :class:`PreflightFailed` if the data of an earlier tenant cannot be removed.
+        Raises :class:`PreflightFailed` if the data of an earlier tenant cannot be removed, and
+        :class:`HostUnavailable` once ``given_up`` is true.
         """
         if not self._has_memory:
             return
         owner = self._owner(gpu_uuid)
         if owner not in (_CLEAN, namespace) and self._policy(owner) != "never":
-            self._clean(gpu_uuid)
+            self._clean(gpu_uuid, given_up)
             owner = _CLEAN
         if namespace not in (None, owner):
             self._write(gpu_uuid, namespace)
@@ -87,8 +88,8 @@ class Scrubber:
         if problem is not None:
             self._on_failure(gpu_uuid, f"the memory of its MIG instance cannot be scrubbed: {problem}")
 
-    def _clean(self, gpu_uuid: str) -> None:
-        problem = self._overwrite(gpu_uuid)
+    def _clean(self, gpu_uuid: str, given_up: GivenUp = never) -> None:
+        problem = self._overwrite(gpu_uuid, given_up)
         if problem is not None and problem.startswith(_NO_CUDA):
             problem = self._clear_by_reset(gpu_uuid)
         if problem is not None:
@@ -104,7 +105,7 @@ class Scrubber:
             return error.message
         return None
 
-    def _overwrite(self, device: str) -> str | None:
+    def _overwrite(self, device: str, given_up: GivenUp = never) -> str | None:
         """Overwrite the memory. Returns why it failed, or None. ``device``: the uuid of a GPU or MIG device."""
         environ = os.environ | {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         command = [
@@ -114,20 +115,21 @@ class Scrubber:
             "gpu_platform.hosts.isolation.scrub.scrub_process",
             str(self._node.scrub_verify_every),
         ]
+        name, timeout_s = f"the scrub of {device}", self._node.scrub_timeout_s
         try:
-            done = subprocess.run(
-                command, env=environ, capture_output=True, text=True, timeout=self._node.scrub_timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return f"not done within {self._node.scrub_timeout_s:g} s"
+            done = tools.run(command, environ=environ, timeout_s=timeout_s, name=name, given_up=given_up)
+        except NotEnded as error:
+            if given_up():
+                raise  # the GPU is as it was: the next one scrubs it
+            return error.message
         try:
-            answer = json.loads(done.stdout)
+            answer = json.loads(done.output)
         except ValueError:
-            return f"the scrubber ended with {done.returncode}: {done.stderr.strip()[-300:]}"
-        if done.returncode == scrub_process.DONE:
+            return f"the scrubber ended with {done.code}: {done.said.strip()[-300:]}"
+        if done.code == scrub_process.DONE:
             log.info("gpu.scrubbed", gpu=device, **answer)
             return None
-        return (f"{_NO_CUDA}: " if done.returncode == scrub_process.NO_CUDA else "") + answer["problem"]
+        return (f"{_NO_CUDA}: " if done.code == scrub_process.NO_CUDA else "") + answer["problem"]
 
     def _policy(self, namespace: str | None) -> ScrubPolicy:
         return self._node.scrub_namespaces.get(namespace or "", self._node.scrub)
