@@ -1,4 +1,4 @@
-"""The manager of steps and who asks it prove each other's key. Where ranks have the host's network, anybody connects."""
+"""The manager of steps and who asks it prove each other's key. On the host's network anybody connects."""
 
 from __future__ import annotations
 
