@@ -18,7 +18,6 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from gpu_platform import outgoing
 from gpu_platform.client import credentials
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, PlatformError, Unavailable
-from gpu_platform.domain.texts import one_line
 from gpu_platform.outgoing import Reach, place_of
 from gpu_platform.private_files import make_private_directory
 
@@ -86,7 +85,7 @@ def sign_in(base_url: str, info: LoginInfo, show: Callable[[str, str], None]) ->
     address = code.get("verification_uri_complete") or code.get("verification_uri")
     if not _is_private(address, info.issuer) or not {"user_code", "device_code"} <= {*code}:
         raise Unavailable(f"the identity provider {info.issuer} does not say where to confirm which code (RFC 8628)")
-    show(one_line(str(address)), one_line(str(code["user_code"])))
+    show(address, str(code["user_code"]))
     found = _confirmed(provider["token_endpoint"], info.client_id, code)
     where = {
         "token_endpoint": provider["token_endpoint"],
