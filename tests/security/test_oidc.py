@@ -450,9 +450,7 @@ async def test_login_says_when_it_cannot_be(world: World, sqlite_store: Store) -
     ],
     ids=str,
 )
-async def test_login_says_what_is_wrong_with_what_the_provider_says(
-    world: World, said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_login_says_what_is_wrong_with_what_the_provider_says(world: World, said: dict[str, Any]) -> None:
     """No trace, no wait without an end, and no address that a browser would obey."""
     async with AsyncClient(world.url) as client:
         info = await client.how_to_sign_in()
@@ -462,7 +460,6 @@ async def test_login_says_what_is_wrong_with_what_the_provider_says(
         assert address.startswith("http")
         world.provider.codes.clear()
 
-    monkeypatch.setattr(sign_in, "_LEAST_PAUSE_S", 0.01)
     with pytest.raises((NotSignedIn, Unavailable)):
         await asyncio.wait_for(asyncio.to_thread(sign_in.sign_in, world.url, info, show), 8)
 
