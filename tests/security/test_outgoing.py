@@ -4,6 +4,7 @@ kind of address that leads inside."""
 from __future__ import annotations
 
 import ast
+import ipaddress
 import re
 import socket
 import threading
@@ -14,6 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpu_platform import outgoing
@@ -21,6 +24,7 @@ from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client.sign_in import post_form, read_json
 from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import HostReport
+from gpu_platform.domain.hosts.network import NOT_INTERNET
 from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments.registry_way import Proxy, Registries
 from gpu_platform.outgoing import Reach, Unreachable
@@ -130,6 +134,43 @@ def test_no_name_and_no_spelling_leads_inside(dns: dict[str, list[list[str]]], p
         with pytest.raises((PlatformError, Unreachable)):
             PLACES[place]("evil.example")
     assert len(said) == 1, "one message for all of them"
+
+
+_INSIDE = st.sampled_from([ipaddress.IPv4Network(one) for one in NOT_INTERNET]).flatmap(
+    lambda network: st.integers(int(network[0]), int(network[-1]))
+)
+_WRITTEN: list[Callable[[int], str]] = [
+    lambda bits: str(ipaddress.IPv4Address(bits)),
+    str,
+    hex,
+    lambda bits: f"0{bits:o}",
+    lambda bits: ".".join(f"{byte:#x}" for byte in bits.to_bytes(4)),
+    lambda bits: ".".join(f"0{byte:o}" for byte in bits.to_bytes(4)),
+    lambda bits: f"{bits >> 24}.{bits & 0xFFFFFF}",
+    lambda bits: f"{bits >> 24}.{bits >> 16 & 0xFF}.{bits & 0xFFFF}",
+    lambda bits: f"::ffff:{ipaddress.IPv4Address(bits)}",
+    lambda bits: f"0:0:0:0:0:FFFF:{bits >> 16:x}:{bits & 0xFFFF:x}",
+    lambda bits: f"64:ff9b::{bits >> 16:x}:{bits & 0xFFFF:x}",
+    lambda bits: f"2002:{bits >> 16:x}:{bits & 0xFFFF:x}::1",
+    lambda bits: f"2001:0:{bits >> 16:x}:{bits & 0xFFFF:x}::1",
+    lambda bits: f"::{bits >> 16:x}:{bits & 0xFFFF:x}",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(_INSIDE, st.sampled_from(_WRITTEN), st.sampled_from([*PLACES]))
+def test_no_address_inside_is_connected_to_however_it_is_written(
+    bits: int, written: Callable[[int], str], place: str
+) -> None:
+    """As the machine's own resolver reads it, without name servers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "create_connection", _never)
+        with pytest.raises((PlatformError, Unreachable)):
+            PLACES[place](written(bits))
+
+
+def _never(address: tuple[str, int], *_: object) -> None:
+    raise Connected(address[0])
 
 
 @pytest.mark.parametrize("place", PLACES)
