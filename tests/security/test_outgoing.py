@@ -404,6 +404,9 @@ def test_a_host_names_no_address_that_no_host_has(sqlite_store: Store) -> None:
     good = ("10.1.2.3", "172.16.0.9", "2001:db8::7", "fd00::7", "gpu-7.lab", "gpu-7")
     for address in good:
         check_address(sqlite_store, _report(f"https://{FAR}:8701", address), FAR)
+    for address in ("2001:DB8::7", "2001:db8:0::7", "fd00:0:0::7", "::ffff:10.1.2.3"):  # another host's, in disguise
+        with pytest.raises(InvalidRequest):
+            check_address(sqlite_store, _report(f"https://{FAR}:8701", address), FAR)
     for address in FORBIDDEN:
         private = address.startswith(("10.", "172.", "192.168.", "100.64.", "198.18.", "192.0.2.", "fc00", "fd00"))
         if address and not private and address not in ("localhost", "2001:db8::1"):

@@ -72,6 +72,8 @@ def is_of_a_host(address: str) -> bool:
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
+    if str(found) != address:
+        return False
     if isinstance(found, ipaddress.IPv4Address):
         return not any(found in network for network in _NO_HOST)
     if found.scope_id is not None or found.sixtofour or found.teredo:
