@@ -85,7 +85,7 @@ def sign_in(base_url: str, info: LoginInfo, show: Callable[[str, str], None]) ->
     address = code.get("verification_uri_complete") or code.get("verification_uri")
     if not _is_private(address, info.issuer) or not {"user_code", "device_code"} <= {*code}:
         raise Unavailable(f"the identity provider {info.issuer} does not say where to confirm which code (RFC 8628)")
-    show(address, str(code["user_code"]))
+    show(str(address), str(code["user_code"]))
     found = _confirmed(provider["token_endpoint"], info.client_id, code)
     where = {
         "token_endpoint": provider["token_endpoint"],
