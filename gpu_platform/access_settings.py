@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.texts import check_name
+from gpu_platform.outgoing import Reach, place_of
 
 
 class OidcSettings(BaseModel):
@@ -19,6 +21,9 @@ class OidcSettings(BaseModel):
     issuer: str | None = None
     """Address of the provider, as it stands in its tokens, e.g. ``https://login.example.com/realms/lab``. None: nobody
     signs in that way."""
+    other_hosts: list[str] = []
+    """``HOST`` or ``HOST:PORT``: where the provider may send the service for its keys and tokens, besides the place of
+    the ``issuer`` and port 443 of public addresses. For providers inside that have several names."""
     audience: str = "gpu-platform"
     """Who the tokens must be made for (claim ``aud``)."""
     client_id: str = "gpu-platform"
@@ -52,6 +57,21 @@ class OidcSettings(BaseModel):
             if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
                 raise ValueError(f"the issuer {value!r} must be an https address: its keys decide who gets in")
         return value
+
+    @field_validator("other_hosts")
+    @classmethod
+    def _are_places(cls, value: list[str]) -> list[str]:
+        for one in value:
+            place_of(f"https://{one}")
+            if not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", one):
+                raise ValueError(f"access.oidc.other_hosts: {one!r} is neither HOST nor HOST:PORT")
+        return value
+
+    @property
+    def reach(self) -> Reach:
+        """Where the service connects when it asks the provider: where an operator says, and what is public."""
+        named = [*([self.issuer] if self.issuer else []), *(f"https://{one}" for one in self.other_hosts)]
+        return Reach(trusted=frozenset(place_of(one) for one in named))
 
 
 class AccessSettings(BaseModel):

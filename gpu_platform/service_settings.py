@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.jobs.spec import MAX_RETRY_WAIT_S, MAX_TIME_LIMIT_S
@@ -168,13 +169,28 @@ class ServiceSettings(_Section):
     Addresses are always allowed, and so are machines that show their certificate or node token."""
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies whose header ``X-Forwarded-For`` says where a request comes from, for
-    the audit log and the limit of bad tokens. The header of anybody else is ignored."""
+    the audit log and the limits of who has not signed in. The header of anybody else is ignored. Name no network in
+    which clients are, too: whoever is in it may claim any address."""
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Port of gRPC, with the same address, certificate and rules as REST, e.g. 8701. None: no gRPC."""
     rate_limits: RateLimitSettings = RateLimitSettings()
-    """How often one caller may ask."""
+    """How often one caller may ask. Who has not signed in is one caller with all of their IPv4 address, or of the IPv6
+    network of 64 bits."""
     uploads: UploadSettings = UploadSettings()
     """Code that people upload with their jobs."""
     prometheus_url: str | None = None
     """Base address of a Prometheus that scrapes the node workers, for links in the answers about metrics, e.g.
     ``http://prometheus:9090``."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, value: list[str]) -> list[str]:
+        for one in value:
+            try:
+                ipaddress.ip_network(one)
+            except ValueError as error:
+                raise ValueError(
+                    f"service.trusted_proxies: {one!r} is no address or network ({error}): name the proxies, since "
+                    "whoever is trusted here may claim any address"
+                ) from None
+        return value

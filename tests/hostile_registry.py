@@ -26,10 +26,16 @@ class HostileRegistry:
     """Serves one image under every name. ``wrong``: what it does wrong. ``files``: for each layer, what is in it."""
 
     def __init__(
-        self, wrong: Wrong = "nothing", files: list[dict[str, bytes]] | None = None, *, sends_to: str | None = None
+        self,
+        wrong: Wrong = "nothing",
+        files: list[dict[str, bytes]] | None = None,
+        *,
+        sends_to: str | None = None,
+        token_at: str | None = None,
     ) -> None:
-        """``sends_to``: an address to which it redirects whoever asks for a blob."""
-        self.wrong, self.sends_to = wrong, sends_to
+        """``sends_to``: an address to which it redirects whoever asks for a blob. ``token_at``: the address of a server
+        whose token it wants."""
+        self.wrong, self.sends_to, self.token_at = wrong, sends_to, token_at
         self.asked: Counter[str] = Counter()
         """How often it was asked for ``manifests`` and ``blobs``."""
         tars = [_tar(layer) for layer in (files or [{"hello": b"hello"}])]
@@ -103,6 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(5)
             elif self.of.wrong == "broken":
                 self._answer(500, b"{}")
+            elif self.of.token_at is not None:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", f'Bearer realm="{self.of.token_at}/token",service="x"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
             elif self.of.sends_to is not None and kind == "blobs":
                 self.send_response(307)
                 self.send_header("Location", f"{self.of.sends_to}{self.path}")

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email import message_from_bytes, policy
@@ -32,6 +33,8 @@ class Webhook:
         """How long it takes for an answer, after it took the message."""
         self.elsewhere: str | None = None
         """Where it sends those who ask (307), in place of an answer."""
+        self.answers_with_a_gigabyte: str | None = None
+        """``plain`` or ``gzip``: of zeros."""
         self.messages: list[dict[str, Any]] = []
         self.url = f"json://127.0.0.1:{port}/{TOKEN}"
 
@@ -59,7 +62,15 @@ def webhook() -> Iterator[Webhook]:
             found.messages.append(json.loads(body))
             time.sleep(found.answer_s)
             self.send_response(200)
+            packing = zlib.compressobj(1, zlib.DEFLATED, 31) if found.answers_with_a_gigabyte == "gzip" else None
+            if packing is not None:
+                self.send_header("Content-Encoding", "gzip")
             self.end_headers()
+            zeros = bytes(1 << 20)
+            with suppress(OSError):
+                for _ in range(1024 if found.answers_with_a_gigabyte else 0):
+                    self.wfile.write(zeros if packing is None else packing.compress(zeros))
+                self.wfile.write(b"" if packing is None else packing.flush())
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import ssl
@@ -29,6 +30,7 @@ ENROLL = "/v1/identity/enroll"
 RENEW = "/v1/identity/renew"
 _TOKEN = re.compile(r"gpj_([0-9a-f]{32})_([0-9a-f]{64})")
 _PATIENCE = httpx.Timeout(10.0, connect=5.0)
+_WHOLE_ANSWER_S = 30.0
 _LONGEST_ANSWER = 1 << 20
 Pem = Annotated[str, Field(max_length=20_000)]
 
@@ -150,14 +152,22 @@ async def _post(url: str, path: str, body: BaseModel, context: ssl.SSLContext) -
 
 
 async def _read(http: httpx.AsyncClient, method: str, url: str, **options: Any) -> bytes:
+    if not url.lower().startswith("https://"):
+        raise CannotStart(
+            f"{url} is no https address, so anybody may answer there: join tokens and certificates go over TLS only; "
+            "set api_url and api_urls to https addresses"
+        )
     content = bytearray()
-    async with http.stream(method, url, **options) as answer:
-        async for piece in answer.aiter_raw():
-            content += piece
-            if len(content) > _LONGEST_ANSWER:
-                raise Unavailable(f"{url} answered too much")
-        if not answer.is_success:
-            raise _refusal(answer.status_code, bytes(content), url)
+    try:
+        async with asyncio.timeout(_WHOLE_ANSWER_S), http.stream(method, url, **options) as answer:
+            async for piece in answer.aiter_raw():
+                content += piece
+                if len(content) > _LONGEST_ANSWER:
+                    raise Unavailable(f"{url} answered too much")
+    except TimeoutError as error:
+        raise httpx.ReadTimeout(f"{url} did not answer within {_WHOLE_ANSWER_S:g} s") from error
+    if not answer.is_success:
+        raise _refusal(answer.status_code, bytes(content), url)
     return bytes(content)
 
 

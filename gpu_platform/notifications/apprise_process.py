@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import resource
 import sys
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +19,8 @@ PATIENCE_S = 40.0
 ANSWER_S = 30.0
 """How long a server may take for one answer, unless the URL says it (``cto``, ``rto``). Apprise's own 4 s are too
 short: a message that was taken, and answered later, is sent again."""
+_MOST_MEMORY = 512 << 20
+"""Bytes. Apprise keeps the whole answer of a server, however large that is."""
 _SHORTEST_SECRET = 4
 _LONGEST_REASON = 400
 _HIDDEN = "***"
@@ -27,6 +30,7 @@ def main() -> None:
     """Read the order (JSON: ``url``, and ``title``, ``body`` and ``tone`` unless the URL is only checked), obey it, and
     print an answer (JSON: ``ok``, ``reason``)."""
     order = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     reason = _reason(order)
     print(json.dumps({"ok": reason is None, "reason": without_secrets(reason or "", order["url"])}))
 
@@ -79,6 +83,8 @@ def _reason(order: dict[str, Any]) -> str | None:
     if result:
         return None
     said = [entry.message for entry in result.logs() if entry.level != "DEBUG" or "Exception:" in entry.message]
+    if said and said[-1].rstrip().endswith("Exception:"):  # a MemoryError has no text
+        said.append(f"its answer is no answer to a message, or has more than {_MOST_MEMORY >> 21} MiB")
     return "; ".join(said)[-_LONGEST_REASON:] or f"Apprise says {result.status.name}"
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel
@@ -25,6 +27,7 @@ RETURN_PATH = "/sign-in"
 """The page to which the provider sends people back."""
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 
 class PageTokens(BaseModel):
@@ -49,6 +52,12 @@ class CodeFlow:
     def address(self, origin: str, state: str, challenge: str) -> str:
         """Where a browser goes to sign in. ``challenge``: the SHA-256 of the page's verifier (RFC 7636, 4.2)."""
         endpoint = self._endpoint("authorization_endpoint", "let people sign in on a page")
+        methods = self._asked(self._provider).get("code_challenge_methods_supported")
+        if isinstance(methods, list) and "S256" not in methods:  # it would take a stolen code
+            raise InvalidRequest(
+                f"the identity provider {self._settings.issuer} does not check S256 challenges (RFC 7636), so nobody "
+                "signs in on a page: use `gpu-platform login`, or an API token"
+            )
         asked = {
             "response_type": "code",
             "client_id": self._settings.client_id,
@@ -58,7 +67,7 @@ class CodeFlow:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+        return _with_query(endpoint, asked)
 
     def exchange(self, origin: str, code: str, verifier: str) -> PageTokens:
         """The tokens for a code. Raises :class:`NotSignedIn` for a code that was used, is old or is another page's."""
@@ -82,22 +91,22 @@ class CodeFlow:
 
         A provider without revocation, or one that is away, is no error: who signs out here is signed out here.
         """
-        provider = self._provider()
+        provider = self._asked(self._provider)
         endpoint = provider.get("revocation_endpoint")
         if endpoint and refresh_token:
             form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self._settings.client_id}
             try:
-                post_form(endpoint, form, empty=True)
+                post_form(endpoint, form, self._settings.reach, empty=True)
             except (NotSignedIn, Unavailable) as error:
                 log.warning("oidc.token_not_revoked", issuer=self._settings.issuer, error=str(error))
         end = provider.get("end_session_endpoint")
-        return None if end is None else f"{end}?{urlencode({'client_id': self._settings.client_id})}"
+        return None if end is None else _with_query(end, {"client_id": self._settings.client_id})
 
     def _tokens(self, form: dict[str, str]) -> PageTokens:
         endpoint = self._endpoint("token_endpoint", "give tokens")
-        found = tokens_of(
-            post_form(endpoint, {**form, "client_id": self._settings.client_id}), self._settings.use_id_token
-        )
+        form = {**form, "client_id": self._settings.client_id}
+        answer = self._asked(partial(post_form, endpoint, form, self._settings.reach))
+        found = tokens_of(answer, self._settings.use_id_token)
         return PageTokens(
             token=found["access_token"],
             expires_in_s=max(0.0, found["expires_at"] - time.time()),
@@ -105,8 +114,8 @@ class CodeFlow:
         )
 
     def _endpoint(self, name: str, what: str) -> str:
-        found = self._provider().get(name)
-        if not isinstance(found, str):
+        found = self._asked(self._provider).get(name)
+        if found is None:
             raise InvalidRequest(
                 f"the identity provider {self._settings.issuer} has no {name}, so it cannot {what}: use an API token"
             )
@@ -120,6 +129,21 @@ class CodeFlow:
             )
         with self._lock:
             if time.monotonic() - self._found_at > KEPT_S:
-                self._found = discover(issuer)
+                self._found = discover(issuer, self._settings.reach)
                 self._found_at = time.monotonic()
             return self._found
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """What the provider answers. Strangers ask, too, so whatever goes wrong on the way to it is one message."""
+        try:
+            return ask()
+        except Unavailable as error:
+            log.warning("oidc.no_answer", issuer=self._settings.issuer, error=error.message)
+            raise Unavailable(
+                f"the identity provider {self._settings.issuer} does not answer as one; try again in a moment, or ask "
+                "an operator: the service's log says more (oidc.no_answer)"
+            ) from None
+
+
+def _with_query(address: str, asked: dict[str, str]) -> str:
+    return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(asked)}"

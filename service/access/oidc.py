@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from joserfc import jwt
-from joserfc.errors import ExpiredTokenError, JoseError
-from joserfc.jwk import KeySet
+from joserfc.errors import BadSignatureError, ExpiredTokenError, JoseError
+from joserfc.jwk import JWKRegistry, RSAKey
 
 from gpu_platform.access_settings import OidcSettings
 from gpu_platform.client.sign_in import discover, read_json
@@ -38,6 +38,15 @@ WAIT_AT_ONCE = 4
 """So many requests wait for them at the same time. Others are answered from what there is: threads are for all."""
 LEEWAY_S = 30
 """How much the clocks of provider and service may differ."""
+MOST_KEYS = 100
+"""Of one provider. It has two or three."""
+RSA_BITS = range(2048, 16_385)
+"""Shorter keys are forbidden (RFC 7518, 3.3); OpenSSL takes no longer ones."""
+_TYPES = ("jwt", "at+jwt", "application/jwt", "application/at+jwt")
+"""Of tokens that say who asks (RFC 9068). A provider signs others with the same keys: logout tokens, events."""
+_KTY = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+"""The first letters of an algorithm -> the kind of its keys (RFC 7518, 3.1; RFC 8037)."""
+_NOT_FOR_SIGNATURES = ("X25519", "X448")
 
 log = get_logger(__name__)
 
@@ -54,7 +63,7 @@ class OidcVerifier:
         assert settings.issuer is not None, "no provider is configured"
         self._settings = settings
         self._issuer = settings.issuer
-        self._keys = ProviderKeys(self._issuer)
+        self._keys = ProviderKeys(settings)
         self._claims = jwt.JWTClaimsRegistry(
             leeway=LEEWAY_S,
             iss={"essential": True, "value": self._issuer},
@@ -80,27 +89,40 @@ class OidcVerifier:
             roles=self._roles(claims),
             signed_in_by=self._issuer,
             mail=self._mail(claims),
-            ends_at=float(claims["exp"]) + LEEWAY_S,
+            ends_at=claims["exp"] + LEEWAY_S,
         )
 
     def _verified(self, token: str) -> dict[str, Any]:
         try:
-            found = jwt.decode(token, self._key_for(token), algorithms=[*ALGORITHMS])
+            header = jwt_header(token)
+            try:
+                found = jwt.decode(token, self._key_for(header), algorithms=[*ALGORITHMS])
+            except BadSignatureError:
+                # The provider may have another key of this name by now.
+                found = jwt.decode(token, self._key_for(header, anew=True), algorithms=[*ALGORITHMS])
             self._claims.validate(found.claims)
+            if self._settings.use_id_token and found.claims.get("azp", self._settings.client_id) != (
+                self._settings.client_id
+            ):  # OpenID Connect Core, 3.1.3.7
+                raise ValueError(f"it was made for the client {str(found.claims['azp'])[:100]!r}")
+            return {**found.claims, "exp": float(found.claims["exp"])}
         except ExpiredTokenError:
             raise NotSignedIn(f"the token of {self._issuer} has expired: run `gpu-platform login` again") from None
-        except (JoseError, ValueError, TypeError) as error:
+        except (JoseError, ValueError, TypeError, OverflowError) as error:
             reason = str(error)[:200] or type(error).__name__
             raise NotSignedIn(
                 f"the token is not one of {self._issuer} for {self._settings.audience} ({reason}): run `gpu-platform "
                 "login`"
             ) from None
-        return found.claims
 
-    def _key_for(self, token: str) -> Any:
-        """The key that the token names. It must name one, unless the provider has only one."""
-        wanted = jwt_header(token).get("kid")
-        usable = [key for key in self._keys.usable(wanted) if wanted is None or key.kid == wanted]
+    def _key_for(self, header: Mapping[str, Any], *, anew: bool = False) -> Any:
+        """The key that the token names. It must name one, unless the provider has only one of its kind."""
+        wanted, algorithm = header.get("kid"), header["alg"]
+        usable = [
+            key
+            for key in self._keys.usable(wanted, anew=anew)
+            if (wanted is None or key.kid == wanted) and key.key_type == _KTY.get(algorithm[:2])
+        ]
         if len(usable) != 1:
             raise ValueError(f"no key {wanted!r} of the provider" if wanted else "it does not say which key signed it")
         return usable[0]
@@ -131,18 +153,20 @@ class ProviderKeys:
     A provider that is slow holds up few requests, and only those that cannot go on without it.
     """
 
-    def __init__(self, issuer: str) -> None:
-        self._issuer = issuer
+    def __init__(self, settings: OidcSettings) -> None:
+        assert settings.issuer is not None, "no provider is configured"
+        self._issuer, self._reach = settings.issuer, settings.reach
         self._found: list[Any] = []
         self._fetched_at = self._tried_at = float("-inf")
         self._lock = threading.Lock()
         self._fetch: threading.Thread | None = None
         self._waiting = threading.Semaphore(WAIT_AT_ONCE)
 
-    def usable(self, kid: str | None) -> list[Any]:
-        """The keys that count now, read anew if ``kid`` is not among them. Raises :class:`Unavailable` without any."""
+    def usable(self, kid: str | None, *, anew: bool = False) -> list[Any]:
+        """The keys that count now, read anew if ``kid`` is not among them, or with ``anew``; but not more often than
+        ``FETCH_AT_MOST_S``. Raises :class:`Unavailable` without any."""
         asked_at = time.monotonic()
-        if self._is_enough(kid):
+        if self._is_enough(kid) and not anew:
             if time.monotonic() - self._fetched_at > KEPT_S / 2:
                 self._begin()
         else:
@@ -180,27 +204,45 @@ class ProviderKeys:
 
     def _read(self) -> None:
         try:
-            document = read_json(discover(self._issuer)["jwks_uri"])
-            keys = KeySet.import_key_set({"keys": [one for one in document["keys"] if _signs(one)]}).keys
+            listed = read_json(discover(self._issuer, self._reach)["jwks_uri"], self._reach)["keys"]
+            if not isinstance(listed, list):
+                raise TypeError(f"`keys` is a {type(listed).__name__}")
+            keys = [key for one in listed[:MOST_KEYS] if (key := _key_of(one)) is not None]
         except Exception as error:
             log.warning("oidc.keys_not_read", issuer=self._issuer, error=repr(error)[:300])
             return
         with self._lock:
-            self._found, self._fetched_at = [*keys], time.monotonic()
+            self._found, self._fetched_at = keys, time.monotonic()
 
 
 def jwt_header(token: str) -> dict[str, Any]:
     """The header of a JWT, unverified. Raises :class:`ValueError`."""
     part = token.split(".", 1)[0]
     found = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    if not isinstance(found, dict) or not isinstance(found.get("kid", ""), str):
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(name, default), str) for name, default in (("alg", None), ("kid", ""), ("typ", ""))
+    ):
         raise ValueError("its header is no header of a JWT")
+    if found.get("typ", "jwt").lower() not in _TYPES:
+        raise ValueError(f"it is a {found['typ'][:40]!r}, which says not who asks")
     return found
 
 
-def _signs(key: Mapping[str, Any]) -> bool:
-    """True for public keys that verify signatures. A symmetric key must never come from a public document."""
-    return key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+def _key_of(found: Any) -> Any | None:
+    """A public key that verifies signatures. None: it is none, or of a kind that is not known here. Such a key must not
+    keep the others from being used (RFC 7517, 5), and a symmetric one must never come from a public document."""
+    try:
+        if found["kty"] not in _KTY.values() or found.get("use", "sig") != "sig":
+            return None
+        if "verify" not in found.get("key_ops", ("verify",)) or found.get("alg", ALGORITHMS[0]) not in ALGORITHMS:
+            return None
+        key = JWKRegistry.import_key(found)
+        if isinstance(key, RSAKey):
+            return key if key.raw_value.key_size in RSA_BITS else None
+        return key if found["crv"] not in _NOT_FOR_SIGNATURES else None
+    except Exception as error:  # whatever a provider writes there
+        log.info("oidc.key_not_usable", error=repr(error)[:200])
+        return None
 
 
 def _at(claims: Mapping[str, Any], path: str) -> Any:

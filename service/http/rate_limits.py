@@ -22,6 +22,7 @@ from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.errors import TooManyRequests
 from gpu_platform.settings import RateLimit, RateLimitSettings
 from service.access.gate import Access
+from service.access.guesses import network_of
 from service.http import buckets
 from service.http.costs import SHARES, Cost
 from service.http.turns import Turns
@@ -134,7 +135,7 @@ def caller_of(request: Request) -> str:
     access: Access | None = request.scope.get("access")
     if access is not None and access.principal is not None:
         return owner_of(access.principal)
-    return request.client.host if request.client is not None else "a local client"
+    return network_of(request.client.host) if request.client is not None else "a local client"
 
 
 def owner_of(principal: Principal) -> str:

@@ -91,8 +91,10 @@ class Issuer:
         """The certificate that a join token is worth. Raises :class:`Forbidden` and :class:`InvalidRequest`."""
         names.check_path(path)
         ca = self._ca()
+        # Strangers ask here: whose token is wrong waits for nothing, and lets nothing be signed.
+        identities.check_join_token(self._store, secret, path, now)
         now = self._after_revocation(path, now)
-        # Sign first: a request that cannot be signed must not spend the token.
+        # Signed before the token is spent: a request that cannot be signed must not spend it.
         issued = self._sign(ca, path, request_pem, now)
         identities.use_join_token(self._store, secret, path, now)
         self._note(path, issued)

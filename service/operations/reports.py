@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.hosts.lease import HostReport
+from gpu_platform.domain.hosts.network import is_of_a_host
 from gpu_platform.identity import names
+from gpu_platform.outgoing import is_address
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities
 
@@ -36,14 +38,21 @@ def check_agent_url(store: Store, report: HostReport, source: str | None, *, tls
     )
 
 
-def check_address(store: Store, report: HostReport) -> None:
+def check_address(store: Store, report: HostReport, source: str | None) -> None:
     """Ranks of a gang connect to the address in the report, and their hosts let it in: so it is not another host's.
 
     The address of ``agent_url`` was checked before. Any other one (a second network) is believed unless another host
-    has it. Raises :class:`InvalidRequest`.
+    has it, or no host can have it. Raises :class:`InvalidRequest`.
     """
     if report.address == urlsplit(report.agent_url).hostname:
         return
+    on_one_machine = source is not None and _same_machine("127.0.0.1", source)
+    is_here = on_one_machine and _same_machine(report.address, "127.0.0.1")
+    if is_address(report.address) and not (is_of_a_host(report.address) or is_here):
+        raise InvalidRequest(
+            f"host {report.name} reports the address {report.address!r}, at which no other host reaches it: set "
+            "node.address to a name, or to an address of the host in its usual spelling"
+        )
     owner = hosts.host_at(store, report.address, other_than=report.name)
     if owner is not None:
         raise InvalidRequest(

@@ -121,14 +121,17 @@ def test_an_image_of_a_registry_that_is_not_listed_makes_no_connection(get: Get,
     "where",
     ["127.0.0.1", "own", *(pytest.param(spelling, marks=pytest.mark.long) for spelling in SPELLINGS)],
 )
-def test_a_listed_registry_leads_nowhere_inside(get: Get, where: str) -> None:
-    """It sends podman on to an address of this host, open or closed."""
+@pytest.mark.parametrize("is_for_a_token", [False, True], ids=["blob", "token"])
+def test_a_listed_registry_leads_nowhere_inside(get: Get, where: str, is_for_a_token: bool) -> None:
+    """It sends podman on to an address of this host, open or closed: for a blob, or for a token."""
     address = socket.gethostbyname(socket.gethostname()) if where == "own" else where
     inside, said = HostileRegistry(), set()
     with served_inside(inside) as port:
         for at in (port, 9):
+            there = f"http://{address}:{at}"
+            registry = HostileRegistry(token_at=there) if is_for_a_token else HostileRegistry(sends_to=there)
             with pytest.raises(PreflightFailed) as found:
-                get(HostileRegistry(sends_to=f"http://{address}:{at}"))
+                get(registry)
             said.add((re.sub(r"127\.0\.0\.1:\d+/team/\w+", "IMAGE", found.value.message), str(found.value.details)))
     assert not inside.asked, "nothing of ours connected"
     assert len(said) == 1, said

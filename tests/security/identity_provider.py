@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -51,6 +52,16 @@ class Provider:
     refuses: str = ""
     """The error with which pages are sent back, instead of a code."""
     revoked: list[str] = field(default_factory=list)
+    says: dict[str, Any] = field(default_factory=dict)
+    """What its discovery document says instead."""
+    device_says: dict[str, Any] = field(default_factory=dict)
+    """What it answers to the device authorization grant instead. None: it leaves that out."""
+    tokens_live: Any = ...
+    """What it says of how long tokens live, instead of ``lives_s``. None: nothing."""
+    more_keys: list[Any] = field(default_factory=list)
+    """What stands beside its keys."""
+    sends_to: str = ""
+    """An address to which it redirects whoever asks for its keys."""
     away: bool = False
     """True: it answers tokens with 503."""
     keys_away: bool = False
@@ -80,7 +91,7 @@ class Provider:
         self._serve_pages(app)
 
         @app.get("/.well-known/openid-configuration")
-        def discovery() -> dict[str, str]:
+        def discovery() -> dict[str, Any]:
             return {
                 "issuer": self.url,
                 "jwks_uri": f"{self.url}/keys",
@@ -89,6 +100,7 @@ class Provider:
                 "authorization_endpoint": f"{self.url}/authorize",
                 "revocation_endpoint": f"{self.url}/revoke",
                 "end_session_endpoint": f"{self.url}/logout",
+                **self.says,
             }
 
         @app.get("/keys")
@@ -102,15 +114,15 @@ class Provider:
                 return JSONResponse({"error": "invalid_client"}, 401)
             code, shown = secrets.token_hex(8), secrets.token_hex(3).upper()
             self.codes[code] = shown
-            return JSONResponse(
-                {
-                    "device_code": code,
-                    "user_code": shown,
-                    "verification_uri": f"{self.url}/activate",
-                    "expires_in": 10,
-                    "interval": 0.1,
-                }
-            )
+            said = {
+                "device_code": code,
+                "user_code": shown,
+                "verification_uri": f"{self.url}/activate",
+                "expires_in": 10,
+                "interval": 0.1,
+                **self.device_says,
+            }
+            return _json({name: value for name, value in said.items() if value is not None})
 
         @app.post("/token")
         async def token(request: Request) -> Response:
@@ -133,7 +145,7 @@ class Provider:
             if shown not in self.confirmed:
                 return JSONResponse({"error": "authorization_pending"}, 400)
             del self.codes[device_code]
-            return JSONResponse(self._given())
+            return _json(self._given())
 
         return app
 
@@ -171,9 +183,11 @@ class Provider:
         self.asked_for_keys += 1
         if self.keys_away:
             return JSONResponse({}, 503)
+        if self.sends_to:
+            return RedirectResponse(self.sends_to)
         if self.keys_trickle:
             return StreamingResponse(self._trickle(), media_type="application/json")
-        return JSONResponse({"keys": [key.as_dict(private=False) for key in self.keys]})
+        return JSONResponse({"keys": [*self.more_keys, *(key.as_dict(private=False) for key in self.keys)]})
 
     async def _trickle(self) -> AsyncIterator[bytes]:
         while self.keys_trickle:
@@ -184,7 +198,7 @@ class Provider:
         if refresh_token not in self.refresh_tokens:
             return JSONResponse({"error": "invalid_grant", "error_description": "used before"}, 400)
         self.refresh_tokens.remove(refresh_token)
-        return JSONResponse(self._given())
+        return _json(self._given())
 
     def _exchanged(self, form: dict[str, str]) -> Response:
         asked = self.pages.pop(form["code"], None)
@@ -192,17 +206,23 @@ class Provider:
         proved = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         if asked is None or asked["code_challenge"] != proved or asked["redirect_uri"] != form["redirect_uri"]:
             return JSONResponse({"error": "invalid_grant", "error_description": "no such code"}, 400)
-        return JSONResponse(self._given())
+        return _json(self._given())
 
     def _given(self) -> dict[str, Any]:
         refresh = secrets.token_hex(16)
         self.refresh_tokens.add(refresh)
+        lives = self.lives_s if self.tokens_live is ... else self.tokens_live
         return {
             "access_token": self.token(),
             "token_type": "Bearer",
-            "expires_in": self.lives_s,
+            **({} if lives is None else {"expires_in": lives}),
             "refresh_token": refresh,
         }
+
+
+def _json(said: dict[str, Any]) -> Response:
+    """As it is, also with what JSON does not have."""
+    return Response(json.dumps(said), media_type="application/json")
 
 
 async def _form(request: Request) -> dict[str, str]:

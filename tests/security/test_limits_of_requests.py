@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import DryRun, Problem
@@ -69,6 +70,36 @@ async def test_after_its_burst_a_caller_is_told_when_to_come_back(sqlite_store: 
         report = {"name": "a", "session": "s", "address": "", "agent_url": "", "inventory": {"machine": "m"}}
         for _ in range(5):
             assert (await http.post("/v1/hosts/a/report", json=report)).status_code != 429
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_one"),
+    [
+        ([f"2001:db8::{number:x}" for number in range(1, 12)], True),
+        ([f"2001:db8:0:{number:x}::1" for number in range(1, 12)], False),
+        (["192.0.2.1", "::ffff:192.0.2.1", "::ffff:c000:201", "0:0:0:0:0:ffff:192.0.2.1"] * 3, True),
+        ([f"192.0.2.{number}" for number in range(1, 12)], False),
+    ],
+    ids=["one network of 64 bits", "many", "one IPv4 address", "many IPv4 addresses"],
+)
+async def test_who_has_not_signed_in_is_one_caller_with_all_that_one_machine_can_have(
+    sqlite_store: Store, addresses: list[str], is_one: bool
+) -> None:
+    limits = RateLimitSettings(requests=RateLimit(per_s=0.5, burst=3))
+    section = ServiceSettings(rate_limits=limits, trusted_proxies=["127.0.0.1"])
+    async with (
+        served(create_app(Settings(service=section), sqlite_store)) as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        answers = [await http.get("/v1/login", headers={"X-Forwarded-For": one}) for one in addresses]
+    assert ([answer.status_code for answer in answers].count(429) >= len(addresses) - 6) == is_one
+
+
+@pytest.mark.parametrize("entry", ["*", "10.0.0.0/33", "10.0.0.1/8", "proxy.example", "", "10.0.0.1:8080"])
+def test_what_is_no_address_is_no_trusted_proxy(entry: str) -> None:
+    """With `*` whoever passes a proxy would say where they are."""
+    with pytest.raises(ValidationError, match="trusted_proxies"):
+        ServiceSettings(trusted_proxies=[entry])
 
 
 async def test_our_client_waits_as_long_as_it_is_told(sqlite_store: Store) -> None:

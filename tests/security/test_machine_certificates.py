@@ -6,23 +6,26 @@ import asyncio
 import json
 import ssl
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import trustme
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import CannotStart
+from gpu_platform.domain.errors import CannotStart, Unavailable
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.identity import enrolment
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import (
     Certificate,
@@ -36,6 +39,7 @@ from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.settings import NodeSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities
+from service.operations.identities import Issuer
 from tests.security.tls_cluster import PEER_URL, TlsCluster, plain, report
 from tests.store_cluster import Cluster
 from tests.unit.service.api_server import (
@@ -184,6 +188,99 @@ async def test_a_join_token_is_worth_one_certificate_of_one_name(cluster: TlsClu
     stored = cluster.store.url.database
     assert stored is not None
     assert token.secret.encode() not in Path(stored).read_bytes()
+
+
+async def test_nothing_is_signed_and_nothing_waits_for_a_wrong_join_token(
+    cluster: TlsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers ask there: each request must cost no more than a look into the database."""
+    signed: list[str] = []
+    really = CertificateAuthority.sign
+
+    def sign(ca: CertificateAuthority, request: bytes, path: str, **options: Any) -> bytes:
+        signed.append(path)
+        return really(ca, request, path, **options)
+
+    waited: list[str] = []
+    after_revocation = Issuer._after_revocation
+
+    def wait(issuer: Issuer, path: str, now: datetime) -> datetime:
+        waited.append(path)
+        return after_revocation(issuer, path, now)
+
+    async with cluster.serving(), cluster.client(None) as http:
+        token = JoinToken.parse((await http.post("/v1/hosts/a/enroll", json={})).json()["join_token"])
+        _, request = make_key_and_request()
+        monkeypatch.setattr(CertificateAuthority, "sign", sign)
+        monkeypatch.setattr(Issuer, "_after_revocation", wait)
+        wrong = {
+            "made up": ("0" * 32, "node/a"),
+            "empty": ("", "node/a"),
+            "a part": (token.secret[:-1], "node/a"),
+            "longer": (f"{token.secret}0", "node/a"),
+            "another name": (token.secret, "node/b"),
+            "the service": (token.secret, "service"),
+        }
+        said = set[str]()
+        for secret, path in wrong.values():
+            body = {"identity": path, "secret": secret, "request": request.decode()}
+            answer = await http.post("/v1/identity/enroll", json=body)
+            assert answer.status_code == 403, answer.text
+            said.add(answer.json()["detail"].replace(path, "PATH"))
+        assert len(said) == 1
+        assert (signed, waited) == ([], [])
+        await enroll([cluster.url], token, "node/a", request)
+        assert signed == ["node/a"]
+        with pytest.raises(CannotStart):
+            await enroll([cluster.url], token, "node/a", request)
+        assert signed == ["node/a"]
+
+
+async def test_an_impostor_whose_answer_never_ends_holds_up_no_machine(
+    cluster: TlsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked before anybody knows who it is."""
+    monkeypatch.setattr(enrolment, "_WHOLE_ANSWER_S", 0.5)
+
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.1)
+
+    app = Starlette(routes=[Route("/v1/identity/authorities", lambda _: StreamingResponse(drip()))])
+    token = JoinToken.make(cluster.ca.fingerprint)
+    async with plain(app, cluster.contexts("service").server()) as address:
+        with pytest.raises(Unavailable, match="did not answer within"):
+            await asyncio.wait_for(enroll([f"https://{address}"], token, "node/a", make_key_and_request()[1]), 10)
+
+
+async def test_without_tls_nobody_gets_a_join_token_or_gives_a_certificate(cluster: TlsCluster, tmp_path: Path) -> None:
+    """A slip in ``api_url``: over plain HTTP anybody shows the right authority, which is public, or gives another."""
+    seen: list[bytes] = []
+    evil = CertificateAuthority.init(tmp_path / "evil")
+
+    async def answer(request: Request) -> Response:
+        seen.append(await request.body())
+        bundle = cluster.ca.bundle().decode()
+        if request.method == "GET":
+            return JSONResponse({"authorities": bundle})
+        signed = evil.sign(make_key_and_request()[1], "node/a").decode()
+        return JSONResponse({"certificate": signed, "authorities": evil.bundle().decode()})
+
+    app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+    token = JoinToken.make(cluster.ca.fingerprint)
+    async with plain(app) as address:
+        for scheme in ("http", "HTTP"):
+            with pytest.raises(CannotStart, match="no https address"):
+                await enroll([f"{scheme}://{address}"], token, "node/a", make_key_and_request()[1])
+            with pytest.raises(CannotStart, match="no https address"):
+                await renew([f"{scheme}://{address}"], cluster.contexts("node/a").client(), make_key_and_request()[1])
+        settings = cluster.settings.model_copy(
+            update={"api_url": cluster.url, "api_urls": [f"http://{address}"], "node": NodeSettings(name="a")}
+        )  # the CA is on this machine: the certificate comes without a service
+        with pytest.raises(CannotStart, match="this host would believe them"):
+            await NodeIdentity.begin(settings)
+    assert seen == []
 
 
 async def test_who_passes_for_the_service_gets_no_join_token(cluster: TlsCluster, tmp_path: Path) -> None:

@@ -18,13 +18,17 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
 from httpx_sse import aconnect_sse
+from joserfc import jwt
+from joserfc.jwk import ECKey, RSAKey
 from pydantic import ValidationError
 
 from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client import AsyncClient, Client, credentials, sign_in
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.domain.errors import InvalidRequest, NotSignedIn
+from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, Unavailable
 from gpu_platform.store import Store
 from service.access import middleware, oidc
 from tests.security.identity_provider import AUDIENCE, Provider, new_key
@@ -83,8 +87,28 @@ async def test_who_signed_in_there_is_known_here_with_the_roles_of_their_groups(
         {"sub": "ada lovelace"},
         {"sub": ["ada"]},
         {"nbf": 2**40},
+        {"exp": True},
+        {"exp": float("nan")},
+        {"exp": float("inf")},
+        {"exp": -1},
+        {"exp": str(2**40)},
+        {"exp": [2**40]},
+        {"exp": 10**400},
+        {"nbf": True},
+        {"nbf": float("nan")},
+        {"nbf": "0"},
+        {"nbf": 10**400},
+        {"iat": float("nan")},
+        {"iat": 2**40},
+        {"aud": []},
+        {"aud": [[AUDIENCE]]},
+        {"aud": {AUDIENCE: 1}},
+        {"aud": AUDIENCE.upper()},
+        {"iss": ["http://127.0.0.1"]},
+        {"sub": ""},
+        {"sub": 7},
     ],
-    ids=str,
+    ids=lambda claims: str(claims)[:40],
 )
 async def test_a_token_with_wrong_claims_is_refused(world: World, claims: dict[str, Any]) -> None:
     refused = await world.ask(world.provider.token(**claims))
@@ -125,6 +149,61 @@ async def test_a_token_with_another_signature_is_refused(world: World) -> None:
     assert (await world.ask(good)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ({"typ": "JWT"}, 200),
+        ({"typ": "at+jwt"}, 200),
+        ({"typ": "application/at+JWT"}, 200),
+        ({"typ": "logout+jwt"}, 401),
+        ({"typ": "dpop+jwt"}, 401),
+        ({"typ": "secevent+jwt"}, 401),
+        ({"typ": ""}, 401),
+        ({"crit": ["exp"], "exp": 1}, 401),
+        ({"crit": ["b64"], "b64": False}, 401),
+        ({"zip": "DEF"}, 401),
+        ({"jku": "http://127.0.0.1:1/keys"}, 200),  # nobody asks there: the signature is of the provider's own key
+        ({"kid": ""}, 401),
+        ({"kid": "../first"}, 401),
+    ],
+    ids=str,
+)
+async def test_what_the_header_of_a_token_may_say(world: World, header: dict[str, Any], status: int) -> None:
+    """A provider signs more than tokens that say who asks, with the same keys."""
+    key = world.provider.keys[0].private_key
+    assert key is not None
+    now = int(time.time())
+    claims = {"iss": world.provider.url, "aud": AUDIENCE, "sub": "ada", "exp": now + 60}
+    whole = {"alg": "RS256", "kid": "first", **header}
+    content = ".".join(
+        base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=").decode() for one in (whole, claims)
+    )
+    signed = key.sign(content.encode(), padding.PKCS1v15(), hashes.SHA256())
+    token = f"{content}.{base64.urlsafe_b64encode(signed).rstrip(b'=').decode()}"
+    assert (await world.ask(token)).status_code == status
+
+
+async def test_an_id_token_of_another_client_is_refused(sqlite_store: Store) -> None:
+    provider = Provider()
+    async with served(provider.application()) as there:
+        provider.url = there
+        known = OidcSettings(issuer=there, use_id_token=True)
+        async with served(application(sqlite_store, NOWHERE, access=AccessSettings(oidc=known))) as url:
+            world = World(url, provider)
+            both = {"aud": ["evil", AUDIENCE]}
+            tried: list[tuple[dict[str, Any], int]] = [
+                ({}, 200),
+                ({"azp": "gpu-platform"}, 200),
+                ({**both, "azp": "gpu-platform"}, 200),
+                ({"azp": "evil"}, 401),
+                ({**both, "azp": "evil"}, 401),
+                ({"azp": None}, 200),
+                ({"azp": ["gpu-platform"]}, 401),
+            ]
+            for claims, status in tried:
+                assert (await world.ask(provider.token(**claims))).status_code == status, claims
+
+
 async def test_who_stole_a_short_token_makes_none_that_lasts_for_ever(world: World) -> None:
     async def made(groups: list[str], **request: Any) -> httpx.Response:
         headers = bearer(world.provider.token(groups=groups))
@@ -151,6 +230,96 @@ async def test_keys_may_change_at_any_time(world: World) -> None:
     world.provider.rotate()
     assert (await world.ask(world.provider.token())).status_code == 200
     assert (await world.ask(old)).status_code == 401
+
+
+async def test_a_name_of_a_key_may_get_another_key(world: World) -> None:
+    old = world.provider.token()
+    assert (await world.ask(old)).status_code == 200
+    world.provider.keys = [new_key("first")]
+    assert (await world.ask(world.provider.token())).status_code == 200
+    assert (await world.ask(old)).status_code == 401
+
+
+_X = "hSDwCYkwp1R0i33ctD73Wg2_Og0mOBr066SpjqqbTmo"
+NO_KEYS: list[Any] = [
+    {"kty": "NEW", "kid": "x"},
+    {"kid": "x"},
+    "x",
+    7,
+    None,
+    [],
+    {"kty": ["RSA"], "kid": "x"},
+    {"kty": "OKP", "crv": "X25519", "x": _X, "kid": "first"},
+    {"kty": "OKP", "crv": "Ed999", "x": _X, "kid": "x"},
+    {"kty": "EC", "crv": "P-999", "x": "AAAA", "y": "AAAA", "kid": "x"},
+    {"kty": "EC", "crv": "P-256", "x": "AAAA", "y": "AAAA", "kid": "x"},
+    {"kty": "RSA", "e": "AQAB", "kid": "x"},
+    {"kty": "RSA", "e": "AQAB", "n": "!!", "kid": "x"},
+    {"kty": "RSA", "e": "AQ", "n": "w" * 342, "kid": "x"},
+    {"kty": "RSA", "e": "AQAB", "n": "_" * 80_000, "kid": "first"},
+    {"kty": "oct", "k": "c2VjcmV0", "kid": "first"},
+    {"kty": "RSA", "e": "AQAB", "n": "w" * 342, "kid": 7},
+    {"kty": "RSA", "e": "AQAB", "n": "w" * 342, "kid": "first", "use": "enc"},
+    {"kty": "RSA", "e": "AQAB", "n": "w" * 342, "kid": "first", "key_ops": ["encrypt"]},
+    {"kty": "RSA", "e": "AQAB", "n": "w" * 342, "kid": "first", "alg": "RSA-OAEP"},
+]
+
+
+@pytest.mark.parametrize("more", NO_KEYS, ids=lambda one: str(one)[:50])
+async def test_a_key_that_is_none_keeps_no_other_from_being_used(world: World, more: Any) -> None:
+    """Providers add keys of new kinds, and keys for other uses, beside those that sign."""
+    world.provider.more_keys = [more]
+    assert (await world.ask(world.provider.token())).status_code == 200
+
+
+@pytest.mark.filterwarnings("ignore:Key size")
+async def test_keys_that_are_short_for_other_uses_or_private_to_both_sides_sign_nothing(world: World) -> None:
+    short = RSAKey.generate_key(1024, {"kid": "short"})
+    enc = RSAKey.generate_key(2048, {"kid": "enc", "use": "enc"})
+    ops = RSAKey.generate_key(2048, {"kid": "ops", "key_ops": ["sign", "verify"]})
+    other = new_key("rs384")
+    world.provider.more_keys = [
+        short.as_dict(private=False),
+        enc.as_dict(private=False),
+        {**ops.as_dict(private=False), "key_ops": ["verify"]},
+        {**other.as_dict(private=False), "alg": "RS384"},
+    ]
+    tried = (("short", short, 401), ("enc", enc, 401), ("ops", ops, 200), ("rs384", other, 401))
+    for kid, key, status in tried:
+        signing = RSAKey.import_key(key.raw_value, {"kid": kid})
+        header = {"alg": "RS256", "kid": kid}
+        assert (await world.ask(world.provider.token(signing, header=header))).status_code == status, kid
+
+
+async def test_of_two_keys_with_one_name_the_kind_says_which_and_else_none_is_taken(world: World) -> None:
+    curve = ECKey.generate_key("P-256", {"kid": "first", "use": "sig"})
+    world.provider.more_keys = [curve.as_dict(private=False)]
+    assert (await world.ask(world.provider.token())).status_code == 200
+    signed = jwt.encode(
+        {"alg": "ES256", "kid": "first"}, jwt.decode(world.provider.token(), world.provider.keys[0]).claims, curve
+    )
+    assert (await world.ask(signed)).status_code == 200
+    for wrong in ("ES256", "RS256"):  # each signature with the name of the other algorithm
+        head = base64.urlsafe_b64encode(json.dumps({"alg": wrong, "kid": "first"}).encode()).rstrip(b"=").decode()
+        token = (world.provider.token() if wrong == "ES256" else signed).split(".", 1)[1]
+        assert (await world.ask(f"{head}.{token}")).status_code == 401
+    world.provider.more_keys = [new_key("first").as_dict(private=False)]
+    world.provider.rotate()
+    world.provider.keys.append(new_key("first"))
+    assert (await world.ask(world.provider.token(world.provider.keys[0]))).status_code == 200
+    assert (await world.ask(world.provider.token())).status_code == 401
+
+
+async def test_a_flood_of_signatures_of_others_asks_the_provider_as_rarely_as_unknown_names(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await world.ask(world.provider.token())).status_code == 200
+    monkeypatch.setattr(oidc, "FETCH_AT_MOST_S", 60.0)
+    before, stranger = world.provider.asked_for_keys, new_key("first")
+    for number in range(20):
+        assert (await world.ask(world.provider.token(stranger, jti=str(number)))).status_code == 401
+    assert world.provider.asked_for_keys <= before + 1
+    assert (await world.ask(world.provider.token())).status_code == 200
 
 
 async def test_nobody_makes_the_service_ask_the_provider_all_the_time(
@@ -266,6 +435,46 @@ async def test_login_says_when_it_cannot_be(world: World, sqlite_store: Store) -
             await asyncio.to_thread(sign_in.sign_in, world.url, other, not_confirmed)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"interval": -1},
+        {"interval": "NaN"},
+        {"interval": [1]},
+        {"expires_in": float("-inf")},
+        {"expires_in": "soon", "interval": 0},
+        {"verification_uri": "javascript:alert(1)"},
+        {"verification_uri": None},
+        {"user_code": None},
+        {"device_code": None},
+    ],
+    ids=str,
+)
+async def test_login_says_what_is_wrong_with_what_the_provider_says(world: World, said: dict[str, Any]) -> None:
+    """No trace, no wait without an end, and no address that a browser would obey."""
+    async with AsyncClient(world.url) as client:
+        info = await client.how_to_sign_in()
+    world.provider.device_says = said
+
+    def show(address: str, code: str) -> None:
+        assert address.startswith("http")
+        world.provider.codes.clear()
+
+    with pytest.raises((NotSignedIn, Unavailable)):
+        await asyncio.wait_for(asyncio.to_thread(sign_in.sign_in, world.url, info, show), 8)
+
+
+@pytest.mark.parametrize("lives", ["soon", float("nan"), float("inf"), -5, 10**400, True, [1], None], ids=str)
+async def test_a_token_lives_as_long_as_a_number_says(world: World, lives: Any) -> None:
+    world.provider.returns_to.add(f"{world.url}/sign-in")
+    world.provider.tokens_live = lives
+    async with httpx.AsyncClient(base_url=world.url, headers={"Origin": world.url}, trust_env=False) as http:
+        address = (await http.post("/sign-in/begin", json=BEGINNING)).raise_for_status().json()["address"]
+        mine = {"code": await code_at(address), "verifier": VERIFIER}
+        found = (await http.post("/sign-in/code", json=mine)).raise_for_status().json()
+    assert 0 <= found["expires_in_s"] <= 366 * 86_400
+
+
 async def test_a_stream_breaks_off_when_its_token_ends_so_that_the_client_comes_with_a_new_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +522,15 @@ async def test_a_page_signs_in_with_a_code_that_nobody_else_can_use(world: World
         world.provider.away = True
         away = await http.post("/sign-in/refresh", json=left)
         assert (away.status_code, away.json()["retryable"]) == (503, True)
+
+
+@pytest.mark.parametrize(("methods", "status"), [(["plain"], 422), ([], 422), (["plain", "S256"], 200), (None, 200)])
+async def test_a_provider_that_says_it_checks_no_challenge_signs_nobody_in_on_a_page(
+    world: World, methods: list[str] | None, status: int
+) -> None:
+    world.provider.says = {"code_challenge_methods_supported": methods}
+    async with httpx.AsyncClient(base_url=world.url, headers={"Origin": world.url}, trust_env=False) as http:
+        assert (await http.post("/sign-in/begin", json=BEGINNING)).status_code == status
 
 
 async def test_the_service_carries_only_sign_ins_of_its_own_pages(world: World) -> None:

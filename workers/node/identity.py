@@ -34,7 +34,14 @@ class NodeIdentity:
         :class:`CannotStart`, and :class:`InvalidRequest` for a host name that cannot be in a certificate."""
         if not settings.tls.enabled:
             return cls(settings)
-        return cls(settings, await ProcessIdentity.begin(settings, names.node(settings.node.name)))
+        made = cls(settings, await ProcessIdentity.begin(settings, names.node(settings.node.name)))
+        for url in (settings.api_url, *settings.api_urls):
+            if not url.lower().startswith("https://"):
+                raise CannotStart(
+                    f"tls.enabled is true, but {url} is no https address: anybody may answer there, and this host "
+                    "would believe them; set api_url and api_urls to the https addresses of the services"
+                )
+        return made
 
     @property
     def contexts(self) -> TlsContexts | None:

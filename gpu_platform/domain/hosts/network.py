@@ -20,6 +20,9 @@ _NATS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::ffff:0:
 """IPv6 addresses that end with an IPv4 address: RFC 6052 (NAT64), RFC 4291 (mapped)."""
 _6TO4, _GLOBAL = ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("2000::/3")
 """RFC 3056: the IPv4 address is behind the first 16 bits; and what IANA has given out."""
+_UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
+"""RFC 4193: the private networks of IPv6."""
+_NO_HOST = tuple(ipaddress.IPv4Network(one) for one in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"))
 _NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*\.?")
 _NOT_INTERNET = tuple(ipaddress.IPv4Network(network) for network in NOT_INTERNET)
 _PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
@@ -51,6 +54,8 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(found, ipaddress.IPv6Address):
+        if found.scope_id is not None:  # it is on a link of this host
+            return False
         bits = int(found)
         if any(found in network for network in _NATS):
             found = ipaddress.IPv4Address(bits & 0xFFFF_FFFF)
@@ -59,6 +64,21 @@ def is_public(address: str) -> bool:
         else:
             return found in _GLOBAL and found.is_global
     return not any(found in network for network in _NOT_INTERNET)
+
+
+def is_of_a_host(address: str) -> bool:
+    """True for an address, in its usual spelling, at which another machine can be: public, or of a private network."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if str(found) != address:
+        return False
+    if isinstance(found, ipaddress.IPv4Address):
+        return not any(found in network for network in _NO_HOST)
+    if found.scope_id is not None or found.sixtofour or found.teredo:
+        return False
+    return found in _GLOBAL or found in _UNIQUE_LOCAL
 
 
 def is_allowed(address: str, port: int, targets: Iterable[Target | None]) -> bool:

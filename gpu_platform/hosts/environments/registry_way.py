@@ -1,8 +1,8 @@
 """The only way from a pull to a registry: ``python -m gpu_platform.hosts.environments.registry_way``, orders on stdin.
 
 podman runs in an empty network. In it there is nothing but an HTTP proxy, which is this process. It connects where
-:func:`gpu_platform.domain.hosts.network.is_allowed` says, to the address that it has just looked up and checked: so
-neither a redirect, nor what a registry says about others, nor a name that changes its address leads inside.
+:func:`gpu_platform.outgoing.connect` does: so neither a redirect, nor what a registry says about others, nor a name
+that changes its address leads inside.
 
 It is a process of its own: gigabytes pass through it, and what keeps a host's lease shares no interpreter with that.
 """
@@ -20,29 +20,26 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 from urllib.parse import urlsplit
 
-from gpu_platform.domain.hosts.network import Target, is_allowed, parse_target
+from gpu_platform import outgoing
+from gpu_platform.domain.hosts.network import parse_target
+from gpu_platform.outgoing import Reach, Unreachable
 
 DOCKER = "docker.io"
 _CLONE_NEWNET = 0x4000_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
-_HTTPS = 443
 _CONNECT_S = 10.0
 _IDLE_S = 120.0
 _BEGIN_S = 20.0
 _AT_ONCE = 64
 """Connections. podman has about six for each image."""
-_LONGEST_HEAD = 16 * 1024
 _PIECE = 256 * 1024
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]{0,253}):(?P<port>[0-9]{1,5})")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
-_LOOPBACK = ("127.0.0.1", "localhost")
 _PROXIES = ("https_proxy", "http_proxy", "all_proxy", "no_proxy")
-_ANYWHERE = Target(network=IPv4Network("0.0.0.0/0"))
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -123,24 +120,25 @@ def opened(registries: Registries) -> Iterator[Way]:
         process.wait()
 
 
-class Refused(Exception):
-    """Nothing of ours connects there."""
-
-
 class Proxy:
     """Connects for pulls. What it refuses and what does not answer look alike to whoever asks."""
 
     def __init__(self, registries: Registries) -> None:
-        self._targets: Sequence[Target | None] = [parse_target(entry) for entry in registries.allow]
-        hosts = [name.partition("/")[0] for name in registries.names]
-        self._listed = {_with_port(host) for host in hosts}
+        listed = {_with_port(name.partition("/")[0]) for name in registries.names}
+        here = {("127.0.0.1", port) for host, port in listed if host in outgoing.LOOPBACK}
+        # The operator's own entry with an address means this address. A name in an entry may be inside if an entry of
+        # node.network.allow says so.
+        self._reach = Reach(
+            trusted=frozenset(here | {one for one in listed if outgoing.is_address(one[0])}),
+            listed=frozenset(listed),
+            targets=tuple(parse_target(entry) for entry in registries.allow),
+        )
         self._free = threading.BoundedSemaphore(_AT_ONCE)
-        self._upstream = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or None
 
     @property
     def loopback(self) -> list[int]:
         """Ports of listed registries on this host."""
-        return sorted({port for host, port in self._listed if host in _LOOPBACK})
+        return sorted({port for host, port in self._reach.trusted if host == "127.0.0.1"})
 
     def serve(self, listener: socket.socket, port: int | None) -> None:
         """Answer for ever. ``port``: of a registry on this host, whose connections are passed on as they are."""
@@ -152,47 +150,8 @@ class Proxy:
             threading.Thread(target=self._answer, args=(client, port), daemon=True).start()
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """A connection to the name or the address. Raises :class:`Refused` and ``OSError``."""
-        is_listed = (host, port) in self._listed
-        if not (is_listed or port == _HTTPS):
-            raise Refused
-        if self._upstream is not None and not (is_listed and _is_address(host)):
-            return self._through_upstream(host, port)
-        # The operator's own entry with an address means this address, and a name in an entry may be inside if an entry
-        # of node.network.allow says so.
-        if is_listed and (_is_address(host) or host in _LOOPBACK):
-            return socket.create_connection((host, port), _CONNECT_S)
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        if not found or not all(self._may(address, host, port) for address in found):
-            raise Refused
-        error: OSError = OSError("no address")
-        for address in sorted(found, key=lambda one: ":" in one):
-            try:
-                return socket.create_connection((address, port), _CONNECT_S)
-            except OSError as failed:
-                error = failed
-        raise error
-
-    def _may(self, address: str, host: str, port: int) -> bool:
-        by_name = any(one is not None and one.name == host and _has_port(one, port) for one in self._targets)
-        inside = by_name and not _is_special(address)
-        return (inside or is_allowed(address, port, self._targets)) and not _is_of_this_host(address, port)
-
-    def _through_upstream(self, host: str, port: int) -> socket.socket:
-        """Through the proxy of the site, which looks names up itself. Addresses are no names."""
-        parts = urlsplit(self._upstream or "")
-        if parts.hostname is None or not re.search(r"\.[A-Za-z-]+\.?$", host):
-            raise Refused
-        there = socket.create_connection((parts.hostname, parts.port or 80), _CONNECT_S)
-        try:
-            there.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-            head, _ = _head(there)
-            if not re.match(rb"HTTP/1\.[01] 200", head):
-                raise Refused
-        except BaseException:
-            there.close()
-            raise
-        return there
+        """A connection to the name or the address. Raises :class:`gpu_platform.outgoing.Unreachable`."""
+        return outgoing.connect(host, port, self._reach, within_s=_CONNECT_S)
 
     def _answer(self, client: socket.socket, port: int | None) -> None:
         try:
@@ -202,13 +161,13 @@ class Proxy:
                     _pass_on(client, self.connect("127.0.0.1", port), b"")
                 else:
                     self._proxied(client)
-        except (OSError, Refused, ValueError):
+        except (OSError, ValueError):
             pass
         finally:
             self._free.release()
 
     def _proxied(self, client: socket.socket) -> None:
-        head, rest = _head(client)
+        head, rest = outgoing.read_head(client)
         method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
         first = b""
         if method == "CONNECT":
@@ -216,14 +175,14 @@ class Proxy:
         else:  # a registry without TLS: registries.conf, insecure
             parts = urlsplit(target)
             if parts.scheme != "http":
-                raise Refused
+                raise Unreachable
             host, port = _authority(parts.netloc if ":" in parts.netloc else f"{parts.netloc}:80")
             lines = [one for one in head.split(b"\r\n")[1:] if not one.lower().startswith((b"connection:", b"proxy-"))]
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             first = b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Connection: close", *lines]) + rest
         try:
             there = self.connect(host, port)
-        except (OSError, Refused):
+        except OSError:
             client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             return
         if method == "CONNECT":
@@ -231,22 +190,10 @@ class Proxy:
         _pass_on(client, there, first or rest)
 
 
-def _head(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Up to the empty line, and what came after it."""
-    found = b""
-    while b"\r\n\r\n" not in found:
-        piece = connection.recv(4096)
-        found += piece
-        if not piece or len(found) > _LONGEST_HEAD:
-            raise Refused
-    head, _, rest = found.partition(b"\r\n\r\n")
-    return head + b"\r\n\r\n", rest
-
-
 def _authority(text: str) -> tuple[str, int]:
     found = _AUTHORITY.fullmatch(text)
     if found is None or not 0 < int(found["port"]) < 65536:
-        raise Refused
+        raise Unreachable
     return found["host"].strip("[]").lower().rstrip("."), int(found["port"])
 
 
@@ -272,31 +219,7 @@ def _carry(source: socket.socket, to: socket.socket) -> None:
 
 def _with_port(host: str) -> tuple[str, int]:
     name, colon, port = host.rpartition(":")
-    return (name, int(port)) if colon else (host, _HTTPS)
-
-
-def _has_port(target: Target, port: int) -> bool:
-    return target.ports is None or target.ports[0] <= port <= target.ports[1]
-
-
-def _is_address(host: str) -> bool:
-    return re.fullmatch(r"[0-9.]+|.*:.*", host) is not None
-
-
-def _is_special(address: str) -> bool:
-    """True for addresses that no name leads to, whatever an entry says: of this host, of a link, of metadata."""
-    return ":" in address or not is_allowed(address, 0, [_ANYWHERE])
-
-
-def _is_of_this_host(address: str, port: int) -> bool:
-    """True if this host itself has the address: what it would send there comes from there."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, port))
-        except OSError:
-            return False
-        return probe.getsockname()[0] == address
+    return (name, int(port)) if colon else (host, outgoing.HTTPS)
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ class Link:
         try:
             line = self._file.readline(_MAX_LINE)
             message = json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
 
@@ -80,6 +80,11 @@ def private_directory(parent=None):
 def proof(key, who, *texts):
     """A text that only somebody with the key can make."""
     return hmac.new(key.encode(), json.dumps([who, *texts]).encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(message, expected):
+    """True if the message has this proof. Whatever a stranger writes there is no error."""
+    return hmac.compare_digest(expected.encode(), str(message.get("proof")).encode(errors="replace"))
 
 
 def main(argv):
@@ -163,7 +168,7 @@ class Broker:
             hello = link.receive() or {}
             rank, slots, own = hello.get("rank"), hello.get("slots"), hello.get("nonce")
             expected = proof(self._key, "rank", nonce, rank, slots, own)
-            if not hmac.compare_digest(expected, str(hello.get("proof"))) or rank not in range(1, self._size):
+            if not is_proof(hello, expected) or rank not in range(1, self._size):
                 return link.close()
             with self._came:
                 if rank in self._links:
@@ -320,7 +325,7 @@ def _connect(address, key, rank, slots):
             asked = (link.receive() or {}).get("nonce")
             link.send(rank=rank, slots=slots, nonce=nonce, proof=proof(key, "rank", asked, rank, slots, nonce))
             answer = link.receive() or {}
-            if hmac.compare_digest(proof(key, "zero", nonce), str(answer.get("proof"))):
+            if is_proof(answer, proof(key, "zero", nonce)):
                 connection.settimeout(None)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 return link

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import Forbidden, NotFound
@@ -41,22 +41,21 @@ def add_join_token(
     append_event(session, "identity.join_token", actor, now, host=_host(path), data=data)
 
 
+@reading
+def check_join_token(session: Session, secret: str, path: str, now: datetime) -> None:
+    """Raise :class:`Forbidden` if the token is worth no certificate of ``path``: it is unknown, spent, expired, or for
+    another name. All four are one answer, so that nobody learns which tokens exist. Nothing is spent."""
+    if session.scalar(select(join_token.c.path).where(_is_right(secret, path, now))) is None:
+        raise _not_valid(path)
+
+
 @writing
 def use_join_token(session: Session, secret: str, path: str, now: datetime) -> None:
-    """Spend the token for a certificate of ``path``. Raises :class:`Forbidden` if it is unknown, spent, expired, or for
-    another name. All four are one answer, so that nobody learns which tokens exist."""
-    right = (
-        (join_token.c.hash == _hash(secret))
-        & (join_token.c.path == path)
-        & join_token.c.used_at.is_(None)
-        & (join_token.c.expires_at > now)
-    )
+    """Spend the token for a certificate of ``path``. Raises :class:`Forbidden` as :func:`check_join_token`."""
+    right = _is_right(secret, path, now)
     address = session.scalar(select(join_token.c.address).where(right))
     if change(session, update(join_token).where(right).values(used_at=now)) != 1:
-        raise Forbidden(
-            f"this join token is not valid for {path}: it was used, has expired, or is for another name. "
-            "Make a new one with `gpu-platform hosts enroll`"
-        )
+        raise _not_valid(path)
     _enroll(session, path, address, path, now)
 
 
@@ -139,6 +138,23 @@ def _enroll(session: Session, path: str, address: str | None, actor: str, now: d
     upsert(session, machine_identity, row)
     append_event(
         session, "identity.enrolled", actor, now, host=_host(path), data={"identity": path, "address": address}
+    )
+
+
+def _is_right(secret: str, path: str, now: datetime) -> ColumnElement[bool]:
+    # Found by its hash: how long the search takes says nothing of the secrets that there are.
+    return and_(
+        join_token.c.hash == _hash(secret),
+        join_token.c.path == path,
+        join_token.c.used_at.is_(None),
+        join_token.c.expires_at > now,
+    )
+
+
+def _not_valid(path: str) -> Forbidden:
+    return Forbidden(
+        f"this join token is not valid for {path}: it was used, has expired, or is for another name. "
+        "Make a new one with `gpu-platform hosts enroll`"
     )
 
 

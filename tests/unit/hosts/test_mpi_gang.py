@@ -108,6 +108,8 @@ def test_a_stranger_without_the_key_becomes_no_rank(gang: Gang) -> None:
         {"rank": 2, "slots": 1, "nonce": "x", "proof": mpi_gang.proof("", "rank", "", 2, 1, "x")},
         {"rank": "2", "slots": None, "proof": None},
         {"rank": 99, "slots": 1, "nonce": "x", "proof": "0" * 64},
+        {"rank": 1, "slots": 1, "nonce": "x", "proof": "é"},
+        {"rank": 1, "slots": 1, "nonce": "\ud800", "proof": "\ud800"},
         ["no", "object"],
     ):
         stranger = gang.connect()
@@ -132,14 +134,18 @@ def test_a_stranger_without_the_key_becomes_no_rank(gang: Gang) -> None:
 def test_a_rank_takes_no_orders_from_somebody_who_only_listens_where_rank_0_would(gang: Gang, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", gang.port)) as server:
         rank = gang.start(1)
-        link = mpi_gang.Link(server.accept()[0])
-        link.send(nonce="n")
-        hello = link.receive()
-        assert hello is not None
-        for answer in ({"proof": "0" * 64}, {"run": 0, "command": f"touch {tmp_path}/done"}):
-            link.send(**answer)
-        assert link.receive() is None
-        link.close()
+        for wrong in ("0" * 64, "é", "\ud800", 7, None):
+            link = mpi_gang.Link(server.accept()[0])
+            link.send(nonce="n")
+            hello = link.receive()
+            assert hello is not None
+            for answer in ({"proof": wrong}, {"run": 0, "command": f"touch {tmp_path}/done"}):
+                link.send(**answer)
+            assert link.receive() is None
+            link.close()
+        nested = server.accept()[0]
+        nested.sendall(b"[" * 100_000 + b"\n")
+        nested.close()
         mpi_gang.Link(server.accept()[0]).close()  # it asks again
         assert rank.poll() is None
     assert not (tmp_path / "done").exists()

@@ -9,7 +9,8 @@ import pytest
 
 from gpu_platform.domain.hosts.network import is_allowed, is_public, parse_target
 from gpu_platform.environment_settings import EnvironmentSettings
-from gpu_platform.hosts.environments.registry_way import Proxy, Refused, Registries
+from gpu_platform.hosts.environments.registry_way import Proxy, Registries
+from gpu_platform.outgoing import Unreachable
 
 FORBIDDEN = (
     *("0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.255.255.254", "169.254.169.254", "172.31.0.1"),
@@ -114,7 +115,7 @@ def test_a_name_that_leads_inside_is_refused_also_beside_a_public_address(
 ) -> None:
     for found in ([address], ["1.1.1.1", address]):
         answers["ghcr.io"] = [found]
-        with pytest.raises(Refused):
+        with pytest.raises(Unreachable):
             Proxy(Registries(DEFAULTS, ("internet",))).connect("ghcr.io", 443)
 
 
@@ -130,7 +131,7 @@ def test_ports_and_networks_are_those_that_the_operator_names(answers: dict[str,
     answers["registry.lab"] = [["10.1.2.3"]]
     some = Registries((*DEFAULTS, "registry.lab:5000"), ("internet",))
     for host, port in (("ghcr.io", 80), ("cdn.example", 8443), ("registry.lab", 5000), ("registry.lab", 443)):
-        with pytest.raises(Refused):
+        with pytest.raises(Unreachable):
             Proxy(some).connect(host, port)
     with pytest.raises(Connected):
         Proxy(some).connect("cdn.example", 443)
@@ -138,7 +139,7 @@ def test_ports_and_networks_are_those_that_the_operator_names(answers: dict[str,
         with pytest.raises(Connected, match=r"10\.1\.2\.3"):
             Proxy(Registries(some.names, (allow,))).connect("registry.lab", 5000)
     answers["registry.lab"] = [["169.254.169.254"]]
-    with pytest.raises(Refused):
+    with pytest.raises(Unreachable):
         Proxy(Registries(some.names, ("registry.lab:5000", "0.0.0.0/0"))).connect("registry.lab", 5000)
 
 

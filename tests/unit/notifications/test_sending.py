@@ -67,6 +67,14 @@ async def test_a_target_that_sends_elsewhere_is_not_followed() -> None:
     assert inside.messages == []
 
 
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "gzip"])
+async def test_a_target_that_answers_with_gigabytes_takes_no_memory_of_the_control_plane(is_packed: bool) -> None:
+    with webhook() as hook:
+        hook.answers_with_a_gigabyte = "gzip" if is_packed else "plain"
+        with pytest.raises(NotSent, match="no answer to a message"):
+            await targets({"name": "hook", "url": hook.url}).send("hook", MESSAGE)
+
+
 async def test_a_target_that_takes_a_message_and_answers_late_has_it() -> None:
     with webhook() as hook:
         hook.answer_s = 4.5  # Apprise itself waits for 4
