@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 import h11
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -23,6 +24,10 @@ and its request is not over: it keeps its turn."""
 _PEER_IDLE_S = 30
 _PEER_TIMEOUT_MS = 60_000
 """A peer that acknowledges nothing for this long is gone: it lost power, or the network broke."""
+_FRAMINGS = {b"content-length", b"transfer-encoding"}
+_TWO_LENGTHS = PlainTextResponse(
+    "send Content-Length or Transfer-Encoding, not both (RFC 9112, 6.1)", 400, {"Connection": "close"}
+)
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -76,7 +81,9 @@ class TimeLimitedConnection(H11Protocol):
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     await self._taken()
 
-            await app(scope, receive, sent)
+            # A proxy may believe the one, and we the other: what is a body for it would be a request here.
+            framed = {name for name, _ in scope.get("headers", ())} & _FRAMINGS
+            await (_TWO_LENGTHS if framed == _FRAMINGS else app)(scope, receive, sent)
 
         return lasting
 

@@ -13,8 +13,7 @@ from prometheus_client import Counter
 
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
-from gpu_platform.identity.certificates import Certificate, Peer
-from gpu_platform.identity.dates import issued_at_s
+from gpu_platform.identity.certificates import peer_in
 from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.observability import get_logger
 from workers.gateway.host_calls import HostCalls, Refusals
@@ -90,26 +89,19 @@ class Gateway(grpc.GenericRpcHandler):
     def _host(self, context: grpc.aio.ServicerContext) -> str:
         """The host in the client's certificate, which TLS has verified. Raises :class:`Refused`."""
         connection: Any = context.auth_context()
-        shown = connection.get("peer_spiffe_id") or []
-        # SPIFFE X.509-SVID, section 2: exactly one URI.
-        path = names.path_of(shown[0].decode(), self._trust_domain) if len(shown) == 1 else None
-        host = names.host_of(path)
-        if path is None or host is None:
+        peer = _peer_in(connection["x509_pem_cert"][0], self._trust_domain)
+        host = None if peer is None else names.host_of(peer.path)
+        if peer is None or host is None:
             raise Refused("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
-        peer = _peer_in(path, connection["x509_pem_cert"][0])
         if time.time() >= peer.not_after_s:
             # TLS saw it when the connection began, which may last for weeks.
-            raise Refused(f"the certificate of {path} has expired", grpc.StatusCode.UNAUTHENTICATED)
+            raise Refused(f"the certificate of {peer.path} has expired", grpc.StatusCode.UNAUTHENTICATED)
         if is_revoked(peer, self._revoked()):
-            raise Refused(f"{path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
+            raise Refused(f"{peer.path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
         return host
 
 
-@lru_cache(4096)
-def _peer_in(path: str, pem: bytes) -> Peer:
-    found = Certificate.parse(pem)
-    begin, end = found.not_before.timestamp(), found.not_after.timestamp()
-    return Peer(path, end, issued_at_s=issued_at_s(begin, end))
+_peer_in = lru_cache(4096)(peer_in)
 
 
 def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:
