@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -20,8 +20,18 @@ from gpu_platform.loop_watch import watch_loop
 from gpu_platform.process_end import bound_stop, why_restart
 from service.http.connections import connections_of
 
-if TYPE_CHECKING:  # gRPC is imported only where it is served
-    from service.grpc.server import GrpcServer
+
+class Beside(Protocol):
+    """A server that begins after the application, and ends before it: gRPC, which is imported only where it is
+    served."""
+
+    async def begin(self) -> None:
+        """Listen. Raises :class:`CannotStart`."""
+        ...
+
+    async def end(self) -> None:
+        """Let calls end, for a moment, and stop."""
+        ...
 
 
 class Server(uvicorn.Server):
@@ -37,7 +47,7 @@ class Server(uvicorn.Server):
         port: int,
         tls: TlsContexts | None = None,
         trust_domain: str = DEFAULT_DOMAIN,
-        grpc: GrpcServer | None = None,
+        grpc: Beside | None = None,
     ) -> None:
         self._application = app
         self._address = host, port

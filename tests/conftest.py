@@ -46,6 +46,9 @@ WITH_GRPC = (
     "test_asking.py",
     "test_grpc_client.py",
     "test_grpc_attacks.py",
+    "test_grpc_messages.py",
+    "test_gateway_floods.py",
+    "test_tls_mix_ups.py",
     "test_ended_tokens.py",
 )
 """They come first. gRPC starts its threads anew after each fork, also after one in another network namespace, which

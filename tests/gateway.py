@@ -39,8 +39,8 @@ class Certificates:
 
 
 class RunningGateway:
-    def __init__(self, address: str, certificates: Certificates, revoked: RevokedHosts) -> None:
-        self.address, self.certificates, self.revoked = address, certificates, revoked
+    def __init__(self, address: str, certificates: Certificates, revoked: RevokedHosts, rules: Rules) -> None:
+        self.address, self.certificates, self.revoked, self.rules = address, certificates, revoked, rules
 
     async def client(self, path: str, namespace: str, **options: Any) -> Client:
         """A Temporal client with the certificate of ``path``, which believes that the gateway is Temporal."""
@@ -81,7 +81,7 @@ async def running_gateway(
     server, port = make_server(gateway, "127.0.0.1:0", secured)
     await server.start()
     try:
-        yield RunningGateway(f"127.0.0.1:{port}", certificates, revoked)
+        yield RunningGateway(f"127.0.0.1:{port}", certificates, revoked, rules)
     finally:
         await server.stop(0)
         await upstream.aclose()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,8 +68,12 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, directory: Path) -> CertificateAuthority:
-        """The CA in this directory. Raises :class:`CannotStart` if there is none that this process may read."""
+        """The CA in this directory. Raises :class:`CannotStart` if there is none that this process may read, or if
+        others may read its key."""
         try:
+            _check_private(directory / "ca.pem")
+            if (directory / "next.pem").exists():
+                _check_private(directory / "next.pem")
             certificate, _ = _authority(directory / "ca.pem")
             names_of_ca = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             (uri,) = names_of_ca.get_values_for_type(x509.UniformResourceIdentifier)
@@ -202,6 +207,11 @@ def _new_authority(trust_domain: str) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def _check_private(path: Path) -> None:
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise CannotStart(f"others may read the key of the CA in {path}: chmod 600 {path}")
 
 
 def _authority(path: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -207,6 +207,22 @@ class Peer:
         return cls(path, end, tuple(others), issued_at_s(begin, end))
 
 
+def peer_in(pem: bytes, trust_domain: str) -> Peer | None:
+    """The owner of a certificate that TLS has verified. None: it is none of this trust domain. gRPC's own reading of
+    the name ends at a NUL."""
+    found = x509.load_pem_x509_certificate(pem)
+    try:
+        of_owner = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+    uris = of_owner.get_values_for_type(x509.UniformResourceIdentifier)
+    path = names.path_of(uris[0], trust_domain) if len(uris) == 1 else None
+    if path is None:
+        return None
+    begin, end = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    return Peer(path, end, issued_at_s=issued_at_s(begin, end))
+
+
 def _spiffe_uri(certificate: x509.Certificate) -> str:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -31,8 +31,14 @@ Convert = Callable[[Any], Any]
 
 
 def to_json(message: Message, *, complete: bool = False) -> Any:
-    """``complete``: with lists that are empty, as answers have them. In requests, those are left out."""
-    return _written(message.DESCRIPTOR, complete)(message)
+    """``complete``: with lists that are empty, as answers have them. In requests, those are left out.
+
+    Raises :class:`InvalidRequest` for what JSON has no text for, e.g. the year 10000.
+    """
+    try:
+        return _written(message.DESCRIPTOR, complete)(message)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"{message.DESCRIPTOR.name} has a value that JSON has not: {error}") from None
 
 
 def to_message(value: Any, kind: type[Message], *, exact: bool = True) -> Message:
@@ -165,7 +171,7 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value.list_value.values]
     if kind == "number_value":
         number = value.number_value
-        return int(number) if number.is_integer() else number
+        return int(number) if number.is_integer() and abs(number) <= _MOST_EXACT else number
     return None if kind in (None, "null_value") else getattr(value, kind)
 
 

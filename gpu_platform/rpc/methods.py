@@ -22,6 +22,8 @@ from gpu_platform.domain.errors import InvalidRequest, NotFound, PlatformError
 from gpu_platform.rpc.json_messages import parse_query, query_texts, to_json, to_message
 from gpu_platform.rpc.options import header_of, http_of, query_of
 
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+"""RFC 9110, section 5.5."""
 _EMPTY = "google.protobuf.Empty"
 
 
@@ -86,6 +88,11 @@ class Rpc:
         """The fields that are parts of the path."""
         return re.findall(r"{(\w+)}", self.template)
 
+    @property
+    def is_raw(self) -> bool:
+        """True if its body is bytes, and no JSON."""
+        return self.body is not None and self.body.type == FieldDescriptor.TYPE_BYTES
+
     def request_of(self, message: Message) -> HttpRequest:
         """The request of REST that the message stands for. Raises :class:`NotFound` for a name that no path can
         hold."""
@@ -98,9 +105,12 @@ class Rpc:
             path = path.replace(f"{{{name}}}", value)
         query = [(field.name, text) for field in self._query_fields() for text in query_texts(message, field)]
         headers = tuple((header, given[name]) for name, header in self._headers() if name in given)
+        for name, value in headers:
+            if not _HEADER_VALUE.fullmatch(value):
+                raise InvalidRequest(f"{name}: {value[:80]!r} has control characters")
         texts = [self.fixed_query, urlencode(query)]
         return HttpRequest(
-            self.verb, path, "&".join(filter(None, texts)), headers, self._body_of(message, given), not self._is_raw()
+            self.verb, path, "&".join(filter(None, texts)), headers, self._body_of(message, given), not self.is_raw
         )
 
     def message_of(self, values: dict[str, str], query: str, headers: dict[str, str], body: bytes | None) -> Message:
@@ -113,10 +123,10 @@ class Rpc:
             if texts := given.get(field.name):
                 found[field.name] = parse_query(texts, field)
         found |= {name: headers[header.lower()] for name, header in self._headers() if header.lower() in headers}
-        if not self._is_raw() and self.body is not None and body:
+        if not self.is_raw and self.body is not None and body:
             found[self.body.name] = json.loads(body)
         message = to_message(found, self.request_type)
-        if self._is_raw():
+        if self.is_raw:
             message.body = body or b""  # type: ignore[attr-defined]
         return message
 
@@ -130,15 +140,12 @@ class Rpc:
                 f"the answer to {self.route} is not a {self.response_type.DESCRIPTOR.name}: {error}"
             ) from error
 
-    def _is_raw(self) -> bool:
-        return self.body is not None and self.body.type == FieldDescriptor.TYPE_BYTES
-
     def _body_of(self, message: Message, given: dict[str, Any]) -> bytes | None:
         if self.body is None:
             return None
-        if self._is_raw():
+        if self.is_raw:
             return getattr(message, self.body.name)
-        return json.dumps(given[self.body.name]).encode() if self.body.name in given else None
+        return json.dumps(given[self.body.name], ensure_ascii=False).encode() if self.body.name in given else None
 
     def _headers(self) -> Iterator[tuple[str, str]]:
         for field in self.descriptor.input_type.fields:

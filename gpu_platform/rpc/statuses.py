@@ -52,8 +52,9 @@ _TO_HTTP = {
 _TOO_LARGE = "message larger than max"
 """What gRPC says of a message beyond a limit of either side."""
 _LONGEST_MESSAGE = 1000
-_LARGEST_DETAILS = 4096
-"""In bytes. They travel as a header, and clients take 8 KiB of headers if they do not ask for more."""
+_LARGEST_DETAILS = 3072
+"""In bytes. They travel as a header, a third larger, beside the message, whose bytes may be three each there. Clients
+take 8 KiB of headers if they do not ask for more."""
 
 
 def code_of(problem: Problem) -> grpc.StatusCode:
@@ -140,7 +141,9 @@ def _smaller(problem: Problem) -> Sequence[Problem]:
         problem,
         problem.model_copy(update={"errors": without_values}),
         problem.model_copy(update={"errors": without_values[:10], "details": {}}),
-        problem.model_copy(update={"errors": [], "details": {}, "detail": _cut(problem.detail, _LONGEST_MESSAGE)}),
+        problem.model_copy(
+            update={"errors": [], "details": {}, "detail": _cut(problem.detail, _LONGEST_MESSAGE), "instance": None}
+        ),
     )
 
 

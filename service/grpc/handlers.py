@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import grpc
 import grpc.aio
@@ -15,17 +15,18 @@ from httpx_sse import EventSource
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Problem
-from gpu_platform.domain.errors import InvalidRequest, PlatformError
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import get_logger
 from gpu_platform.rpc.json_messages import to_message
 from gpu_platform.rpc.limits import MAX_ANSWER_BYTES
-from gpu_platform.rpc.methods import Answer, HttpRequest, Rpc, rpcs
-from service.grpc.admission import LARGE_BYTES, Admission, one_message
+from gpu_platform.rpc.methods import Answer, Rpc, rpcs
+from service.grpc.admission import Admission, one_message
 from service.grpc.calls import REQUEST_ID, abort, caller_of
 from service.grpc.in_process import BrokenOff, Exchange, InProcess, Refused, answer_too_large
+from service.http.body_limit import LARGE_BYTES
 
-_LONGEST_HEAD = 64 * 1024
-"""What path, query and headers of a request of REST have at most, in characters."""
+TAKEN_WITHIN_S = 120.0
+"""So long a client may take for one answer. Until then it is in memory, and keeps the turn of its request."""
 _TEXT_PIECE = 1024 * 1024
 
 log = get_logger(__name__)
@@ -45,68 +46,68 @@ class Handlers(grpc.GenericRpcHandler):
         if rpc is None:
             return None
         call = _BEHAVIOURS[rpc.answer]
+        # A stream may wait for its reader, as `service.rate_limits.at_once` says; one answer has to be taken.
+        within_s = None if rpc.descriptor.server_streaming else TAKEN_WITHIN_S
 
-        async def stream(requests: AsyncIterable[Message], context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
-            message = await self._admission.message(rpc, requests, context)
-            async with self._asked(rpc, message, context) as exchange, aclosing(call(rpc, exchange)) as found:
+        async def answer(_: object, context: grpc.aio.ServicerContext) -> None:
+            async with self._asked(rpc, context) as exchange, aclosing(call(rpc, exchange)) as found:
                 async for one in found:
-                    yield one
+                    data = one.SerializeToString()
+                    with self._admission.not_taken(exchange.owner, len(data), context):
+                        await _write(context, data, within_s)
 
-        async def answer(requests: AsyncIterable[Message], context: grpc.aio.ServicerContext) -> Message:
-            message = await self._admission.message(rpc, requests, context)
-            async with self._asked(rpc, message, context) as exchange:
-                return await call(rpc, exchange)
-
-        streams = rpc.descriptor.server_streaming
-        return one_message(stream if streams else answer, rpc.request_type, rpc.response_type, streams=streams)
+        return one_message(answer)
 
     @asynccontextmanager
-    async def _asked(self, rpc: Rpc, message: Message, context: grpc.aio.ServicerContext) -> AsyncIterator[Exchange]:
-        """The request that the message stands for. Every error ends the call with the status of its problem."""
+    async def _asked(self, rpc: Rpc, context: grpc.aio.ServicerContext) -> AsyncIterator[Exchange]:
+        """The request that the call's message stands for. Every error ends the call with the status of its problem."""
         headers: dict[str, str] = {}
+        problem: Problem | None = None
         try:
-            request = await _request_of(rpc, message)
-            async with self._application.ask(request, caller_of(context, is_secure=self._is_secure)) as exchange:
-                headers = exchange.headers
-                self._admission.note_good(rpc, context)
-                if REQUEST_ID in headers:
-                    await context.send_initial_metadata(((REQUEST_ID, headers[REQUEST_ID]),))
-                yield exchange
+            async with AsyncExitStack() as turn:
+                asked = await self._admission.asked(rpc, context, turn)
+                caller = caller_of(context, is_secure=self._is_secure)
+                async with self._application.ask(asked.request, caller, has_turn=asked.has_turn) as exchange:
+                    await turn.aclose()
+                    headers = exchange.headers
+                    self._admission.note_good(rpc, context, exchange)
+                    if REQUEST_ID in headers:
+                        await context.send_initial_metadata(((REQUEST_ID, headers[REQUEST_ID]),))
+                    yield exchange
         except Refused as refused:
-            await abort(context, refused.problem, refused.headers or headers)
+            problem, headers = refused.problem, refused.headers or headers
         except PlatformError as error:
-            await abort(context, Problem.of(error), headers)
+            problem = Problem.of(error)
+        if problem is not None:  # the error is gone by now, and the message with it
+            await abort(context, problem, headers)
 
 
-async def _request_of(rpc: Rpc, message: Message) -> HttpRequest:
-    if message.ByteSize() < LARGE_BYTES:
-        return rpc.request_of(message)
-    request = await run_in_threadpool(rpc.request_of, message)
-    around = len(request.path) + len(request.query) + sum(len(value) for _, value in request.headers)
-    if around > _LONGEST_HEAD:
-        raise InvalidRequest(
-            f"the fields of {rpc.descriptor.input_type.name} other than its body have {around:,} characters; at most "
-            f"{_LONGEST_HEAD:,} are allowed"
-        )
-    return request
+async def _write(context: grpc.aio.ServicerContext, data: bytes, within_s: float | None) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            await context.write(data)
+    except TimeoutError:
+        late = f"the answer was not taken within {within_s:g} s"
+        raise Refused(Problem.make(504, "http_error", late), {}) from None
 
 
-async def _json(rpc: Rpc, exchange: Exchange) -> Message:
+async def _json(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
     body = await exchange.body(MAX_ANSWER_BYTES)
     if len(body) < LARGE_BYTES:
-        return rpc.answer_of(body)
+        yield rpc.answer_of(body)
+        return
     message = await run_in_threadpool(rpc.answer_of, body)
     if message.ByteSize() > MAX_ANSWER_BYTES:
         raise answer_too_large(MAX_ANSWER_BYTES)
-    return message
+    yield message
 
 
-async def _nothing(rpc: Rpc, exchange: Exchange) -> Message:
+async def _nothing(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
     await exchange.body()
-    return rpc.response_type()
+    yield rpc.response_type()
 
 
-async def _events(rpc: Rpc, exchange: Exchange) -> AsyncIterator[Message]:
+async def _events(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
     """The server-sent events as messages, until the event that says that nothing more comes."""
     source = EventSource(httpx.Response(200, headers=exchange.headers, content=exchange.pieces()))
     async for event in source.aiter_sse():
@@ -120,13 +121,13 @@ async def _events(rpc: Rpc, exchange: Exchange) -> AsyncIterator[Message]:
     raise BrokenOff
 
 
-async def _pieces(rpc: Rpc, exchange: Exchange) -> AsyncIterator[Message]:
+async def _pieces(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
     async for piece in exchange.pieces():
         for at in range(0, len(piece), _TEXT_PIECE):
             yield rpc.response_type(text=piece[at : at + _TEXT_PIECE])
 
 
-_BEHAVIOURS: dict[Answer, Callable[[Rpc, Exchange], Any]] = {
+_BEHAVIOURS: dict[Answer, Callable[[Rpc, Exchange], AsyncGenerator[Message, None]]] = {
     Answer.JSON: _json,
     Answer.NOTHING: _nothing,
     Answer.EVENTS: _events,

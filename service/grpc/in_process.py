@@ -12,11 +12,14 @@ from urllib.parse import quote
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Scope
 
 from gpu_platform.client.wire import Problem, problem_of_response
 from gpu_platform.domain.errors import AnswerTooLarge, PlatformError, Unavailable
 from gpu_platform.rpc.methods import HttpRequest
+from service.http.body_limit import HAS_TURN
+from service.http.rate_limits import caller_of
 
 _PIECES_AHEAD = 4
 """So many pieces of an answer wait until they are read. Then the application waits."""
@@ -63,12 +66,13 @@ class InProcess:
         self._app = app
         self._running: set[asyncio.Task[None]] = set()
 
-    def ask(self, request: HttpRequest, caller: Caller) -> Exchange:
-        """Begin a request. Use the exchange in ``async with``: its end is the end of the request.
+    def ask(self, request: HttpRequest, caller: Caller, *, has_turn: bool = False) -> Exchange:
+        """Begin a request. Use the exchange in ``async with``: its end is the end of the request, and until then the
+        request keeps its turn. ``has_turn``: the caller has the one for a large body.
 
         What changes something goes on to its end even if nobody waits for it any more, as with HTTP.
         """
-        return Exchange(self._app, self._running, request, caller)
+        return Exchange(self._app, self._running, request, caller, has_turn=has_turn)
 
     async def close(self) -> None:
         """Wait shortly for requests that nobody waits for, then end them."""
@@ -82,11 +86,22 @@ class InProcess:
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, app: ASGIApp, running: set[asyncio.Task[None]], request: HttpRequest, caller: Caller) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        running: set[asyncio.Task[None]],
+        request: HttpRequest,
+        caller: Caller,
+        *,
+        has_turn: bool = False,
+    ) -> None:
         self._app, self._running, self._request = app, running, request
         self._scope = _scope(request, caller)
+        if has_turn:
+            self._scope[HAS_TURN] = True
         self._unread = request.body or b""
         self._was_read = False
+        self._is_complete = False
         self._left = asyncio.Event()
         self._sending: MemoryObjectSendStream[Message]
         self._answer: MemoryObjectReceiveStream[Message]
@@ -116,6 +131,11 @@ class Exchange:
     ) -> None:
         """Nobody reads the answer any more."""
         await self._leave()
+
+    @property
+    def owner(self) -> str:
+        """Whose request it is, once the application has begun to answer: a user; else an address."""
+        return caller_of(Request(self._scope))
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises :class:`BrokenOff` if it is not complete."""
@@ -161,12 +181,17 @@ class Exchange:
     async def _send(self, message: Message) -> None:
         with suppress(anyio.BrokenResourceError):  # nobody reads any more
             await self._sending.send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._is_complete = True
+            # What was not sent to the client is in memory. So the request goes on, and keeps its turn.
+            await self._left.wait()
 
     async def _leave(self) -> None:
         self._left.set()
         self._answer.close()
         if self._request.method == "GET" and not self._task.done():
-            self._task.cancel()
+            if not self._is_complete:
+                self._task.cancel()
             await asyncio.wait({self._task})
 
 
@@ -193,7 +218,7 @@ def _scope(request: HttpRequest, caller: Caller) -> Scope:
         "path": request.path,
         "raw_path": quote(request.path).encode(),
         "query_string": request.query.encode(),
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+        "headers": [(name.lower().encode("latin-1"), value.encode()) for name, value in headers],
         "state": {},
     }
     return made

@@ -9,7 +9,11 @@ import grpc.aio
 from grpc_reflection.v1alpha import _async as grpc_reflection
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from gpu_platform.client.wire import Problem
+from gpu_platform.domain.errors import PlatformError
 from service.grpc.admission import Admission
+from service.grpc.calls import abort
+from service.grpc.in_process import Refused
 
 
 class Reflection(grpc_reflection.ReflectionServicer):
@@ -22,11 +26,16 @@ class Reflection(grpc_reflection.ReflectionServicer):
     async def ServerReflectionInfo(  # type: ignore[override]  # the base is described as a coroutine
         self, request_iterator: AsyncIterable[Any], unused_context: grpc.aio.ServicerContext
     ) -> AsyncIterator[Any]:
-        """Answer questions, one after the other."""
-        await self._admission.signed_in(unused_context)
-        answers: Any = super().ServerReflectionInfo(request_iterator, unused_context)
-        async for answer in answers:
-            yield answer
+        """Answer questions, one after the other. Each is a request of its caller, with the limits of those."""
+        try:
+            questions = self._admission.question(unused_context)
+            answers: Any = super().ServerReflectionInfo(questions, unused_context)
+            async for answer in answers:
+                yield answer
+        except Refused as refused:
+            await abort(unused_context, refused.problem, refused.headers)
+        except PlatformError as error:
+            await abort(unused_context, Problem.of(error), {})
 
 
 def add(server: grpc.aio.Server, names: list[str], admission: Admission) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 import grpc.aio
+from fastapi import FastAPI
 from grpc_health.v1 import health_pb2
-from starlette.types import ASGIApp
 
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.certificates import CertificateFiles
@@ -29,6 +29,8 @@ OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 256),
+    # On fast networks it would let each stream send megabytes before its message is asked for.
+    ("grpc.http2.bdp_probe", 0),
     # As bodies of REST. Who may send so much is asked before a message is read: see `admission.py`.
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
 ]
@@ -39,7 +41,7 @@ log = get_logger(__name__)
 class GrpcServer:
     """One port. ``files``: the certificate; None: no TLS."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, files: CertificateFiles | None = None) -> None:
+    def __init__(self, app: FastAPI, host: str, port: int, files: CertificateFiles | None = None) -> None:
         self._app, self._host, self._port, self._files = app, host, port, files
         self.port = port
         """Where it listens, once it has begun: of 0, the one that was free."""
@@ -48,7 +50,9 @@ class GrpcServer:
         """Listen. Raises :class:`CannotStart`."""
         secure = self._files is not None
         self._application = InProcess(self._app)
-        admission = Admission(self._application, is_secure=secure)
+        self._admission = admission = Admission(
+            self._application, self._app.state.context.rate_limits, is_secure=secure
+        )
         handlers = [Handlers(self._application, admission, is_secure=secure), Health(self._application, admission)]
         self._server = grpc.aio.server(handlers=handlers, options=OPTIONS)
         names = [*services(), health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]

@@ -27,6 +27,10 @@ LARGE_BYTES = 64 * 1024
 """From this size on a body takes time and memory that others notice."""
 
 
+HAS_TURN = "has turn of a large body"
+"""Key of a scope whose caller has the turn already: gRPC took it before it read the message."""
+
+
 class BodySize(NamedTuple):
     """The largest body of a route."""
 
@@ -60,7 +64,7 @@ class BodyLimit:
         announced_bytes = int(announced[:20]) if announced.isdecimal() else 0
         is_large = announced_bytes > LARGE_BYTES or "transfer-encoding" in headers
         if announced_bytes > most.most_bytes:
-            await self._refuse(scope, receive, send, _too_large(most))
+            await self._refuse(scope, receive, send, _refusal(too_large(most)))
         elif is_large and "json" in headers.get("content-type", ""):
             await self._large(scope, receive, send, most, announced_bytes)
         else:
@@ -68,7 +72,8 @@ class BodyLimit:
 
     async def _large(self, scope: Scope, receive: Receive, send: Send, most: BodySize, announced_bytes: int) -> None:
         access = scope.get("access")
-        if access is not None and access.principal is not None and access.principal.kind is PrincipalKind.NODE:
+        is_of_node = access is not None and access.principal is not None and access.principal.kind is PrincipalKind.NODE
+        if is_of_node or HAS_TURN in scope:
             await self._read(scope, receive, send, most)
             return
         limits: RateLimits = scope["app"].state.context.rate_limits
@@ -88,10 +93,10 @@ class BodyLimit:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > most.most_bytes:
-                await self._refuse(scope, receive, send, _too_large(most))
+                await self._refuse(scope, receive, send, _refusal(too_large(most)))
                 return
         if not await to_thread.run_sync(structure.at_most, body, most.values, limiter=self._reading):
-            await self._refuse(scope, receive, send, _too_many_values(most))
+            await self._refuse(scope, receive, send, _refusal(too_many_values(most)))
             return
         scope["parsing"] = self._reading
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
@@ -106,6 +111,19 @@ class BodyLimit:
         await problems.http_error(Request(scope), refusal)(scope, receive, send)
 
 
+def too_large(most: BodySize) -> str:
+    """Why a body that is larger is refused."""
+    return f"the body is too large: at most {most.most_bytes} bytes are allowed here"
+
+
+def too_many_values(most: BodySize) -> str:
+    """Why a body with more values is refused."""
+    return (
+        f"the body has more than {most.values} values (numbers, texts, lists and objects), which is the most here: "
+        "send less at once"
+    )
+
+
 def _counted(receive: Receive, most: BodySize) -> Receive:
     received = 0
 
@@ -116,18 +134,10 @@ def _counted(receive: Receive, most: BodySize) -> Receive:
         if received <= most.most_bytes:
             return message
         # Raised where the application reads the body, so its error handlers answer.
-        raise _too_large(most)
+        raise _refusal(too_large(most))
 
     return counted
 
 
-def _too_large(most: BodySize) -> HTTPException:
-    return HTTPException(413, f"the body is too large: at most {most.most_bytes} bytes are allowed here")
-
-
-def _too_many_values(most: BodySize) -> HTTPException:
-    return HTTPException(
-        413,
-        f"the body has more than {most.values} values (numbers, texts, lists and objects), which is the most here: "
-        "send less at once",
-    )
+def _refusal(why: str) -> HTTPException:
+    return HTTPException(413, why)

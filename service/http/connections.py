@@ -1,12 +1,15 @@
-"""HTTP connections with limits: the service does not wait for a request that never becomes complete, nor for a lost
-peer."""
+"""HTTP connections with limits: the service does not wait for a request that never becomes complete, for a client that
+does not take its answer, nor for a lost peer."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import h11
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_platform.identity.certificates import Peer
@@ -15,9 +18,16 @@ from service.http.machines import PEER
 
 REQUEST_TIMEOUT_S = 10.0
 """A request and its body must arrive within this time after the first byte of the connection or request."""
+TAKEN_WITHIN_S = 120.0
+"""So long a client may take for the end of an answer: 8 MiB, at half a megabit a second. Until then it is in memory,
+and its request is not over: it keeps its turn."""
 _PEER_IDLE_S = 30
 _PEER_TIMEOUT_MS = 60_000
 """A peer that acknowledges nothing for this long is gone: it lost power, or the network broke."""
+_FRAMINGS = {b"content-length", b"transfer-encoding"}
+_TWO_LENGTHS = PlainTextResponse(
+    "send Content-Length or Transfer-Encoding, not both (RFC 9112, 6.1)", 400, {"Connection": "close"}
+)
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -34,6 +44,7 @@ class TimeLimitedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio for a new connection: start the limit for the first request."""
         super().connection_made(transport)
+        self.app = self._until_taken(self.app)
         if (tls := transport.get_extra_info("ssl_object")) is not None:
             # Each request's scope gets a copy of it.
             self.app_state = {**self.app_state, PEER: Peer.of(tls.getpeercert(), self.trust_domain)}
@@ -60,6 +71,28 @@ class TimeLimitedConnection(H11Protocol):
             self._request_came()
         elif self._waiting is None and (self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]):
             self._wait_for_request()
+
+    def _until_taken(self, app: Any) -> ASGIApp:
+        """The application, whose requests last until what they answer was taken by the client."""
+
+        async def lasting(scope: Scope, receive: Receive, send: Send) -> None:
+            async def sent(message: Message) -> None:
+                await send(message)
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    await self._taken()
+
+            # A proxy may believe the one, and we the other: what is a body for it would be a request here.
+            framed = {name for name, _ in scope.get("headers", ())} & _FRAMINGS
+            await (_TWO_LENGTHS if framed == _FRAMINGS else app)(scope, receive, sent)
+
+        return lasting
+
+    async def _taken(self) -> None:
+        try:
+            async with asyncio.timeout(TAKEN_WITHIN_S):
+                await self.flow.drain()
+        except TimeoutError:
+            self.transport.abort()
 
     def _wait_for_request(self) -> None:
         self._waiting = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)

@@ -190,7 +190,7 @@ async def test_a_large_message_is_not_converted_for_a_stranger(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     converted = []
-    monkeypatch.setattr("service.grpc.handlers._request_of", lambda *asked: converted.append(asked))
+    monkeypatch.setattr("service.grpc.admission._large", lambda *asked: converted.append(asked))
     stub = job_service_pb2_grpc.JobServiceStub(running.channel)
     large = job_service_pb2.GetJobRequest(job_id="x" * 1_000_000)
     for metadata in ((), (("authorization", "Bearer gpt_wrong"),)):

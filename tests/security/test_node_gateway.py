@@ -132,7 +132,7 @@ async def test_no_certificate_and_a_foreign_one_get_no_connection(
     with pytest.raises(RuntimeError):
         await Client.connect(gateway.address, namespace=temporal.namespace)
     async with running_gateway(temporal, sqlite_store, tmp_path / "other") as other:
-        foreign = RunningGateway(gateway.address, other.certificates, other.revoked)
+        foreign = RunningGateway(gateway.address, other.certificates, other.revoked, other.rules)
         with pytest.raises(RuntimeError):
             await foreign.client("node/a", temporal.namespace)
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
@@ -21,6 +21,7 @@ from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePol
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryResponse,
     PollActivityTaskQueueRequest,
     PollActivityTaskQueueResponse,
     RecordActivityTaskHeartbeatRequest,
@@ -49,6 +50,9 @@ from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 
 M = TypeVar("M", bound=Message)
 SERVICE = "/temporal.api.workflowservice.v1.WorkflowService/"
+LARGEST_MESSAGE = 4 << 20
+"""Bytes, of what has payloads. Temporal takes no larger payload than 2 MiB, nor a larger message than 4."""
+LARGEST_WITHOUT_PAYLOADS = 64 << 10
 REPORT_WITHIN_S = 60
 """Seconds in which a report through Temporal must be written. Node workers wait for a few seconds."""
 LARGEST_SIGNAL = 64 << 10
@@ -97,6 +101,14 @@ class _SignalCounts:
         if self._counts[call.host, workflow_id] > SIGNALS_PER_HOUR:
             why = f"it sent more than {SIGNALS_PER_HOUR} signals to {workflow_id!r} within an hour"
             raise Refused(why, StatusCode.RESOURCE_EXHAUSTED)
+
+
+class Size(NamedTuple):
+    """What a call of a method costs."""
+
+    most_bytes: int
+    lasts: bool = False
+    """It waits, up to a minute."""
 
 
 class HostRights(Protocol):
@@ -149,15 +161,24 @@ class Rules:
             SERVICE + "GetWorkflowExecutionHistory": self._read_report,
         }
 
-    async def check(self, method: str, call: Call) -> bytes:
-        """The request that goes to Temporal. Raises :class:`Refused`."""
-        check = self._checks.get(method)
-        if check is None:
+    def knows(self, method: str) -> bool:
+        """True if a host may call the method at all."""
+        return method in self._checks
+
+    def size(self, method: str) -> Size:
+        """How large the messages of the method are. Raises :class:`Refused` for one that no host needs."""
+        if not self.knows(method):
             raise Refused("a host does not need this method")
-        return await check(call)
+        return _SIZES.get(method.removeprefix(SERVICE), Size(LARGEST_WITHOUT_PAYLOADS))
+
+    async def check(self, method: str, call: Call) -> bytes:
+        """The request that goes to Temporal. ``method``: one that hosts need. Raises :class:`Refused`."""
+        return await self._checks[method](call)
 
     def answer(self, method: str, host: str, response: bytes) -> bytes:
         """The answer that goes to the host."""
+        if method == SERVICE + "GetWorkflowExecutionHistory":
+            return self._page(host, response)
         if method != SERVICE + "PollActivityTaskQueue":
             return response
         task = PollActivityTaskQueueResponse.FromString(response)
@@ -165,6 +186,13 @@ class Rules:
             return response  # the poll ended without a task
         task.task_token = self._tokens.seal(task.task_token, associated=host.encode())
         return task.SerializeToString()
+
+    def _page(self, host: str, response: bytes) -> bytes:
+        """Temporal believes what the token of the next page says, and that is not only of this workflow."""
+        page = GetWorkflowExecutionHistoryResponse.FromString(response)
+        if page.next_page_token:
+            page.next_page_token = self._tokens.seal(page.next_page_token, associated=_page_of(host))
+        return page.SerializeToString()
 
     async def _describe(self, call: Call) -> bytes:
         asked = self._read(DescribeNamespaceRequest, call)
@@ -174,7 +202,10 @@ class Rules:
         asked = self._read(ShutdownWorkerRequest, call)
         if asked.sticky_task_queue or asked.task_queue not in ("", node_task_queue(call.host)):
             raise Refused("a host ends its own polls only")
-        return call.request
+        if asked.HasField("worker_heartbeat") and asked.worker_heartbeat.task_queue != node_task_queue(call.host):
+            raise Refused("a host speaks for its own worker only")
+        fields = ("namespace", "identity", "reason", "worker_heartbeat", "task_queue", "task_queue_types")
+        return _only(asked, *fields).SerializeToString()
 
     async def _worker_heartbeat(self, call: Call) -> bytes:
         asked = self._read(RecordWorkerHeartbeatRequest, call)
@@ -249,7 +280,15 @@ class Rules:
         asked = self._read(GetWorkflowExecutionHistoryRequest, call)
         if asked.execution.workflow_id != host_report_id(call.host):
             raise Refused(f"it reads the history of {asked.execution.workflow_id!r}")
-        return call.request
+        sent = _only(
+            asked, "namespace", "execution", "maximum_page_size", "wait_new_event", "history_event_filter_type"
+        )
+        if asked.next_page_token:
+            try:
+                sent.next_page_token = self._tokens.open(asked.next_page_token, associated=_page_of(call.host))
+            except CannotOpen as error:
+                raise Refused("the page was not given to this host") from error
+        return sent.SerializeToString()
 
     def _check_start(
         self, asked: StartWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest, kind: str
@@ -276,6 +315,25 @@ def _sent_by(
     """The message to a workflow, with the name of the host that sends it."""
     sent.header.fields[HOST_HEADER].CopyFrom(host_payload(call.host))
     return sent.SerializeToString()
+
+
+_SIZES = {
+    "PollActivityTaskQueue": Size(LARGEST_WITHOUT_PAYLOADS, lasts=True),
+    "GetWorkflowExecutionHistory": Size(LARGEST_WITHOUT_PAYLOADS, lasts=True),
+    "RecordActivityTaskHeartbeat": Size(LARGEST_MESSAGE),
+    "RespondActivityTaskCompleted": Size(LARGEST_MESSAGE),
+    "RespondActivityTaskFailed": Size(LARGEST_MESSAGE),
+    "RespondActivityTaskFailedById": Size(LARGEST_MESSAGE),
+    "RespondActivityTaskCanceled": Size(LARGEST_MESSAGE),
+    "SignalWorkflowExecution": Size(LARGEST_MESSAGE),
+    "SignalWithStartWorkflowExecution": Size(LARGEST_MESSAGE),
+    "StartWorkflowExecution": Size(LARGEST_MESSAGE),
+}
+
+
+def _page_of(host: str) -> bytes:
+    """What a page belongs to: no name of a host has a space, so it is no token of a task."""
+    return f"page of {host}".encode()
 
 
 async def _as_it_is(call: Call) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -12,12 +13,12 @@ from prometheus_client import Counter
 
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
-from gpu_platform.identity.certificates import Certificate, Peer
-from gpu_platform.identity.dates import issued_at_s
+from gpu_platform.identity.certificates import peer_in
 from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.observability import get_logger
-from workers.gateway.rules import SERVICE, Call, Refused, Rules
-from workers.gateway.upstream import LARGEST_MESSAGE, Upstream
+from workers.gateway.host_calls import HostCalls, Refusals
+from workers.gateway.rules import LARGEST_MESSAGE, SERVICE, Call, Refused, Rules
+from workers.gateway.upstream import LARGEST_ANSWER, LONGEST_CALL_S, Upstream
 
 FORWARDED = ("client-name", "client-version", "temporal-namespace")
 """Metadata of a call that Temporal gets. Nothing in them gives a right."""
@@ -27,11 +28,9 @@ REFUSED = Counter("gpu_platform_gateway_refused_total", "Calls of hosts that the
 
 log = get_logger(__name__)
 
-Unary = Callable[[bytes, grpc.aio.ServicerContext], Any]
-
 
 class Gateway(grpc.GenericRpcHandler):
-    """Answers every method: allowed calls go to Temporal, others are refused. Stateless, so any number may run."""
+    """Answers every method: allowed calls go to Temporal, others are refused. Any number may run: it keeps nothing."""
 
     def __init__(
         self,
@@ -43,63 +42,66 @@ class Gateway(grpc.GenericRpcHandler):
         """``revoked``: whose certificates are not believed."""
         self._rules, self._upstream, self._trust_domain = rules, upstream, trust_domain
         self._revoked = revoked
+        self._calls = HostCalls()
+        self._refusals = Refusals()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         """Called by gRPC for each call."""
         method = str(handler_call_details.method)
 
-        async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-            return await self._answer(method, request, context)
+        async def answer(_: object, context: grpc.aio.ServicerContext) -> None:
+            found = await self._answer(method, context)
+            await context.write(found)
 
-        return grpc.unary_unary_rpc_method_handler(answer)  # type: ignore[arg-type]  # bytes in, bytes out
+        handler: Any = grpc.stream_stream_rpc_method_handler(answer)  # type: ignore[arg-type]  # reads from the context
+        return handler
 
-    async def _answer(self, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    async def _answer(self, method: str, context: grpc.aio.ServicerContext) -> bytes:
         host = None
         try:
             host = self._host(context)
-            allowed = await self._rules.check(method, Call(host, request))
+            async with self._calls.message(host, self._rules.size(method), context) as message:
+                allowed = await self._rules.check(method, Call(host, message))
+                del message
+                response = await self._ask(method, allowed, context)
+            # A poll lasts a minute, and the host may have been revoked meanwhile. Temporal gives the task to it again.
+            return self._rules.answer(method, self._host(context), response)
         except Refused as refused:
-            REFUSED.labels(method.removeprefix(SERVICE)[:64]).inc()
-            log.warning("gateway.refused", host=host, peer=context.peer(), method=method[:200], reason=str(refused))
-            await context.abort(refused.status, f"the node gateway refuses {method}: {refused}")
+            status, why = refused.status, str(refused)
+        REFUSED.labels(method.removeprefix(SERVICE) if self._rules.knows(method) else "another method").inc()
+        if self._refusals.to_write(host or context.peer().rpartition(":")[0]):
+            log.warning("gateway.refused", host=host, peer=context.peer(), method=method[:200], reason=why)
+        return await context.abort(status, f"the node gateway refuses {method[:200]}: {why}")
+
+    async def _ask(self, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        left_s = context.time_remaining()
         call = self._upstream.next().unary_unary(method)(
-            allowed,
-            timeout=context.time_remaining(),
+            request,
+            timeout=LONGEST_CALL_S if left_s is None else min(left_s, LONGEST_CALL_S),
             metadata=[(k, v) for k, v in context.invocation_metadata() or () if k in FORWARDED],
         )
         try:
-            response = await call
+            return await call
         except grpc.aio.AioRpcError as error:
             details = [(k, v) for k, v in error.trailing_metadata() or () if k in RETURNED]
-            await context.abort(error.code(), error.details() or "", tuple(details))
-        try:
-            # A poll lasts a minute, and the host may have been revoked meanwhile. Temporal gives the task to it again.
-            host = self._host(context)
-        except Refused as refused:
-            log.warning("gateway.refused", host=host, peer=context.peer(), method=method[:200], reason=str(refused))
-            await context.abort(refused.status, f"the node gateway refuses {method}: {refused}")
-        return self._rules.answer(method, str(host), response)
+            return await context.abort(error.code(), error.details() or "", tuple(details))
 
     def _host(self, context: grpc.aio.ServicerContext) -> str:
         """The host in the client's certificate, which TLS has verified. Raises :class:`Refused`."""
         connection: Any = context.auth_context()
-        shown = connection.get("peer_spiffe_id") or []
-        # SPIFFE X.509-SVID, section 2: exactly one URI.
-        path = names.path_of(shown[0].decode(), self._trust_domain) if len(shown) == 1 else None
-        host = names.host_of(path)
-        if path is None or host is None:
+        peer = _peer_in(connection["x509_pem_cert"][0], self._trust_domain)
+        host = None if peer is None else names.host_of(peer.path)
+        if peer is None or host is None:
             raise Refused("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
-        revoked = self._revoked()
-        if path in revoked and is_revoked(_peer_in(path, connection["x509_pem_cert"][0]), revoked):
-            raise Refused(f"{path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
+        if time.time() >= peer.not_after_s:
+            # TLS saw it when the connection began, which may last for weeks.
+            raise Refused(f"the certificate of {peer.path} has expired", grpc.StatusCode.UNAUTHENTICATED)
+        if is_revoked(peer, self._revoked()):
+            raise Refused(f"{peer.path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
         return host
 
 
-@lru_cache(4096)
-def _peer_in(path: str, pem: bytes) -> Peer:
-    found = Certificate.parse(pem)
-    begin, end = found.not_before.timestamp(), found.not_after.timestamp()
-    return Peer(path, end, issued_at_s=issued_at_s(begin, end))
+_peer_in = lru_cache(4096)(peer_in)
 
 
 def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:
@@ -108,14 +110,16 @@ def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials)
         handlers=[gateway],
         options=[
             ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-            ("grpc.max_send_message_length", LARGEST_MESSAGE),
+            ("grpc.max_send_message_length", LARGEST_ANSWER),
+            # On fast networks it would let each stream send megabytes before its message is asked for.
+            ("grpc.http2.bdp_probe", 0),
             # A host that was cut off is noticed, and its polls end.
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # Each host has a few polls and short calls; more is an attack.
-            ("grpc.max_concurrent_streams", 2000),
+            # Each host has a few polls and short calls; more is an attack. See `host_calls.py`.
+            ("grpc.max_concurrent_streams", 256),
             # Else a second gateway could listen on the same port, and hosts would get one or the other.
             ("grpc.so_reuseport", 0),
         ],

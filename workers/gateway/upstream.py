@@ -16,7 +16,8 @@ from gpu_platform.settings import TemporalSettings
 
 CONNECTIONS = 4
 """Connections to Temporal. All calls of all hosts share them."""
-LARGEST_MESSAGE = 64 << 20
+LARGEST_ANSWER = 64 << 20
+"""Bytes. What hosts send is smaller: see `rules.py`."""
 LONGEST_CALL_S = 120.0
 """A poll lasts a minute. Calls on an older connection get this long to end."""
 
@@ -68,8 +69,8 @@ class Upstream:
 
 def _connect(temporal: TemporalSettings) -> list[grpc.aio.Channel]:
     options: list[tuple[str, str | int]] = [
-        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-        ("grpc.max_send_message_length", LARGEST_MESSAGE),
+        ("grpc.max_receive_message_length", LARGEST_ANSWER),
+        ("grpc.max_send_message_length", LARGEST_ANSWER),
         # Otherwise channels with the same address share one connection.
         ("grpc.use_local_subchannel_pool", 1),
     ]

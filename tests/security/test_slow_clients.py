@@ -1,0 +1,157 @@
+"""Clients that take no answer, and requests that two servers would read as two: over REST."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.store import Store
+from service.http import connections
+from service.http.costs import SHARES, Cost
+from tests.service_process import ServiceProcess, noticed, service_process
+from tests.store_cluster import Cluster
+from tests.unit.service.api_server import ADMIN, application, bearer, served, sign_in
+from tests.waiting import eventually
+
+MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
+NO_TEMPORAL = "127.0.0.1:1"
+MOST_GROWN_MIB = 200
+
+
+def large_jobs(store: Store) -> None:
+    """A list of them has 8 MB: more than the kernel keeps of a connection."""
+    cluster = Cluster(store).host("a")
+    for number in range(80):
+        cluster.queued(f"j-{number:016}", namespace="evil", user="mallory", command=["x" * 100_000])
+
+
+@contextmanager
+def not_taking(url: str, token: str, path: str = "/v1/jobs?limit=1000") -> Iterator[socket.socket]:
+    """A connection whose client asked, and reads nothing."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", httpx.URL(url).port))
+        lines = (f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}", "", "")
+        connection.sendall("\r\n".join(lines).encode())
+        yield connection
+
+
+@pytest.fixture
+def service(sqlite_store: Store, tmp_path: Path) -> Iterator[ServiceProcess]:
+    sign_in(sqlite_store, MALLORY, "mallory", {"evil": Role.USER})
+    sign_in(sqlite_store, ALICE, "alice", {"good": Role.USER, CLUSTER: Role.VIEWER})
+    large_jobs(sqlite_store)
+    with service_process(
+        str(sqlite_store.url),
+        tmp_path,
+        GPU_PLATFORM_ACCESS__NAMESPACES='["evil", "good"]',
+        GPU_PLATFORM_SERVICE__RATE_LIMITS__REQUESTS="null",
+    ) as running:
+        yield running
+
+
+async def test_answers_that_nobody_takes_are_bounded(service: ServiceProcess) -> None:
+    """By hand sixty were 420 MiB, for as long as their clients liked."""
+    with noticed(service, bearer(ALICE)) as others:
+        waiting = [not_taking(service.url, MALLORY) for _ in range(60)]
+        for one in waiting:
+            one.__enter__()
+        await asyncio.sleep(3)
+        for one in waiting:
+            one.__exit__(None, None, None)
+    assert others.grown_mib < MOST_GROWN_MIB
+
+
+@pytest.fixture
+async def url(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    monkeypatch.setattr(connections, "TAKEN_WITHIN_S", 1.0)
+    large_jobs(sqlite_store)
+    async with served(application(sqlite_store, NO_TEMPORAL)) as url:
+        yield url
+
+
+async def test_a_request_lasts_until_its_answer_was_taken_and_not_for_ever(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, headers=bearer(ADMIN), timeout=20) as http:
+        waiting = [not_taking(url, ADMIN) for _ in range(SHARES[Cost.LIST].of_one)]
+        connected = [one.__enter__() for one in waiting]
+
+        async def is_held() -> bool:
+            try:
+                await http.get("/v1/jobs?limit=1", timeout=0.3)
+            except httpx.ReadTimeout:
+                return True
+            return False
+
+        await eventually(is_held, "the turns of lists to be taken")
+        assert (await http.get("/v1/whoami")).status_code == 200
+        assert (await http.get("/v1/jobs?limit=1")).status_code == 200, "the others were cut off"
+        for connection in connected:
+            assert await asyncio.to_thread(_bytes_until_the_end, connection) < 7_500_000
+        for one in waiting:
+            one.__exit__(None, None, None)
+
+
+def _bytes_until_the_end(connection: socket.socket) -> int:
+    connection.settimeout(10)
+    found = 0
+    with suppress(ConnectionError):
+        while piece := connection.recv(1 << 20):
+            found += len(piece)
+    return found
+
+
+TOKEN = f"Authorization: Bearer {ADMIN}"
+JSON = "Content-Type: application/json"
+AFTER = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ODD: dict[str, tuple[list[str], str, int]] = {
+    "two lengths": (["Content-Length: 5", "Transfer-Encoding: chunked"], "0\r\n\r\n" + AFTER, 400),
+    "two lengths, the other way": (["Transfer-Encoding: chunked", "Content-Length: 5"], "0\r\n\r\n" + AFTER, 400),
+    "two sizes": (["Content-Length: 5", "Content-Length: 6"], "abcdef" + AFTER, 400),
+    "a size with a sign": (["Content-Length: +2"], "{}" + AFTER, 400),
+    "an unknown encoding": (["Transfer-Encoding: xchunked"], "0\r\n\r\n" + AFTER, 400),
+    "two encodings": (["Transfer-Encoding: gzip, chunked"], "0\r\n\r\n" + AFTER, 400),
+    "a space before the colon": (["Content-Length : 2"], "{}" + AFTER, 400),
+    "two hosts": (["Host: evil.example", "Content-Length: 2"], "{}" + AFTER, 400),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_a_request_with_two_readings_is_refused_and_nothing_after_it_is_read(url: str, what: str) -> None:
+    headers, body, status = ODD[what]
+    lines = ("POST /v1/jobs:dry-run HTTP/1.1", "Host: localhost", TOKEN, JSON, *headers, "", body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+    writer.write("\r\n".join(lines).encode())
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer[:200]
+    assert answer.count(b"HTTP/1.1 ") == 1, "the second request would be one that a proxy has not seen"
+
+
+PATHS = ("//v1/jobs", "/v1/../v1/jobs", "/v1/jobs/", "/V1/JOBS", "/healthz;/../v1/jobs", "/v1/./jobs", "/v1\\jobs")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_path_that_looks_like_another_is_nothing(url: str, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{TOKEN}\r\nConnection: close\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400")), answer[:100]
+
+
+async def test_tls_spoken_to_the_port_of_plain_http_is_refused(url: str) -> None:
+    trusting: Any = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", httpx.URL(url).port, ssl=trusting)
