@@ -57,7 +57,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def argv(process: str) -> list[str]:
-    return [sys.executable, "-m", f"workers.{process}"]
+    return [sys.executable, "-P", "-m", f"workers.{process}"]
 
 
 def told(ran: subprocess.CompletedProcess[str]) -> str:
