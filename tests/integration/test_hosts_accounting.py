@@ -90,7 +90,7 @@ async def test_a_job_does_not_pay_for_the_scrub_before_or_after_it(
             plan.gpu_uuids[0], Reading(time.monotonic(), 50, percent, None, memory_mib, energy_j=energy_j)
         )
 
-    def overwrite(_: str) -> None:
+    def overwrite(_: str, _given_up: object) -> None:
         nonlocal scrubs
         scrubs += 1
         read(0, 0, 0)
