@@ -6,6 +6,7 @@ Started as ``python -I commands.py NAME WORDS…`` by the files in ``bin``.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -41,4 +42,6 @@ def _hostnames(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] != "srun":  # it has tasks to end
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `squeue | head` ends quietly
     sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -18,12 +18,12 @@ VERSION = "slurm 24.05.0 (gpu-platform)"
 
 def main(name: str) -> None:
     """Run the command of this name with the words of the command line, and end with its exit code."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `squeue | head` ends quietly
     sys.exit(run(name, sys.argv[1:]))
 
 
 def run(name: str, words: Sequence[str]) -> int:
     """Run a command. Returns its exit code."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `squeue | head` ends quietly
     try:
         if name == "srun" and "GPU_PLATFORM_STEP_PORT" in os.environ:
             from gpu_platform.steps import srun
