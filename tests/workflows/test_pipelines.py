@@ -184,7 +184,7 @@ steps:
     found = await ends(platform, PipelineState.FAILED)
     why = {step.name: step.message for step in found.steps}
     assert "cannot be opened: Too many levels of symbolic links" in why["link"]
-    assert why["large"].startswith("its output is larger than 65536 bytes")
+    assert why["large"].startswith("its output has 70000 bytes and is larger than 65536 bytes")
     assert why["text"].startswith("its output is not JSON")
     assert why["use"] == "step link is FAILED"
     assert why["each"] == "for_each needs a list, and ${{ object.output }} is {}"
