@@ -183,6 +183,14 @@ def worker_of(request: pytest.FixtureRequest) -> Iterator[list[Restarted]]:
         one.end()
 
 
+def begun(client: Client, directory: Path, worker_of: list[Restarted]) -> Restarted:
+    """A worker on the store of the test."""
+    address = client.service_client.config.target_host
+    worker = Restarted(address, client.namespace, f"sqlite:///{directory / 'platform.db'}", str(directory))
+    worker_of.append(worker)
+    return worker
+
+
 @pytest.mark.parametrize("how", ["deadly", "greedy"])
 async def test_what_kills_its_worker_is_set_aside_and_the_others_go_on(
     sqlite_store: Store, tmp_path: Path, worker_of: list[Restarted], how: str
@@ -190,9 +198,7 @@ async def test_what_kills_its_worker_is_set_aside_and_the_others_go_on(
     if how == "greedy" and not can_confine():
         pytest.skip("needs root and a cgroup for memory")
     async with temporal_server() as client:
-        address = client.service_client.config.target_host
-        worker = Restarted(address, client.namespace, f"sqlite:///{tmp_path / 'platform.db'}", str(tmp_path))
-        worker_of.append(worker)
+        worker = begun(client, tmp_path, worker_of)
         start = client.start_workflow
         deadly = await start(OneStep.run, how, id="deadly", task_queue="control")
         others = [await start(OneStep.run, f"w{n}", id=f"w{n}", task_queue="control") for n in range(20)]
@@ -224,9 +230,7 @@ async def test_what_kills_its_worker_twice_for_want_of_memory_goes_on_by_itself(
     if not can_confine():
         pytest.skip("needs root and a cgroup for memory")
     async with temporal_server() as client:
-        address = client.service_client.config.target_host
-        worker = Restarted(address, client.namespace, f"sqlite:///{tmp_path / 'platform.db'}", str(tmp_path))
-        worker_of.append(worker)
+        worker = begun(client, tmp_path, worker_of)
         start = client.start_workflow
         started = [await start(OneStep.run, "twice", id="twice", task_queue="control")]
         started += [await start(OneStep.run, f"w{n}", id=f"w{n}", task_queue="control") for n in range(20)]

@@ -186,7 +186,8 @@ class SpawnerClient:
     def _keep_guard(self, guard: _Process) -> None:
         """Wait for its end, or until it stands still, and start another one at once. The spawner goes on meanwhile."""
         still = self._watch(guard)
-        guard.leave()
+        with self._lock:  # as in close: a descriptor that is closed twice may be another one's by then
+            guard.leave()
         self._replace(guard, still)
         guard.process.wait()
 
