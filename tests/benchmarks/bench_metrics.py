@@ -21,6 +21,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from tests.benchmarks.process_cpu import cpu_of
+from tests.lines import whole_lines
 from tests.waiting import eventually
 from workers.fleet.spec import FleetSpec
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -74,7 +75,7 @@ def _processes(cluster: LocalCluster) -> list[tuple[ChildProcess, str, dict[str,
 
 
 def _logged(child: ChildProcess, event: str) -> dict[str, object]:
-    lines = (json.loads(line) for line in child.log_file.read_text().splitlines() if line.startswith("{"))
+    lines = (json.loads(line) for line in whole_lines(child.log_file) if line.startswith("{"))
     return next(line for line in lines if line.get("event") == event)
 
 

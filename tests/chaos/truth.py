@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.lines import whole_lines
+
 OBSERVER = Path(__file__).with_name("observer.py")
 
 
@@ -57,8 +59,7 @@ class Truth:
 
 def read_truth(directory: Path) -> Truth:
     path = directory / "truth"
-    marks = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return truth_of(marks)
+    return truth_of([json.loads(line) for line in whole_lines(path)])
 
 
 def truth_of(marks: list[dict[str, Any]]) -> Truth:

@@ -23,6 +23,7 @@ from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import Settings
 from tests import command_line, prometheus
+from tests.lines import whole_lines
 from tests.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, webhook
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster
@@ -93,7 +94,7 @@ async def token_of_prometheus(client: AsyncClient) -> str:
 
 def log_of(cluster: LocalCluster, event: str) -> list[dict[str, object]]:
     files = [child.log_file for child in (*cluster.services, *cluster.controls)]
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for file in files for line in whole_lines(file) if line.startswith("{")]
     return [line for line in lines if line.get("event") == event]
 
 

@@ -26,6 +26,7 @@ from gpu_platform.hosts.system.records import boot_clock_s
 from tests.hanging_disk import HangingDisk, hanging_disk
 from tests.hosts_rig import HostRig, is_running, kill, parent_of
 from tests.integration.test_hosts_survival import NodeWorker
+from tests.lines import whole_lines
 from tests.waiting import eventually
 
 TTL_S = 4.0
@@ -122,7 +123,7 @@ def disk(tmp_path: Path) -> Iterator[HangingDisk]:
 
 
 def last_beat(out: Path) -> float:
-    return float(out.read_text().split()[-1])
+    return float(whole_lines(out)[-1])
 
 
 async def silent(out: Path, for_s: float = 0.5) -> bool:

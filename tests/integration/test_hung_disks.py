@@ -26,6 +26,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.process_end import RESTART_CODE
+from tests.lines import whole_lines
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
@@ -139,13 +140,13 @@ async def test_a_service_whose_disk_kept_nothing_ends_and_is_started_again(tmp_p
 
 def loops_that_stood_still(cluster: LocalCluster, process: str) -> list[str]:
     """Loops of a process: see ``gpu_platform/loop_watch.py``."""
-    lines = [line for child in cluster.children for line in child.log_file.read_text().splitlines()]
+    lines = [line for child in cluster.children for line in whole_lines(child.log_file)]
     said = [json.loads(line) for line in lines if "loop.stands_still" in line]
     return [line["loop"] for line in said if line["process"] == process]
 
 
 def _is_silent(out: Path) -> bool:
-    last = float(out.read_text().split()[-1])
+    last = float(whole_lines(out)[-1])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - last > 1.0
 
 

@@ -14,6 +14,7 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from tests.lines import whole_lines
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.metrics_ports import APART
@@ -57,7 +58,7 @@ def scrape(address: str, token: str | None = None) -> str:
 
 
 def logged(log_file: Path, event: str) -> list[dict[str, object]]:
-    lines = (json.loads(line) for line in log_file.read_text().splitlines() if line.startswith("{"))
+    lines = (json.loads(line) for line in whole_lines(log_file) if line.startswith("{"))
     return [line for line in lines if line.get("event") == event]
 
 

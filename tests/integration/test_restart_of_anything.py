@@ -20,6 +20,7 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
+from tests.lines import whole_lines
 from tests.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
@@ -220,7 +221,7 @@ def _leader(cluster: LocalCluster) -> ChildProcess | None:
     """The scheduler whose log says last that it leads."""
     newest: tuple[int, ChildProcess] | None = None
     for child in cluster.schedulers:
-        for line in child.log_file.read_text().splitlines():
+        for line in whole_lines(child.log_file):
             if '"scheduler.leads"' in line:
                 epoch = int(line.split('"epoch": ')[1].split(",")[0].rstrip("}"))
                 if newest is None or epoch > newest[0]:

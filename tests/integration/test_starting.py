@@ -25,6 +25,7 @@ from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.store import Store
 from gpu_platform.store.migrate import newest_revision
 from tests.forking import SERVER
+from tests.lines import whole_lines
 from tests.postgres import Databases
 from tests.temporal_server import client_of_new_namespace, temporal_binary
 from tests.unit.service.api_server import application, in_process
@@ -84,7 +85,7 @@ class Started:
             )
 
     def lines(self, process: str, event: str, **facts: str) -> list[dict[str, Any]]:
-        lines = self._log(process).read_text().splitlines()
+        lines = whole_lines(self._log(process))
         assert self._processes[process].returncode is None, lines
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [line for line in found if line["event"] == event and facts.items() <= line.items()]
