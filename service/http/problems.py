@@ -45,10 +45,14 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def install(app: FastAPI) -> None:
-    """Make the application answer every error with a problem (RFC 9457)."""
+    """Make the application answer every error with a problem (RFC 9457).
+
+    The handlers are coroutines: Starlette calls others in a thread, and a process that has no memory left starts none.
+    Only the list of what is wrong with a large body is made in a thread.
+    """
     app.add_exception_handler(PlatformError, _platform_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -69,7 +73,7 @@ def nothing_there(request: Request, methods: Sequence[str]) -> Response:
     return http_error(request, HTTPException(404))
 
 
-def _platform_error(request: Request, error: Exception) -> Response:
+async def _platform_error(request: Request, error: Exception) -> Response:
     """The answer for an error of the platform. What a handler forbids is recorded, as what the gate forbids is."""
     assert isinstance(error, PlatformError)
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -114,6 +118,10 @@ def http_error(request: Request, error: Exception) -> Response:
     return answer(problem, dict(error.headers or {}))
 
 
+async def _http_error(request: Request, error: Exception) -> Response:
+    return http_error(request, error)
+
+
 def _malformed(request: Request, detail: str) -> Response:
     return answer(Problem.make(400, "malformed_body", detail, instance=request.url.path))
 
@@ -129,7 +137,7 @@ def _why_unreadable(cause: BaseException | None) -> str | None:
     return None
 
 
-def _unexpected(request: Request, error: Exception) -> Response:
+async def _unexpected(request: Request, error: Exception) -> Response:
     if (missing := _what_ran_out(error)) is not None:
         with suppress(MemoryError, RuntimeError, OSError):
             log.warning("request.process_exhausted", path=request.url.path, missing=missing)
