@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pydantic import BaseModel
 from temporalio import activity
@@ -189,7 +189,7 @@ class ArrayActivities:
                 ),
                 now,
             )
-            return self._answer(known_arrays.known_array(self._store, step.array_id), step, done, now)
+            return self._answer(known_arrays.known_array(self._store, step.array_id), step, done)
 
     @activity.defn
     def ready_elements(self, asked: ReadyQuestion) -> ReadyIndices:
@@ -228,7 +228,7 @@ class ArrayActivities:
         with self._lost.ending(array_id):
             return elements.end_array(self._store, array_id, utc_now())
 
-    def _answer(self, known: KnownArray, step: ArrayStep, done: ElementStepDone, now: datetime) -> ArrayStepDone:
+    def _answer(self, known: KnownArray, step: ArrayStep, done: ElementStepDone) -> ArrayStepDone:
         refused, stays = set(done.refused), set(step.stays)
         placements = {one.key: one.placement for one in step.placed}
         own = [self._own(known, key.job_id) for key in done.refused]
@@ -240,7 +240,7 @@ class ArrayActivities:
                 job_id=end.key.job_id,
                 spec=specs[end.key.job_id],
                 progress=end.progress,
-                waits_until=None if end.retry_in_s is None else now + timedelta(seconds=end.retry_in_s),
+                waits_s=end.retry_in_s,
             )
             for end in ended
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import structlog
@@ -212,10 +211,12 @@ class ReservationActivities:
         return checkpoints.note_start(self._store, found, utc_now())
 
     @activity.defn
-    def end_attempt(self, request: EndAttempt) -> datetime | None:
+    def end_attempt(self, request: EndAttempt) -> float | None:
         """Release what is held, leave the queue and write the job's next state, in one transaction.
 
-        Returns when a job with ``retry_in_s`` asks for GPUs again. Repeated, that is still the time of the first try.
+        Returns in how many seconds a job with ``retry_in_s`` asks for GPUs again: repeated, what is left of them. It is
+        a duration, since Temporal's clock may differ from this one; and never more than ``retry_in_s``, since this one
+        may have been set meanwhile.
         """
         try:
             self._end(request)
@@ -225,16 +226,20 @@ class ReservationActivities:
             running = JobState.ALLOCATED if request.ran_unmarked else JobState.RUNNING
             if older_rows.catch_up_to_end(self._store, request.key, running, utc_now()):
                 self._end(request)
-                return self._retry_at(request)
+                return self._retry_in_s(request)
             # The job ended without this workflow (an operator terminated and reset it). It may only release what it
             # holds.
             key = request.key
             log.warning("attempt.ended_elsewhere", job=key.job_id, attempt=key.attempt, error=error.message)
             releasing.release_gang(self._store, request.key, now=utc_now(), faulty_gpus=request.faulty_gpus)
-        return self._retry_at(request)
+        return self._retry_in_s(request)
 
-    def _retry_at(self, request: EndAttempt) -> datetime | None:
-        return None if request.retry_in_s is None else jobs.get_job(self._store, request.key.job_id).retry_at
+    def _retry_in_s(self, request: EndAttempt) -> float | None:
+        if request.retry_in_s is None:
+            return None
+        retry_at = jobs.get_job(self._store, request.key.job_id).retry_at
+        left_s = request.retry_in_s if retry_at is None else (retry_at - utc_now()).total_seconds()
+        return min(max(0.0, left_s), request.retry_in_s)
 
     def _end(self, request: EndAttempt) -> None:
         end = attempt_end(request)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import BaseModel
 from temporalio import activity
 
@@ -29,8 +27,8 @@ class TakenOverJob(BaseModel):
     """The failure of the job, if it is FAILED."""
     closed_attempt: int = 0
     """The job's last attempt so far. It is over, unless it is that of ``placement``."""
-    retry_at: datetime | None = None
-    """The job does not ask for GPUs before this time: it waits after a failure."""
+    retry_in_s: float | None = None
+    """The job asks for GPUs only after so many seconds: it waits after a failure."""
 
 
 class TakeoverActivities:
@@ -46,8 +44,9 @@ class TakeoverActivities:
         A job that was withdrawn counts as CANCELLED. Raises :class:`Unavailable`, so that it is tried again, if the
         database lost the job: the leader restores it.
         """
+        now = utc_now()
         try:
-            job, last = orphans.begin_again(self._store, job_id, utc_now())
+            job, last = orphans.begin_again(self._store, job_id, now)
         except NotFound as error:
             # Withdrawn before its user got an answer; an element is withdrawn with its array.
             if any(jobs.was_withdrawn(self._store, one) for one in {job_id, array_of(job_id) or job_id}):
@@ -67,5 +66,5 @@ class TakeoverActivities:
             placement=job.placement if job.state.holds_gpus else None,
             failure=job.failure if job.state is JobState.FAILED else None,
             closed_attempt=last,
-            retry_at=job.retry_at,
+            retry_in_s=None if last == 0 or job.retry_at is None else (job.retry_at - now).total_seconds(),
         )

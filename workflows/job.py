@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
-from workflows.attempts.back_off import is_user_failure, wait_before_retry
+from workflows.attempts.back_off import is_user_failure, longest_wait_s, wait_before_retry
 from workflows.attempts.compensations import end_of, stop_hosts, wait_for_last_stops
 from workflows.attempts.deadline import JobDeadline
 from workflows.attempts.dependencies import wait_for_begin, wait_for_other_jobs
@@ -30,7 +29,7 @@ from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
 from workflows.job_signals import is_fault_of
-from workflows.steps import despite_cancel, sleep_until, until
+from workflows.steps import despite_cancel, sleep
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
@@ -78,7 +77,7 @@ class JobWorkflow:
         self._progress = input.progress or JobProgress()
         self._takes_over = input.takes_over
         self._named_watches = input.named_watches
-        self._waits_until = input.waits_until
+        self._waits_s = input.waits_s
         self._timeline = JobTimeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
         self._attempt = Attempt(self._spec, self._key, self._stop)
@@ -185,8 +184,8 @@ class JobWorkflow:
         if self._spec.after:
             self._deadline.note_limit()
         await wait_for_begin(self._spec.begin_at, self._attempt, self._timeline)
-        if self._waits_until is not None:
-            await sleep_until(self._waits_until, lambda: self._stop.before_start)
+        if self._waits_s is not None:
+            await sleep(self._waits_s, lambda: self._stop.before_start)
         while True:
             ending = await self._one_attempt()
             if ending.workflow_is_older:
@@ -202,10 +201,8 @@ class JobWorkflow:
                 workflow.continue_as_new(given)
 
     async def _wait_for_retry(self, ending: Ending) -> None:
-        if ending.retry_at is not None:
-            await sleep_until(ending.retry_at, lambda: self._stop.before_start)
-        elif ending.retry_in_s is not None:
-            await until(lambda: self._stop.before_start, timedelta(seconds=ending.retry_in_s))
+        if ending.retry_in_s is not None:
+            await sleep(ending.retry_in_s, lambda: self._stop.before_start)
 
     async def _admit(self) -> JobResult | None:
         """Put the job into the queue. Returns the job's result if it was withdrawn before; raises if it is refused."""
@@ -266,7 +263,8 @@ class JobWorkflow:
                 return await self._result(ending)
         self._progress.attempt = self._timeline.attempt = found.closed_attempt
         self._timeline.note("begun again: Temporal does not know how far it came")
-        await wait_for_begin(found.retry_at, self._attempt, self._timeline)
+        if found.retry_in_s is not None:
+            await sleep(min(found.retry_in_s, longest_wait_s(self._spec)), lambda: self._stop.before_start)
         return None
 
     # -- one attempt ---------------------------------------------------------------------------
@@ -346,7 +344,7 @@ class JobWorkflow:
             self._timeline.note(f"placed again: {handed.conflict}")
         end = end_of(attempt, ending, self._progress)
         try:
-            ending.retry_at = await database_step(
+            ending.retry_in_s = await database_step(
                 ReservationActivities.end_attempt, end, summary=f"Release: job becomes {ending.state.value}"
             )
         except FailureError as error:

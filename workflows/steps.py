@@ -82,6 +82,11 @@ async def until(condition: Callable[[], bool], limit: timedelta | None) -> bool:
     return True
 
 
+async def sleep(seconds: float, interrupted: Callable[[], bool] = lambda: False) -> None:
+    """Wait for so long, or until ``interrupted``."""
+    await sleep_until(workflow.now() + timedelta(seconds=seconds), interrupted)
+
+
 async def sleep_until(at: datetime, interrupted: Callable[[], bool] = lambda: False) -> None:
     """Wait for a time, by the workflow's clock, or until ``interrupted``."""
     while not interrupted() and (left := at - workflow.now()) > timedelta(0):

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
+import activities.arrays
+import activities.reservation
+from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import GpuState, HostState, JobState
+from gpu_platform.domain.states import ArrayState, GpuState, HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, hosts
@@ -327,3 +330,21 @@ async def test_a_worker_that_evicts_running_jobs_from_its_cache_goes_on(
         for job_id in job_ids:
             await platform.ends(job_id, JobState.CANCELLED)
         await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])
+async def test_a_wait_before_a_retry_is_as_long_as_it_should_be_whatever_a_control_workers_clock_says(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    """It was an hour, for the jobs and the elements of arrays that failed while the clock was an hour ahead."""
+    with monkeypatch.context() as wrong:
+        for module in (activities.reservation, activities.arrays):
+            wrong.setattr(module, "utc_now", lambda: datetime.now(UTC) + ahead)
+        job_id = await platform.submit(shell("exit 3", max_retries=1, retry_wait_s=2))
+        array_id = await platform.submit_array(shell("exit 3", max_retries=1, retry_wait_s=2), "0")
+        for one in (job_id, element_id(array_id, 0)):
+            await eventually(lambda one=one: platform.job(one).retry_at, "the wait")
+    began = time.monotonic()
+    await platform.ends(job_id, JobState.FAILED, within_s=20)
+    assert time.monotonic() - began > 1.0
+    await platform.array_ends(array_id, ArrayState.FAILED)

@@ -11,6 +11,7 @@ from random import Random
 
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import JobProgress
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
@@ -35,5 +36,9 @@ def wait_before_retry(attempt: Attempt, progress: JobProgress, now: datetime, ra
     # A larger exponent would only overflow: the wait has its limit long before.
     doubled = min(progress.quick_failures - 1, 20)
     first = spec.retry_wait_s or policies.RETRY_FIRST_S
-    longest = max(spec.retry_longest_wait_s or policies.RETRY_LONGEST_S, first)
-    return min(longest, first * 2.0**doubled) * (1.0 - 0.25 * random.random())
+    return min(longest_wait_s(spec), first * 2.0**doubled) * (1.0 - 0.25 * random.random())
+
+
+def longest_wait_s(spec: JobSpec) -> float:
+    """Seconds that such a job waits at most before it is tried again."""
+    return max(spec.retry_longest_wait_s or policies.RETRY_LONGEST_S, spec.retry_wait_s or policies.RETRY_FIRST_S)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import BaseModel
 
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
@@ -36,9 +34,7 @@ class Ending(BaseModel):
     must_replace: bool = False
     """The next attempt needs a new placement."""
     retry_in_s: float | None = None
-    """The next attempt begins after this many seconds."""
-    retry_at: datetime | None = None
-    """When that is, as the job's row says it. A workflow that is reset reads the same time again."""
+    """The next attempt begins after this many seconds. A workflow that is reset reads what is left of them."""
     workflow_is_older: bool = False
     """The database knows more of the job than its workflow. So the workflow writes nothing, and takes over again
     from the job's row."""

@@ -62,7 +62,7 @@ class OwnWorkflows:
             job_id=own.job_id,
             spec=own.spec,
             progress=own.progress,
-            waits_until=own.waits_until,
+            waits_s=own.waits_s,
             takes_over=own.takes_over,
             named_watches=True,
         )

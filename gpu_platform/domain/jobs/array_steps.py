@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -204,6 +203,6 @@ class OwnWorkflow(BaseModel):
     job_id: str
     spec: JobSpec
     progress: JobProgress
-    waits_until: datetime | None = None
-    """Its program failed: it asks for a placement only then."""
+    waits_s: float | None = None
+    """Its program failed: it asks for a placement only after so many seconds."""
     takes_over: bool = False

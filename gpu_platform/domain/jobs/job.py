@@ -30,8 +30,8 @@ class JobInput(BaseModel):
     spec: JobSpec
     progress: JobProgress | None = None
     """Set when a long-lived workflow continues as new."""
-    waits_until: Annotated[datetime | None, Field(exclude_if=lambda value: value is None)] = None
-    """It asks for GPUs only then: it is an element of an array, and its first attempt failed."""
+    waits_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """It asks for GPUs only after so many seconds: it is an element of an array, and its first attempt failed."""
     takes_over: Annotated[bool, Field(alias="begin_again")] = False
     """Temporal lost the job's workflow, and this one takes over. The job's row says how far it got, and what must be
     undone first."""
