@@ -262,9 +262,10 @@ class NodeSettings(EnvironmentSettings, JailSettings, _Section):
     """Logs of attempts that ended longer ago are removed."""
     log_keep_mib: Annotated[int, Field(ge=1)] = 20_480
     """The most space for logs of ended attempts on this host. The oldest are removed first."""
-    record_keep_hours: Annotated[float, Field(gt=0)] = 24.0
+    record_keep_hours: Annotated[float, Field(ge=5)] = 24.0
     """Records of attempts that ended longer ago are removed from the host, except for their logs. Choose it longer than
-    Temporal is ever away: steps that Temporal repeats are answered from these records."""
+    Temporal is ever away: steps that Temporal repeats are answered from these records. A signed launch is good for 2.25
+    hours, and these records are why nobody can use it twice."""
     scrub: Literal["never", "between_namespaces", "always"] = "between_namespaces"
     """When a GPU's memory is overwritten and verified: ``always`` after each job, ``between_namespaces`` before the
     first job of another namespace, or ``never``."""

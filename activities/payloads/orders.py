@@ -29,17 +29,20 @@ from gpu_platform.observability import get_logger
 ORDER_REFUSED = "OrderRefused"
 """The type of the failure of a step that the host did not carry out."""
 EXPIRES_S = {
-    "prepare_host": 900.0,
-    "launch_ranks": 900.0,
-    "launch_elements": 900.0,
+    "prepare_host": 8_100.0,
+    "launch_ranks": 8_100.0,
+    "launch_elements": 8_100.0,
     "reset_gpu": 86_400.0,
     "reset_host": 3_600.0,
     "reboot_host": 3_600.0,
 }
 """Seconds until an order expires: longer than Temporal tries the step, and shorter than a host keeps the records of an
-attempt (``node.record_keep_hours``), by which it refuses to start the attempt twice. The other steps may be repeated
-for ever: a stop stays right, a watch and a check change nothing."""
+attempt (``node.record_keep_hours``), by which it refuses to start the attempt twice. Of the 2.25 hours, two are for
+clocks that differ: a launch is 15 minutes late at most. The other steps may be repeated for ever: a stop stays right, a
+watch and a check change nothing."""
 
+FORGET_EVERY_S = 60.0
+"""How often a host forgets used orders that have expired. It may have carried out thousands."""
 DISK_S = 10.0
 """A repair waits so long for the disk that its order is written to, and is tried again later."""
 _REPAIRS = ("reset_gpu", "reset_host", "reboot_host")
@@ -155,6 +158,7 @@ class OrderGuard(Interceptor):
         """Nonce -> run and activity that it belongs to, and when it expires."""
         self._of_repairs: set[str] = set()
         """Nonces that are on disk."""
+        self._next_look = 0.0
         if kept is not None and (record := records.read_record(str(kept))) is not None:
             self._used = {nonce: (run, step, until) for nonce, (run, step, until) in record["used"].items()}
             self._of_repairs = set(self._used)
@@ -182,7 +186,9 @@ class OrderGuard(Interceptor):
         if now > expires_at:
             raise OrderRefused(f"it expired {now - expires_at:.0f} s ago (do the clocks of the hosts agree?)")
         # Temporal tries one activity again with the same order; another activity must have its own.
-        self._used = {used: seen for used, seen in self._used.items() if seen[2] >= now}
+        if now > self._next_look:
+            self._next_look = now + FORGET_EVERY_S
+            self._used = {used: seen for used, seen in self._used.items() if seen[2] >= now}
         mine = (info.workflow_run_id or "", info.activity_id, expires_at)
         if self._used.setdefault(nonce, mine) != mine:
             raise OrderRefused("it was carried out before, for another activity")

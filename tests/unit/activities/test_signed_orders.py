@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import ActivitySerializationContext
 from temporalio.testing import ActivityEnvironment
@@ -19,6 +20,7 @@ from gpu_platform.hosts.system import records
 from gpu_platform.identity import signing
 from gpu_platform.identity.signing import OrderRefused, OrderSigner, PinnedKeys
 from gpu_platform.lanes import Stuck
+from gpu_platform.settings import NodeSettings
 
 ARGUMENT = Payload(metadata={"encoding": b"json/plain"}, data=b'{"x":1}')
 
@@ -170,5 +172,14 @@ async def test_control_does_not_sign_what_the_database_does_not_confirm(key: Pat
 
 
 def test_orders_expire_before_a_host_forgets_the_attempt() -> None:
-    hours = 24.0
-    assert max(orders.EXPIRES_S[step] for step in ("prepare_host", "launch_ranks")) < hours * 3600 / 10
+    """Even if its clock is set two hours back meanwhile."""
+    launches = ("prepare_host", "launch_ranks", "launch_elements")
+    with pytest.raises(ValidationError):
+        NodeSettings(record_keep_hours=4.9)
+    assert max(orders.EXPIRES_S[step] for step in launches) + 2 * 3600 < 4.9 * 3600
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_a_host_whose_clock_is_two_hours_wrong_carries_out_a_launch(key: Path, hours: int) -> None:
+    guard = OrderGuard(required=True, now=lambda: time.time() + hours * 3600)
+    await carry_out(key, await signed(key), guard)
