@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
@@ -54,9 +54,9 @@ def to_message(value: Any, kind: type[Message], *, exact: bool = True) -> Messag
         raise InvalidRequest(f"{kind.DESCRIPTOR.name} cannot be sent as a message: {error}") from error
 
 
-def query_texts(message: Message, field: FieldDescriptor) -> list[str]:
-    """The values of a parameter of a query, as texts. Empty: it is not given."""
-    found = to_json(message).get(field.name)
+def query_texts(message: Mapping[str, Any], field: FieldDescriptor) -> list[str]:
+    """The values of a parameter of a query, as texts. ``message``: as JSON. Empty: it is not given."""
+    found = message.get(field.name)
     given = found if isinstance(found, list) else [] if found is None else [found]
     return [str(one).lower() if isinstance(one, bool) else str(one) for one in given]
 

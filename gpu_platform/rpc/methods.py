@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
+import pydantic_core
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -103,7 +104,7 @@ class Rpc:
             if not value or "/" in value:
                 raise NotFound(f"{self.descriptor.name}: {name} is {value[:80]!r}; there is no such thing")
             path = path.replace(f"{{{name}}}", value)
-        query = [(field.name, text) for field in self._query_fields() for text in query_texts(message, field)]
+        query = [(field.name, text) for field in self._query_fields() for text in query_texts(given, field)]
         headers = tuple((header, given[name]) for name, header in self._headers() if name in given)
         for name, value in headers:
             if not _HEADER_VALUE.fullmatch(value):
@@ -145,7 +146,7 @@ class Rpc:
             return None
         if self.is_raw:
             return getattr(message, self.body.name)
-        return json.dumps(given[self.body.name], ensure_ascii=False).encode() if self.body.name in given else None
+        return pydantic_core.to_json(given[self.body.name]) if self.body.name in given else None
 
     def _headers(self) -> Iterator[tuple[str, str]]:
         for field in self.descriptor.input_type.fields:

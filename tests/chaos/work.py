@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
@@ -29,9 +30,11 @@ async def _strike(arena: Arena, kind: str, draw: float, fail_resets: int | None)
     number = HEALING_XIDS[int(draw * 997) % len(HEALING_XIDS)]
     found = await asyncio.to_thread(gpus.list_gpus, arena.audit.store, host=host)
     uuid = next(gpu.info.uuid for gpu in found if gpu.info.index == index)
-    arena.log.note(kind, f"{number} on {host}:{index}", gpus=[uuid])
     home = node_dir(arena.cluster.config.state_dir, host)
-    inject_fault(control_dir(home), index, xid=number, fail_resets=fail_resets)
+    # The simulated GPUs are files of the host. Whoever writes them while its disk hangs hangs, too.
+    async with arena.lock("disk") if host == arena.small_disk else contextlib.nullcontext():
+        arena.log.note(kind, f"{number} on {host}:{index}", gpus=[uuid])
+        inject_fault(control_dir(home), index, xid=number, fail_resets=fail_resets)
 
 
 async def drain(arena: Arena, draw: float) -> None:
