@@ -12,6 +12,7 @@ from temporalio import activity
 from activities.clock import utc_now
 from activities.errors import host_may_be_removed, repair_failed
 from gpu_platform.domain.hosts.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
+from gpu_platform.inherited import inherited
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import repairs
@@ -123,7 +124,7 @@ class RepairActivities:
             raise repair_failed("there is no remediation.power_command")
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+                *command, env=inherited(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )
         except OSError as error:
             raise repair_failed(f"{command[0]} cannot be run: {error}") from error

@@ -31,6 +31,7 @@ from gpu_platform.hosts.environments.registry_way import Registries
 from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
 from gpu_platform.hosts.processes.step_process import LOOK_S, Bounds, GivenUp, Program, StepEnd, Stopped, run
+from gpu_platform.inherited import inherited
 
 _PREFIX = "docker://"
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -292,7 +293,7 @@ class ContainerImages:
 
     def _step(self, job: _For, name: str, argv: list[str], file_bytes: int | None = None) -> StepEnd:
         bounds = Bounds(self._timeout_s, memory_bytes=_MEMORY_BYTES, file_bytes=file_bytes, output_bytes=_SAYS_BYTES)
-        ended = run(Program(argv, cgroup=job.cgroup, env=os.environ), bounds, job.given_up)
+        ended = run(Program(argv, cgroup=job.cgroup, env=inherited()), bounds, job.given_up)
         if ended.stopped is Stopped.GIVEN_UP:
             raise self._given_up(name)
         if ended.stopped is not None:

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from gpu_platform import outgoing
 from gpu_platform.domain.hosts.network import parse_target
+from gpu_platform.inherited import inherited
 from gpu_platform.outgoing import Reach, Unreachable
 
 DOCKER = "docker.io"
@@ -89,6 +90,7 @@ def opened(registries: Registries) -> Iterator[Way]:
     """The way, until the end of the block. Raises ``OSError`` if this host cannot open it."""
     process = subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-P", "-m", __spec__.name],
+        env=inherited(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -107,7 +109,7 @@ def opened(registries: Registries) -> Iterator[Way]:
             raise OSError("no network namespace can be made here for pulls")
         found = json.loads(said)
         proxy = f"http://127.0.0.1:{found['port']}"
-        kept = {name: value for name, value in os.environ.items() if name.lower() not in _PROXIES}
+        kept = {name: value for name, value in inherited().items() if name.lower() not in _PROXIES}
         proxies = {name: proxy for one in _PROXIES[:2] for name in (one, one.upper())}
         yield Way(["nsenter", f"--net={found['net']}", "--"], kept | proxies)
     finally:

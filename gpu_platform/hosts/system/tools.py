@@ -21,6 +21,7 @@ from typing import NamedTuple
 import structlog
 
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.inherited import inherited
 
 TIMEOUT_S = 20.0
 KILL_PATIENCE_S = 2.0
@@ -77,6 +78,7 @@ def run(
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as told:
         told.write(say.encode())
         told.seek(0)
+        environ = inherited() if environ is None else environ
         process = subprocess.Popen(
             list(command), env=environ, stdin=told, stdout=output, stderr=said, start_new_session=True
         )

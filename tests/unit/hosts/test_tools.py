@@ -56,3 +56,11 @@ def test_a_host_starts_tools_by_no_other_way() -> None:
         if re.search(r"subprocess\.(run|Popen|call|check_)", path.read_text())
     ]
     assert set(found) - STEPS == {"tools.py"}
+
+
+def test_a_tool_gets_no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_PLATFORM_NODE__JOIN_TOKEN", "gpj_secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    said = run(["env"]).output
+    assert "gpj_secret" not in said
+    assert "HTTPS_PROXY=http://proxy:3128" in said

@@ -9,7 +9,6 @@ nobody knows who gets its memory next. A record on disk says whose data a GPU ho
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from gpu_platform.hosts.isolation.scrub import scrub_process
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.system import records, tools
 from gpu_platform.hosts.system.tools import GivenUp, NotEnded, never
+from gpu_platform.inherited import inherited
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -107,7 +107,7 @@ class Scrubber:
 
     def _overwrite(self, device: str, given_up: GivenUp = never) -> str | None:
         """Overwrite the memory. Returns why it failed, or None. ``device``: the uuid of a GPU or MIG device."""
-        environ = os.environ | {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environ = inherited() | {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         command = [
             sys.executable,
             "-P",
