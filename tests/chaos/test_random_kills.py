@@ -25,6 +25,8 @@ ROUND_S = 300.0
 """A longer run is made of rounds of so long, each with a seed of its own: what they find is quicker to repeat."""
 FAULTS_PER_S = float(os.environ.get("GPU_PLATFORM_CHAOS_RATE", "3"))
 """Half of it where something else keeps the machine busy."""
+JOBS_PER_S = float(os.environ.get("GPU_PLATFORM_CHAOS_JOBS", "3"))
+"""One on a slow machine: what waits at the end has to run, before the next round begins."""
 
 
 def _seconds(text: str) -> float:
@@ -44,7 +46,7 @@ async def test_a_long_storm(tmp_path: Path, database: str) -> None:
     for number in range(rounds):
         seed = seed_or(random.randrange(10**6))
         seconds = SECONDS / rounds
-        plan = make_plan(seed, seconds, jobs_per_s=3, disruptions_per_s=FAULTS_PER_S, disruptions=disruptions())
+        plan = make_plan(seed, seconds, jobs_per_s=JOBS_PER_S, disruptions_per_s=FAULTS_PER_S, disruptions=disruptions())
         directory = tmp_path / f"round-{number}"
         survival = await survive(directory, seed, plan, database, shrink_runs=SHRINK_RUNS, hosts=MANY_HOSTS)
         assert survival.violations == [], survival
