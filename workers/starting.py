@@ -62,7 +62,7 @@ class Waiting:
             self._said, self._said_at = why, now
 
     def over(self) -> None:
-        """It can be used."""
+        """It can be used. Said once, until it must be waited for again."""
         if self._began is not None:
             log.info(
                 "process.goes_on",
@@ -70,6 +70,7 @@ class Waiting:
                 **self._facts,
                 waited_s=round(time.monotonic() - self._began, 1),
             )
+            self._began, self._said = None, ""
 
 
 def _exit(why: str) -> NoReturn:
