@@ -10,8 +10,9 @@ import uuid
 import httpx
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.domain.hosts.lease import HostReport
+from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.reservations import allocations
 from tests.chaos.arena import Arena, Disruption, between
@@ -39,12 +40,14 @@ async def lying_host(arena: Arena, draw: float) -> None:
 async def _report(arena: Arena, http: httpx.AsyncClient, draw: float) -> None:
     held = await asyncio.to_thread(allocations.held_attempts, arena.audit.store)
     report = lie(held, [gpu.info.uuid for gpu in await asyncio.to_thread(gpus.list_gpus, arena.audit.store)], draw)
+    tokens = NodeTokens.open(arena.cluster.config.state_dir / "identity")
     with contextlib.suppress(httpx.HTTPError):
-        await http.post(
+        answer = await http.post(
             f"{arena.cluster.api_url}/v1/hosts/{LIAR}/report",
             content=report.model_dump_json(exclude_defaults=True),
-            headers={"content-type": "application/json"},
+            headers={"content-type": "application/json", NODE_HEADER: f"{LIAR}:{tokens.of(LIAR)}"},
         )
+        assert answer.status_code not in (401, 403, 422), f"nobody hears the lie: {answer.text}"
 
 
 def lie(attempts: list[AttemptKey], uuids: list[str], draw: float) -> HostReport:
@@ -68,10 +71,12 @@ def lie(attempts: list[AttemptKey], uuids: list[str], draw: float) -> HostReport
 async def _removed(arena: Arena) -> None:
     """By an operator who has seen it."""
     for _ in range(60):
-        with contextlib.suppress(PlatformError):
+        try:
             await arena.client.remove_host(LIAR)
+        except NotFound:
             return
-        await asyncio.sleep(1.0)
+        except PlatformError:  # its lease lasts
+            await asyncio.sleep(1.0)
 
 
 VERBS: dict[str, Disruption] = {"lying_host": lying_host}

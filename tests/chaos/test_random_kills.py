@@ -46,7 +46,9 @@ async def test_a_long_storm(tmp_path: Path, database: str) -> None:
     for number in range(rounds):
         seed = seed_or(random.randrange(10**6))
         seconds = SECONDS / rounds
-        plan = make_plan(seed, seconds, jobs_per_s=JOBS_PER_S, disruptions_per_s=FAULTS_PER_S, disruptions=disruptions())
+        plan = make_plan(
+            seed, seconds, jobs_per_s=JOBS_PER_S, disruptions_per_s=FAULTS_PER_S, disruptions=disruptions()
+        )
         directory = tmp_path / f"round-{number}"
         survival = await survive(directory, seed, plan, database, shrink_runs=SHRINK_RUNS, hosts=MANY_HOSTS)
         assert survival.violations == [], survival
