@@ -246,7 +246,7 @@ async def test_a_leader_that_did_not_end_its_comparison_is_followed_by_one_that_
     assert restoring.begin_comparing(api.store, later, later) == NOW
     restoring.note_restored(api.store, 1, later)
     assert restoring.begin_comparing(api.store, later, later) == NOW
-    restoring.end_comparing(api.store)
+    restoring.end_comparing(api.store, None, later)
     assert restoring.begin_comparing(api.store, later, later) is None
 
 

@@ -65,6 +65,8 @@ class RestoreNote(BaseModel):
     jobs: int = 0
     written_until: datetime | None = None
     """A leader began to compare the database with Temporal, and did not end: what was written later may be missing."""
+    compared_for: datetime | None = None
+    """The newest proof (``older_seen_at``) after which a leader compared all jobs."""
 
     @property
     def message(self) -> str:
@@ -115,11 +117,11 @@ def begin_comparing(session: Session, written_until: datetime, now: datetime) ->
 
 
 @writing
-def end_comparing(session: Session) -> None:
-    """Write down that every job of which Temporal knew more has been restored."""
-    note = _note(session)
-    if note is not None and note.written_until is not None:
-        _write_note(session, note.model_copy(update={"written_until": None}))
+def end_comparing(session: Session, proved_at: datetime | None, now: datetime) -> None:
+    """Write down that every job of which Temporal knew more has been restored. ``proved_at``: the newest proof that the
+    leader knew of before it compared. None: there was none."""
+    note = _note(session) or RestoreNote(since=now, last_at=now)
+    _write_note(session, note.model_copy(update={"written_until": None, "compared_for": proved_at}))
 
 
 @writing
@@ -164,9 +166,10 @@ def judge(
         return StaleAttempts()
     if says_so:
         return _judged(session, stale, is_older=True)
-    no_leader_yet = seen_at is not None and row.since < seen_at
+    note = _parse_note(row.restored)
+    no_leader_yet = seen_at is not None and row.since < seen_at and (note is None or note.compared_for != seen_at)
     recent = now - max(row.since, seen_at or row.since) <= SPARED_FOR
-    if not (recent or no_leader_yet or _compares(_parse_note(row.restored))):
+    if not (recent or no_leader_yet or _compares(note)):
         return StaleAttempts(kill=stale)
     return _judged(session, stale, is_older=seen_at is not None and (no_leader_yet or now - seen_at <= SPARED_FOR))
 

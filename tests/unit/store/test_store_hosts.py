@@ -261,7 +261,7 @@ def test_a_host_proves_that_the_database_is_older_by_a_round_that_it_has_not_giv
     restoring.begin_comparing(store, now, later)
     later += restoring.SPARED_FOR * 2
     assert cluster.report("a", 2, attempts=[known, newer], round=number, now=later).kill == [], "it has not ended"
-    restoring.end_comparing(store)
+    restoring.end_comparing(store, now, later)
     assert cluster.report("a", 2, attempts=[known, newer], round=number, now=later).kill == [newer]
 
 
@@ -359,3 +359,22 @@ def test_what_was_given_back_lately_is_found_by_an_index(store: Store) -> None:
         sql = f"{explain} SELECT * FROM allocation WHERE released_at > '2026-01-01 00:00:00'"
         plan = "\n".join(str(tuple(row)) for row in session.execute(text(sql)))
     assert "ix_allocation_released_at" in plan
+
+
+def test_a_leader_that_proves_it_itself_does_not_keep_hosts_out_for_ever(cluster: Cluster) -> None:
+    """Its proof is later than the beginning of its term. What nobody knows is killed, once it has compared."""
+    store, unknown = cluster.store, key("unknown")
+    cluster.running("known", {"a": [1]})
+    leader.begin_epoch(store, "new", NOW)
+    restoring.begin_comparing(store, NOW, NOW)
+    proof = NOW + timedelta(seconds=1)
+    restoring.note_older(store, proof)
+    assert cluster.report("a", 2, attempts=[unknown], now=proof).kill == []
+    assert cluster.host_state("a") == "LOST"
+    restoring.end_comparing(store, None, proof)
+    later = proof + restoring.SPARED_FOR * 2
+    assert cluster.report("a", 2, attempts=[unknown], now=later).kill == [], "it compared before it knew of the proof"
+    restoring.end_comparing(store, proof, later)
+    assert cluster.report("a", 2, attempts=[unknown], now=later).kill == [unknown]
+    cluster.report("a", 2, now=later)
+    assert cluster.host_state("a") == "READY"
