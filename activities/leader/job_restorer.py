@@ -75,7 +75,6 @@ _BY_ITSELF = (
 
 
 NEVER = datetime.fromtimestamp(0, UTC)
-_NOTHING = object()
 
 
 @dataclass(frozen=True)
@@ -131,8 +130,9 @@ class JobRestorer:
         self._tried_since: dict[str, float] = {}
         self._newest_compared = False
         self._ended_restored = False
-        self._compared_for: datetime | object | None = _NOTHING
-        """The newest proof after which all was compared; None: there was no proof then."""
+        self._compared = False
+        self._compared_for: datetime | None = None
+        """The newest proof that was acted on when all had been compared."""
         self.settled = asyncio.Event()
         """Set when every open workflow that is ahead of its row was handled, since the database was found to be
         older."""
@@ -145,7 +145,7 @@ class JobRestorer:
     @property
     def has_compared(self) -> bool:
         """True if no job is known of which Temporal knows more than the database."""
-        return self._compared_for is not _NOTHING
+        return self._compared
 
     async def look_if_due(self) -> None:
         """Look, if it is time. Call it every few seconds. Raises ``RPCError`` without Temporal."""
@@ -165,7 +165,7 @@ class JobRestorer:
     async def look(self) -> None:
         """Compare open workflows with their rows, and restore. Hosts register one after the other, so a conflict is
         tried again at the next look."""
-        proved_at = await asyncio.to_thread(restoring.older_seen_at, self._store)
+        proved_at = self._proved_at  # this look finds nothing out about a later proof
         found = {
             one.id: _Open(one.start_time, one.search_attributes.get(_STATE) == [JobState.RUNNING.value])
             async for one in self._client.list_workflows(_OPEN_JOBS)
@@ -187,9 +187,10 @@ class JobRestorer:
             self.settled.set()
         if self._older and not self._ended_restored:
             self._ended_restored = await self._restore_ended()
-        if left == 0 and self._compared_for != proved_at and (self._ended_restored or not self._older):
+        is_new = not self._compared or self._compared_for != proved_at
+        if left == 0 and is_new and (self._ended_restored or not self._older):
             await asyncio.to_thread(restoring.end_comparing, self._store, proved_at, utc_now())
-            self._compared_for = proved_at
+            self._compared, self._compared_for = True, proved_at
 
     def _is_suspect(self, job_id: str, one: _Open, row: JobRow | None) -> bool:
         """True if the workflow is worth asking. A waiting row whose workflow was RUNNING may also be a job that is
@@ -259,7 +260,7 @@ class JobRestorer:
             await self._report_older(why)
         if self._older:
             return
-        self._older, self._ended_restored, self._compared_for = True, False, _NOTHING
+        self._older, self._ended_restored, self._compared = True, False, False
         self._asked.clear()
         self._unsettled_since = self._clock()
         self.settled.clear()

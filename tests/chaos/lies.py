@@ -72,11 +72,12 @@ async def _removed(arena: Arena) -> None:
     """By an operator who has seen it."""
     for _ in range(60):
         try:
-            await arena.client.remove_host(LIAR)
-        except NotFound:
-            return
+            with contextlib.suppress(NotFound):
+                await arena.client.remove_host(LIAR)
         except PlatformError:  # its lease lasts
             await asyncio.sleep(1.0)
+        else:
+            return
 
 
 VERBS: dict[str, Disruption] = {"lying_host": lying_host}
