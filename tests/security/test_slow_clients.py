@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from tests.waiting import eventually
 
 MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
 NO_TEMPORAL = "127.0.0.1:1"
+_ESTABLISHED = "01"
+"""A state of /proc/net/tcp (Linux, proc_net_tcp.txt)."""
 MOST_GROWN_MIB = 200
 
 
@@ -61,13 +63,10 @@ def service(sqlite_store: Store, tmp_path: Path) -> Iterator[ServiceProcess]:
 
 async def test_answers_that_nobody_takes_are_bounded(service: ServiceProcess) -> None:
     """By hand sixty were 420 MiB, for as long as their clients liked."""
-    with noticed(service, bearer(ALICE)) as others:
-        waiting = [not_taking(service.url, MALLORY) for _ in range(60)]
-        for one in waiting:
-            one.__enter__()
+    with noticed(service, bearer(ALICE)) as others, ExitStack() as waiting:
+        for _ in range(60):
+            waiting.enter_context(not_taking(service.url, MALLORY))
         await asyncio.sleep(3)
-        for one in waiting:
-            one.__exit__(None, None, None)
     assert others.grown_mib < MOST_GROWN_MIB
 
 
@@ -81,23 +80,29 @@ async def url(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 async def test_a_request_lasts_until_its_answer_was_taken_and_not_for_ever(url: str) -> None:
     async with httpx.AsyncClient(base_url=url, headers=bearer(ADMIN), timeout=20) as http:
-        waiting = [not_taking(url, ADMIN) for _ in range(SHARES[Cost.LIST].of_one)]
-        connected = [one.__enter__() for one in waiting]
+        with ExitStack() as waiting:
+            connected = [waiting.enter_context(not_taking(url, ADMIN)) for _ in range(SHARES[Cost.LIST].of_one)]
 
-        async def is_held() -> bool:
-            try:
-                await http.get("/v1/jobs?limit=1", timeout=0.3)
-            except httpx.ReadTimeout:
-                return True
-            return False
+            async def is_held() -> bool:
+                try:
+                    await http.get("/v1/jobs?limit=1", timeout=0.3)
+                except httpx.ReadTimeout:
+                    return True
+                return False
 
-        await eventually(is_held, "the turns of lists to be taken")
-        assert (await http.get("/v1/whoami")).status_code == 200
-        assert (await http.get("/v1/jobs?limit=1")).status_code == 200, "the others were cut off"
-        for connection in connected:
-            assert await asyncio.to_thread(_bytes_until_the_end, connection) < 7_500_000
-        for one in waiting:
-            one.__exit__(None, None, None)
+            await eventually(is_held, "the turns of lists to be taken")
+            assert (await http.get("/v1/whoami")).status_code == 200
+            assert (await http.get("/v1/jobs?limit=1")).status_code == 200, "the others were cut off"
+            await eventually(lambda: all(map(_was_cut_off, connected)), "all of them to be cut off")
+            for connection in connected:
+                assert await asyncio.to_thread(_bytes_until_the_end, connection) < 7_500_000
+
+
+def _was_cut_off(connection: socket.socket) -> bool:
+    """The other end of a connection of this machine was closed, though its answer was not taken."""
+    ends = f":{connection.getpeername()[1]:04X}", f":{connection.getsockname()[1]:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return not any((local[-5:], remote[-5:]) == ends and state == _ESTABLISHED for _, local, remote, state, *_ in lines)
 
 
 def _bytes_until_the_end(connection: socket.socket) -> int:
