@@ -36,6 +36,7 @@ from service.feed import EventFeed
 from service.http import problems
 from service.http.body_limit import BodyLimit
 from service.http.browsers import BrowserRules, names_of_this_service, temporal_ui
+from service.http.large_requests import Elsewhere, LargeRequests
 from service.http.machines import NodeTokenReader
 from service.http.rate_limits import RateLimits, limited
 from service.metrics import RequestTimes
@@ -90,12 +91,15 @@ def create_app(
     temporal: ClientProvider | None = None,
     tls: TlsContexts | None = None,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+    elsewhere: Elsewhere | None = None,
+    is_for_large_requests: bool = False,
 ) -> FastAPI:
     """The REST application.
 
     ``store`` is migrated already, and the caller closes it. ``temporal`` defaults to one client of the settings, which
     connects when it is first needed. ``tls``: the service's certificate; None: node workers use plain HTTP, and prove
-    who they are with node tokens. ``background``: what runs beside the requests until the end.
+    who they are with node tokens. ``background``: what runs beside the requests until the end. ``elsewhere``: the
+    process that answers large requests; None: this one. ``is_for_large_requests``: it is that process.
     """
 
     audit_log = AuditLog(store)
@@ -123,6 +127,10 @@ def create_app(
                 "the look at the leader": context.leader.run,
                 "the sealing of targets": reseal,
             }
+            if is_for_large_requests:
+                works = {}  # the service that passes them on does it
+            if elsewhere is not None:
+                works["what starts the process for large requests"] = elsewhere.watch
             works |= {f"the background work {number}": work for number, work in enumerate(background)}
             tasks = [must_run(asyncio.create_task(work()), what) for what, work in works.items()]
             yield
@@ -139,7 +147,7 @@ def create_app(
         version=version("gpu-platform"),
         description=DESCRIPTION,
         lifespan=lifespan,
-        routes=_routes(),
+        routes=make_routes(),
         openapi_tags=TAGS,
         separate_input_output_schemas=False,
         redirect_slashes=False,
@@ -157,6 +165,8 @@ def create_app(
     gate = Gate(settings.access, store, recorders, settings.service.rate_limits.bad_tokens)
     app.add_middleware(AccessControl, gate=gate, table=TABLE)
     app.add_middleware(BrowserRules, names=names_of_this_service(settings), guest=temporal_ui(settings))
+    if elsewhere is not None:
+        app.add_middleware(LargeRequests, elsewhere=elsewhere)
     app.add_middleware(RequestTimes)
     if settings.service.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.service.trusted_proxies)
@@ -173,7 +183,7 @@ def _comes_often(scope: Scope) -> bool:
 
 
 @cache
-def _routes() -> list[BaseRoute]:
+def make_routes() -> list[BaseRoute]:
     """All routes. They are made once: it takes most of the time in which an application is made."""
     every = APIRouter(responses=problems.RESPONSES)
     of_machines = (hosts_and_gpus, identity, remediation)

@@ -150,7 +150,9 @@ class RequestTimes:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", "unknown")
                 REQUEST_SECONDS.labels(scope["method"], route, message["status"]).observe(time.perf_counter() - started)
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                headers = [*message.get("headers", [])]
+                if all(name != b"x-request-id" for name, _ in headers):  # else another process answered it
+                    message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
             await send(message)
 
         await self._app(scope, receive, timed)

@@ -24,19 +24,32 @@ T = TypeVar("T")
 
 @dataclass
 class ServiceProcess:
-    """One that runs."""
+    """One that runs, and the process that answers its large requests."""
 
     url: str
     pid: int
 
+    @property
+    def pids(self) -> list[int]:
+        """The service, and its children."""
+        found = [self.pid]
+        for pid in found:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            found += map(int, children)
+        return found
+
     def memory_mib(self, what: str = "VmRSS") -> int:
-        """What it has in memory; ``VmHWM``: at most, since :meth:`forget_peak`."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(what)) >> 10
+        """What they have in memory, with what they share; ``VmHWM``: at most, since :meth:`forget_peak`."""
+        found = 0
+        for pid in self.pids:
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            found += next(int(line.split()[1]) for line in lines if line.startswith(what))
+        return found >> 10
 
     def forget_peak(self) -> None:
         """Begin to measure the peak anew."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        for pid in self.pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def processor_s(self) -> float:
         """CPU time that it has used."""
@@ -45,11 +58,16 @@ class ServiceProcess:
 
 
 @contextmanager
-def service_process(database_url: str, state_dir: Path, **environ: str) -> Iterator[ServiceProcess]:
-    """Run the service on a free port until the end of the block. There is no Temporal: what needs it says so."""
+def service_process(
+    database_url: str, state_dir: Path, *, warm: bool = True, **environ: str
+) -> Iterator[ServiceProcess]:
+    """Run the service on a free port until the end of the block. There is no Temporal: what needs it says so.
+
+    ``warm``: its process for large requests has begun, so that what is measured later is what requests take.
+    """
     port = free_port()
     variables = {
-        "GPU_PLATFORM_DATABASE__URL": database_url,
+        "GPU_PLATFORM_DATABASE_URL": database_url,
         "GPU_PLATFORM_STATE_DIR": str(state_dir),
         "GPU_PLATFORM_SERVICE__PORT": str(port),
         "GPU_PLATFORM_TEMPORAL__ADDRESS": "127.0.0.1:1",
@@ -71,6 +89,8 @@ def service_process(database_url: str, state_dir: Path, **environ: str) -> Itera
                     assert process.poll() is None, log.read_text()[-2000:]
                     assert time.monotonic() < until, log.read_text()[-2000:]
                     time.sleep(0.1)
+            if warm:
+                httpx.post(f"{url}/v1/arrays", json={}, timeout=30)
             yield ServiceProcess(url, process.pid)
         finally:
             process.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,13 @@ from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.process_end import end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
-from service.app import create_app
+from gpu_platform.store import Store
+from service.app import create_app, make_routes
+from service.http.large_requests import Elsewhere
 from service.server import Server, check_address
 from workers.database import open_store
 from workers.identity import ProcessIdentity, service_addresses
+from workers.large_requests import fork_large_requests
 from workers.process import collect_less, observe
 from workers.starting import exit_if_impossible, settings_of
 
@@ -35,16 +39,33 @@ def main() -> None:
     end_of_process_is_ours()
     try:
         with exit_if_impossible():
-            server = server_of(settings_of("service"))
+            make_routes()
             collect_less()
-            server.run()
+            elsewhere = fork_large_requests(answer_large_requests)
+            server_of(settings_of("service"), elsewhere).run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     sys.exit(exit_code())
 
 
-def server_of(settings: Settings) -> Server:
-    """The server, not started. Waits for a database that does not answer yet."""
+def answer_large_requests(listener: socket.socket) -> None:
+    """Run the service's process for large requests until SIGTERM."""
+    with exit_if_impossible():
+        settings = settings_of("service")
+        settings = settings.model_copy(
+            # The service says for whom it asks.
+            update={"service": settings.service.model_copy(update={"trusted_proxies": ["*"]})}
+        )
+        observe("service", settings)
+        keep_private(settings.state_dir)
+        # The service has looked at its schema. Requests find out whether it answers.
+        app = create_app(settings, Store(settings.store_url), is_for_large_requests=True)
+        Server(app, settings.service.host, settings.service.port).run([listener])
+
+
+def server_of(settings: Settings, elsewhere: Elsewhere | None = None) -> Server:
+    """The server, not started. Waits for a database that does not answer yet. ``elsewhere``: where large requests are
+    answered."""
     observe("service", settings)
     keep_private(settings.state_dir)
     service = settings.service
@@ -59,7 +80,9 @@ def server_of(settings: Settings) -> Server:
             raise CannotStart(f"the service must be able to write {directory} (state_dir, tls.dir): {error}") from error
     ProcessRuntime.measure()
     store = asyncio.run(open_store(settings))
-    app = create_app(settings, store, tls=tls, background=[] if identity is None else [identity.keep])
+    app = create_app(
+        settings, store, tls=tls, background=[] if identity is None else [identity.keep], elsewhere=elsewhere
+    )
     return Server(app, service.host, service.port, tls, settings.tls.trust_domain, _grpc(app, settings, tls))
 
 

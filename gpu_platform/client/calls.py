@@ -183,7 +183,7 @@ def arrays(
 
 def submit_array(spec: JobSpec, array: ArraySpec, idempotency_key: str | None) -> Call:
     """Submit an array: ``POST /v1/arrays``."""
-    # The service reads up to 32 MiB of parameters.
+    # The service reads up to 8 MiB of parameters.
     body = b'{"job": ' + _spec(spec) + b', "array": ' + array.model_dump_json(exclude_unset=True).encode() + b"}"
     headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
     return Call("POST", "/v1/arrays", body=body, headers=headers, patience_s=30.0)

@@ -13,7 +13,7 @@ from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.errors import NotSignedIn, PlatformError, TooManyRequests
 from service import streams
 from service.access.gate import Access, Gate
-from service.access.routes import MatchedRoute, RouteTable
+from service.access.routes import MATCHED_ROUTE, MatchedRoute, RouteTable
 from service.http import problems
 from service.http.costs import cost_of
 from service.http.rate_limits import RateLimits, owner_of
@@ -40,7 +40,7 @@ class AccessControl:
             await send({"type": "websocket.close", "code": 1008})
             return
         path = scope["path"]
-        matched = self._table.find(scope["method"], path)
+        matched = scope[MATCHED_ROUTE] if MATCHED_ROUTE in scope else self._table.find(scope["method"], path)
         if matched is None:
             answer = problems.nothing_there(Request(scope), self._table.methods_of(path))
             await answer(scope, receive, send)

@@ -188,6 +188,10 @@ ROUTES: dict[str, Rule] = {
 }
 
 
+MATCHED_ROUTE = "matched route"
+"""Key of a scope whose :class:`MatchedRoute` was looked up already."""
+
+
 @dataclass(frozen=True)
 class MatchedRoute:
     """The line of the table that a request meets, and the values in its path."""

@@ -417,17 +417,17 @@ async def test_ids_of_arrays_are_hidden_like_those_of_jobs(service: Service) -> 
         assert array.id in failure.message
 
 
-async def test_sixteen_mebibytes_of_parameters_are_taken_and_more_is_refused(service: Service) -> None:
-    value = "x" * 16_000
+async def test_four_mebibytes_of_parameters_are_taken_and_more_is_refused(service: Service) -> None:
+    value = "x" * 4_000
     table = ParameterTable(names=("a",), rows=tuple((value,) for _ in range(1000)))
     array = await service.client.submit_array(TRAIN, ArraySpec(indices="0-999", parameters=table))
     assert arrays.read_whole(service.store, array.id).array.parameters == table
     shown = await service.client.array(array.id)
     assert len(shown.model_dump_json()) < 2000
     rows = tuple((value,) for _ in range(1100))
-    with pytest.raises(ValueError, match="at most 16777216 are allowed"):
+    with pytest.raises(ValueError, match="at most 4194304 are allowed"):
         ArraySpec(indices="0-999", parameters=ParameterTable(names=("a",), rows=rows))
     answer = await service.client._http.httpx_client.post(
-        "/v1/arrays", content=b" " * (33 << 20), headers=authorized(service)
+        "/v1/arrays", content=b" " * (9 << 20), headers=authorized(service)
     )
     assert answer.status_code == 413

@@ -22,9 +22,9 @@ from gpu_platform.domain.texts import check_text
 
 MAX_ELEMENTS = 100_000
 """The most elements of one array."""
-MAX_PARAMETER_BYTES = 16 * 1024 * 1024
+MAX_PARAMETER_BYTES = 4 * 1024 * 1024
 """The most bytes of all parameters of an array together."""
-MAX_PARAMETERS = 1_000_000
+MAX_PARAMETERS = 200_000
 """The most values of all elements of an array together."""
 MAX_PARAMETER_NAMES = 256
 """The most parameters of an array."""

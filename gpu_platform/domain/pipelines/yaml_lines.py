@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,7 @@ LONGEST_NUMBER = 100
 """Characters. To read a number takes time that grows with the square of its length."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml: the loader in Python takes ten times as long, and minutes for some texts."""
-_BEGINS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
-_ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
+_MERGE = "tag:yaml.org,2002:merge"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -47,11 +47,9 @@ def read(text: str) -> Document:
 
     Aliases are refused: a few lines of them can stand for billions of values.
     """
-    document = Document(None)
+    reader = _Reader(text)
     try:
-        _check_size(text)
-        root = yaml.compose(text, Loader=_LOADER)
-        document.value = None if root is None else _value(root, (), document.lines, yaml.SafeLoader(""))
+        return reader.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise WrongFile(1 if mark is None else mark.line + 1, f"this is not YAML: {error.problem}") from error
@@ -59,50 +57,84 @@ def read(text: str) -> Document:
         raise WrongFile(1, f"this is not YAML: {error}") from error
     except RecursionError as error:
         raise WrongFile(1, "it is nested too deeply") from error
-    return document
 
 
-def _check_size(text: str) -> None:
-    """Look at one event after the other, and keep none."""
-    values = depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        line = 1 if event.start_mark is None else event.start_mark.line + 1
+class _Reader:
+    """Makes values from one event after the other: other threads go on between two, and nothing is kept of an event."""
+
+    def __init__(self, text: str) -> None:
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._scalars = yaml.SafeLoader("")
+        self._lines: dict[Path, int] = {}
+        self._found = 0
+
+    def document(self) -> Document:
+        """The only document of the text."""
+        self._next()  # the begin of the text
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            return Document(None)
+        value = self._value(self._next(), ())
+        self._next()  # the end of the document
+        if isinstance(more := self._next(), yaml.DocumentStartEvent):
+            raise WrongFile(_line(more), "a second document begins here: write one file for each")
+        return Document(value, self._lines)
+
+    def _next(self) -> Any:
+        event = next(self._events)
         if isinstance(event, yaml.AliasEvent):
-            raise WrongFile(line, "an alias (*) is not supported: write the value again")
-        depth += isinstance(event, _BEGINS) - isinstance(event, _ENDS)
-        if depth > DEEPEST:
+            raise WrongFile(_line(event), "an alias (*) is not supported: write the value again")
+        return event
+
+    def _value(self, event: Any, path: Path) -> Any:
+        line = _line(event)
+        self._lines.setdefault(path, line)
+        self._count(line)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, line)
+        if len(path) >= DEEPEST:
             raise WrongFile(line, "it is nested too deeply")
-        values += isinstance(event, (*_BEGINS, yaml.ScalarEvent))
-        if values > MAX_VALUES:
+        return self._list(path) if isinstance(event, yaml.SequenceStartEvent) else self._mapping(path)
+
+    def _list(self, path: Path) -> list[Any]:
+        found: list[Any] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            found.append(self._value(event, (*path, len(found))))
+        return found
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            line = _line(event)
+            self._count(line)
+            if not isinstance(event, yaml.ScalarEvent) or self._tag(event) == _MERGE:
+                raise WrongFile(line, "a name is expected here")
+            if event.value in found:
+                raise WrongFile(line, f"{event.value} is there twice")
+            self._lines[(*path, event.value)] = line
+            found[event.value] = self._value(self._next(), (*path, event.value))
+        return found
+
+    def _scalar(self, event: Any, line: int) -> Any:
+        tag = self._tag(event)
+        if tag in _NUMBERS and len(event.value) > LONGEST_NUMBER:
+            raise WrongFile(line, f"a number of {len(event.value)} characters: write it in quotes, as a text")
+        try:
+            value = self._scalars.construct_object(yaml.ScalarNode(tag, event.value, event.start_mark))
+        except ValueError as error:  # 2026-02-31, or !!int of something else
+            raise WrongFile(line, f"{event.value[:80]!r} cannot be read: {error}") from error
+        # Dates and binary data have no place in JSON: they stay as they are written.
+        return value if value is None or isinstance(value, str | int | float | bool) else str(event.value)
+
+    def _tag(self, event: Any) -> str:
+        if event.tag not in (None, "!"):
+            return event.tag
+        return self._scalars.resolve(yaml.ScalarNode, event.value, event.implicit)
+
+    def _count(self, line: int) -> None:
+        self._found += 1
+        if self._found > MAX_VALUES:
             raise WrongFile(line, f"there are more than {MAX_VALUES} names and values: give lists as a parameter")
 
 
-def _value(node: yaml.Node, path: Path, lines: dict[Path, int], scalars: yaml.SafeLoader) -> Any:
-    line = node.start_mark.line + 1
-    lines.setdefault(path, line)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(one, (*path, index), lines, scalars) for index, one in enumerate(node.value)]
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, path, lines, scalars)
-    if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
-        raise WrongFile(line, f"a number of {len(node.value)} characters: write it in quotes, as a text")
-    try:
-        value = scalars.construct_object(node)
-    except ValueError as error:  # 2026-02-31, or !!int of something else
-        raise WrongFile(line, f"{str(node.value)[:80]!r} cannot be read: {error}") from error
-    # Dates and binary data have no place in JSON: they stay as they are written.
-    return value if value is None or isinstance(value, str | int | float | bool) else str(node.value)
-
-
-def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int], scalars: yaml.SafeLoader) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-            raise WrongFile(line, "a name is expected here")
-        name = str(key.value)
-        if name in found:
-            raise WrongFile(line, f"{name} is there twice")
-        lines[(*path, name)] = line
-        found[name] = _value(value, (*path, name), lines, scalars)
-    return found
+def _line(event: Any) -> int:
+    return 1 if event.start_mark is None else event.start_mark.line + 1

@@ -113,7 +113,7 @@ def test_conditions_that_compare_large_values_again_and_again_are_refused() -> N
 def test_many_steps_that_are_ready_at_once_go_on_later() -> None:
     """Each is allowed by itself; together they would take minutes."""
     steps = tuple(
-        Step(name=f"s{number}", for_each=[*["x" * 100] * 1000], job=JobSpec(command=["echo", *["${{ item }}"] * 100]))
+        Step(name=f"s{number}", for_each=[*["x" * 100] * 1000], job=JobSpec(command=["echo", *["${{ item }}"] * 40]))
         for number in range(30)
     )
     decision = decide(PipelineSpec(name="p", namespace="n", user="u", steps=steps), [])
@@ -241,7 +241,7 @@ def test_nothing_is_built_that_was_refused(most: int) -> None:
 
 
 def test_the_bytes_of_an_array_of_a_step_are_those_that_arrays_may_have() -> None:
-    item = "x" * 16_000
+    item = "x" * 4_000
     fits = decided(["echo", "${{ item }}"], None, for_each=[item] * 1000)
     assert len(fits.submit) == 1000
     _, array = as_array(fits.submit[0].step, fits.submit, _artifacts())

@@ -1,0 +1,106 @@
+"""The other process of a service, for large requests: see :mod:`service.http.large_requests`.
+
+A process with one thread waits for the first such request and forks it then, and again whenever it has ended. So it
+costs nothing until it is needed, begins at once, and shares what is imported. Its socket is there all the time: what is
+sent meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from service.http.large_requests import Elsewhere
+
+_PR_SET_PDEATHSIG = 1
+_AGAIN_S = 1.0
+"""After its end, or if the machine has no memory for it."""
+_NAME_IN_TOP = "gpu-large-req"
+"""At most 15 characters (proc_pid_comm(5))."""
+_NICE = 5
+"""Small requests come first."""
+_STOPS_WITHIN_S = 8.0
+_WAITING = 1024
+
+
+def fork_large_requests(serve: Callable[[socket.socket], None]) -> Elsewhere:
+    """Call it while the process has one thread, with everything imported. ``serve`` runs in the other process: it
+    accepts connections of this socket until SIGTERM. The other process ends when this one does."""
+    directory = Path(tempfile.mkdtemp(prefix="gpu-platform-"))
+    path = str(directory / "large")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(_WAITING)
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _look_after(serve, listener, theirs, directory)
+    theirs.close()
+    listener.close()
+    return Elsewhere(path, ours)
+
+
+def _look_after(
+    serve: Callable[[socket.socket], None], listener: socket.socket, parent: socket.socket, directory: Path
+) -> NoReturn:
+    # A stop is meant for the service. When that has ended, the connection to it has.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    child, ended = -1, -1
+    waiting = select.poll()
+    waiting.register(parent, select.POLLIN)
+    waiting.register(listener, select.POLLIN)
+    while parent.fileno() not in (ready := {fd for fd, _ in waiting.poll()}):
+        if ended in ready:
+            waiting.unregister(ended)
+            os.close(ended)
+            os.waitpid(child, 0)
+            child, ended = -1, -1
+            time.sleep(_AGAIN_S)
+            waiting.register(listener, select.POLLIN)
+            continue
+        try:
+            child = os.fork()
+        except OSError:
+            time.sleep(_AGAIN_S)
+            continue
+        if child == 0:
+            parent.close()
+            _serve(serve, listener)
+        waiting.unregister(listener)  # the child accepts
+        ended = os.pidfd_open(child)
+        waiting.register(ended, select.POLLIN)
+    if child >= 0:
+        os.kill(child, signal.SIGTERM)
+        if not select.select([ended], [], [], _STOPS_WITHIN_S)[0]:
+            os.kill(child, signal.SIGKILL)
+    shutil.rmtree(directory, ignore_errors=True)
+    os._exit(0)
+
+
+def _serve(serve: Callable[[socket.socket], None], listener: socket.socket) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    Path("/proc/self/comm").write_text(_NAME_IN_TOP)
+    os.nice(_NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    code = 1
+    try:
+        serve(listener)
+        code = 0
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
