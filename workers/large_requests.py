@@ -16,10 +16,14 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings import Settings
 from service.http.large_requests import Elsewhere
 
 _PR_SET_PDEATHSIG = 1
@@ -32,10 +36,13 @@ _NICE = 5
 _STOPS_WITHIN_S = 8.0
 _WAITING = 1024
 
+Serve = Callable[[Settings, socket.socket], None]
+"""Accepts connections of the socket until SIGTERM."""
 
-def fork_large_requests(serve: Callable[[socket.socket], None]) -> Elsewhere:
-    """Call it while the process has one thread, with everything imported. ``serve`` runs in the other process: it
-    accepts connections of this socket until SIGTERM. The other process ends when this one does."""
+
+def fork_large_requests(serve: Serve) -> Elsewhere:
+    """Call it while the process has one thread, with everything imported. ``serve`` runs in the other process, with the
+    settings as they are now. The other process ends when this one does."""
     directory = Path(tempfile.mkdtemp(prefix="gpu-platform-"))
     path = str(directory / "large")
     listener = socket.socket(socket.AF_UNIX)
@@ -50,13 +57,15 @@ def fork_large_requests(serve: Callable[[socket.socket], None]) -> Elsewhere:
     return Elsewhere(path, ours)
 
 
-def _look_after(
-    serve: Callable[[socket.socket], None], listener: socket.socket, parent: socket.socket, directory: Path
-) -> NoReturn:
+def _look_after(serve: Serve, listener: socket.socket, parent: socket.socket, directory: Path) -> NoReturn:
+    try:
+        settings = read_settings()
+    except PlatformError:  # the service finds the same, and says it
+        os._exit(1)
     # A stop is meant for the service. When that has ended, the connection to it has.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    child, ended = -1, -1
+    us, child, ended = os.getpid(), -1, -1
     waiting = select.poll()
     waiting.register(parent, select.POLLIN)
     waiting.register(listener, select.POLLIN)
@@ -76,7 +85,8 @@ def _look_after(
             continue
         if child == 0:
             parent.close()
-            _serve(serve, listener)
+            _end_with(us)
+            _serve(serve, settings, listener)
         waiting.unregister(listener)  # the child accepts
         ended = os.pidfd_open(child)
         waiting.register(ended, select.POLLIN)
@@ -88,19 +98,23 @@ def _look_after(
     os._exit(0)
 
 
-def _serve(serve: Callable[[socket.socket], None], listener: socket.socket) -> NoReturn:
+def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before
+        os._exit(0)
+
+
+def _serve(serve: Serve, settings: Settings, listener: socket.socket) -> NoReturn:
     Path("/proc/self/comm").write_text(_NAME_IN_TOP)
     os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    code = 1
     try:
-        serve(listener)
-        code = 0
-    except SystemExit as asked:
-        code = asked.code if isinstance(asked.code, int) else 1
+        serve(settings, listener)
+    except BaseException:
+        traceback.print_exc()
     finally:
+        # As it is a copy, nothing else of an end of the interpreter may run here.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(0)

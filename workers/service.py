@@ -48,19 +48,16 @@ def main() -> None:
     sys.exit(exit_code())
 
 
-def answer_large_requests(listener: socket.socket) -> None:
+def answer_large_requests(settings: Settings, listener: socket.socket) -> None:
     """Run the service's process for large requests until SIGTERM."""
-    with exit_if_impossible():
-        settings = settings_of("service")
-        settings = settings.model_copy(
-            # The service says for whom it asks.
-            update={"service": settings.service.model_copy(update={"trusted_proxies": ["*"]})}
-        )
-        observe("service", settings)
-        keep_private(settings.state_dir)
-        # The service has looked at its schema. Requests find out whether it answers.
-        app = create_app(settings, Store(settings.store_url), is_for_large_requests=True)
-        Server(app, settings.service.host, settings.service.port).run([listener])
+    # The service says for whom it asks.
+    service = settings.service.model_copy(update={"trusted_proxies": ["*"]})
+    settings = settings.model_copy(update={"service": service})
+    observe("service", settings)
+    keep_private(settings.state_dir)
+    # The service has looked at the schema of the database. Requests find out whether it answers.
+    app = create_app(settings, Store(settings.store_url), is_for_large_requests=True)
+    Server(app, service.host, service.port).run([listener])
 
 
 def server_of(settings: Settings, elsewhere: Elsewhere | None = None) -> Server:
