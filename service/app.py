@@ -38,7 +38,7 @@ from service.http.body_limit import BodyLimit
 from service.http.browsers import BrowserRules, names_of_this_service, temporal_ui
 from service.http.large_requests import Elsewhere, LargeRequests
 from service.http.machines import NodeTokenReader
-from service.http.rate_limits import RateLimits, limited
+from service.http.rate_limits import RateLimits, SharedTimes, limited
 from service.metrics import RequestTimes
 from service.node_agents import NodeAgents
 from service.operations.secrets import keep_resealed
@@ -92,17 +92,19 @@ def create_app(
     tls: TlsContexts | None = None,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     elsewhere: Elsewhere | None = None,
-    is_for_large_requests: bool = False,
+    serves_large_requests: SharedTimes | None = None,
 ) -> FastAPI:
     """The REST application.
 
     ``store`` is migrated already, and the caller closes it. ``temporal`` defaults to one client of the settings, which
     connects when it is first needed. ``tls``: the service's certificate; None: node workers use plain HTTP, and prove
     who they are with node tokens. ``background``: what runs beside the requests until the end. ``elsewhere``: the
-    process that answers large requests; None: this one. ``is_for_large_requests``: it is that process.
+    process that answers large requests; None: this one. ``serves_large_requests``: it is that process, and knows of
+    callers what its service knows.
     """
 
     audit_log = AuditLog(store)
+    known = serves_large_requests if elsewhere is None else elsewhere.wait_until
     measure_for(settings.cluster.name)
 
     @asynccontextmanager
@@ -115,7 +117,7 @@ def create_app(
                 workflows=JobWorkflows(temporal or connect_lazily(settings)),
                 feed=EventFeed(store),
                 node_workers=node_workers,
-                rate_limits=RateLimits(settings.service.rate_limits),
+                rate_limits=RateLimits(settings.service.rate_limits, known),
                 planning=PlanningQueue(),
                 tls=tls,
             )
@@ -127,7 +129,7 @@ def create_app(
                 "the look at the leader": context.leader.run,
                 "the sealing of targets": reseal,
             }
-            if is_for_large_requests:
+            if serves_large_requests is not None:
                 works = {}  # the service that passes them on does it
             if elsewhere is not None:
                 works["what starts the process for large requests"] = elsewhere.watch

@@ -25,6 +25,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from service.http.large_requests import Elsewhere
+from service.http.rate_limits import SharedTimes
 
 _PR_SET_PDEATHSIG = 1
 _AGAIN_S = 1.0
@@ -36,8 +37,8 @@ _NICE = 5
 _STOPS_WITHIN_S = 8.0
 _WAITING = 1024
 
-Serve = Callable[[Settings, socket.socket], None]
-"""Accepts connections of the socket until SIGTERM."""
+Serve = Callable[[Settings, socket.socket, SharedTimes], None]
+"""Accepts connections of the socket until SIGTERM. The times: see :class:`Elsewhere`."""
 
 
 def fork_large_requests(serve: Serve) -> Elsewhere:
@@ -49,15 +50,18 @@ def fork_large_requests(serve: Serve) -> Elsewhere:
     listener.bind(path)
     listener.listen(_WAITING)
     ours, theirs = socket.socketpair()
+    wait_until = SharedTimes()
     if os.fork() == 0:
         ours.close()
-        _look_after(serve, listener, theirs, directory)
+        _look_after(serve, listener, theirs, directory, wait_until)
     theirs.close()
     listener.close()
-    return Elsewhere(path, ours)
+    return Elsewhere(path, wait_until, ours)
 
 
-def _look_after(serve: Serve, listener: socket.socket, parent: socket.socket, directory: Path) -> NoReturn:
+def _look_after(
+    serve: Serve, listener: socket.socket, parent: socket.socket, directory: Path, wait_until: SharedTimes
+) -> NoReturn:
     try:
         settings = read_settings()
     except PlatformError:  # the service finds the same, and says it
@@ -86,7 +90,7 @@ def _look_after(serve: Serve, listener: socket.socket, parent: socket.socket, di
         if child == 0:
             parent.close()
             _end_with(us)
-            _serve(serve, settings, listener)
+            _serve(lambda: serve(settings, listener, wait_until))
         waiting.unregister(listener)  # the child accepts
         ended = os.pidfd_open(child)
         waiting.register(ended, select.POLLIN)
@@ -104,13 +108,13 @@ def _end_with(parent: int) -> None:
         os._exit(0)
 
 
-def _serve(serve: Serve, settings: Settings, listener: socket.socket) -> NoReturn:
+def _serve(serve: Callable[[], None]) -> NoReturn:
     Path("/proc/self/comm").write_text(_NAME_IN_TOP)
     os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        serve(settings, listener)
+        serve()
     except BaseException:
         traceback.print_exc()
     finally:

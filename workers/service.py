@@ -20,6 +20,7 @@ from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from service.app import create_app, make_routes
 from service.http.large_requests import Elsewhere
+from service.http.rate_limits import SharedTimes
 from service.server import Server, check_address
 from workers.database import open_store
 from workers.identity import ProcessIdentity, service_addresses
@@ -48,7 +49,7 @@ def main() -> None:
     sys.exit(exit_code())
 
 
-def answer_large_requests(settings: Settings, listener: socket.socket) -> None:
+def answer_large_requests(settings: Settings, listener: socket.socket, wait_until: SharedTimes) -> None:
     """Run the service's process for large requests until SIGTERM."""
     # The service says for whom it asks.
     service = settings.service.model_copy(update={"trusted_proxies": ["*"]})
@@ -56,7 +57,7 @@ def answer_large_requests(settings: Settings, listener: socket.socket) -> None:
     observe("service", settings)
     keep_private(settings.state_dir)
     # The service has looked at the schema of the database. Requests find out whether it answers.
-    app = create_app(settings, Store(settings.store_url), is_for_large_requests=True)
+    app = create_app(settings, Store(settings.store_url), serves_large_requests=wait_until)
     Server(app, service.host, service.port).run([listener])
 
 

@@ -26,6 +26,7 @@ from service.http import problems
 from service.http.body_limit import LARGE_BYTES
 from service.http.costs import Cost, cost_of
 from service.http.machines import peer_of
+from service.http.rate_limits import SharedTimes
 
 ANSWERS_WITHIN_S = 120.0
 """Longer than a turn is waited for, and than the largest array takes."""
@@ -44,6 +45,8 @@ class Elsewhere(NamedTuple):
 
     path: str
     """Of its socket, which listens already."""
+    wait_until: SharedTimes
+    """What both know of callers that gave GPUs back too often."""
     alive: socket.socket
     """The connection to what starts that process. When it ends, nobody starts it any more; when this one is closed,
     all of them end."""

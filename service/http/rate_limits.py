@@ -6,11 +6,15 @@ hosts take from none: they have threads of their own, and a host that is not hea
 How much of it is done at the same time is another question: see :mod:`service.http.costs`.
 
 The buckets are in the memory of this process. So with two service processes behind a proxy, a caller may send up to
-twice as much.
+twice as much. Who must wait after releases is known to a service's process for large requests, too.
 """
 
 from __future__ import annotations
 
+import hashlib
+import mmap
+import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -35,12 +39,36 @@ LARGE_BODIES = RateLimit(per_s=64.0, burst=1024)
 core that answers everybody."""
 BODY_UNIT_BYTES = 64 * 1024
 _FULL_AGAIN_S = 1.0
+_PLACES = 65_536
+
+
+class SharedTimes:
+    """Times of callers (``time.monotonic()``), which this process and those that it forks read and write.
+
+    Callers have one of 65,536 places each. Two that have the same wait for each other; nobody can choose that.
+    """
+
+    def __init__(self) -> None:
+        self._times = memoryview(mmap.mmap(-1, 8 * _PLACES)).cast("d")
+        self._salt = os.urandom(16)
+
+    def __getitem__(self, caller: str) -> float:
+        """The time that was set. 0: none was."""
+        return self._times[self._place(caller)]
+
+    def __setitem__(self, caller: str, at: float) -> None:
+        """Set it."""
+        self._times[self._place(caller)] = at
+
+    def _place(self, caller: str) -> int:
+        return int.from_bytes(hashlib.blake2b(caller.encode(), digest_size=4, key=self._salt).digest()) % _PLACES
 
 
 class RateLimits:
     """The buckets of all callers."""
 
-    def __init__(self, settings: RateLimitSettings) -> None:
+    def __init__(self, settings: RateLimitSettings, wait_until: SharedTimes | None = None) -> None:
+        """``wait_until``: when callers may submit again that gave GPUs back too often."""
         kept_in = buckets.memory()
         given: Mapping[Kind, RateLimit | None] = {
             "requests": settings.requests,
@@ -52,6 +80,7 @@ class RateLimits:
         self._limits = {kind: buckets.bucket(limit, kept_in) for kind, limit in given.items() if limit is not None}
         self._at_once = settings.at_once
         self._open: Counter[str] = Counter()
+        self._wait_until = wait_until or SharedTimes()
         self._turns = {cost: Turns(cost.value, share) for cost, share in SHARES.items()}
 
     def turn(self, caller: str, cost: Cost) -> AbstractAsyncContextManager[None]:
@@ -67,13 +96,14 @@ class RateLimits:
 
     def note_release(self, caller: str) -> None:
         """The caller stopped what held GPUs. That is never refused: it only counts; see :meth:`check_releases`."""
-        if (limit := self._limits.get("releases")) is not None:
-            limit.limit(f"releases {caller}")
+        limit = self._limits.get("releases")
+        if limit is not None and not limit.limit(f"releases {caller}").state.remaining:
+            self._wait_until[caller] = time.monotonic() + 1.0 / limit.quota.fill_rate
 
     def check_releases(self, caller: str) -> None:
         """Raise :class:`TooManyRequests` for a submission of who gave GPUs back too often just before."""
         limit = self._limits.get("releases")
-        if limit is None or limit.peek(f"releases {caller}").remaining:
+        if limit is None or time.monotonic() >= self._wait_until[caller]:
             return
         raise TooManyRequests(
             f"{caller} stopped jobs that hold GPUs more often than {limit.quota.fill_rate:g} times a second, after the "

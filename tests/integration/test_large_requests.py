@@ -14,9 +14,12 @@ import httpx
 import pytest
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.errors import TooManyRequests
+from gpu_platform.settings import RateLimit, RateLimitSettings
 from gpu_platform.store import Store
 from service.http.body_limit import LARGE_BYTES
 from service.http.large_requests import _large_route
+from service.http.rate_limits import RateLimits, SharedTimes
 from tests.service_process import ServiceProcess, service_process
 from tests.unit.service.api_server import ADMIN, bearer, sign_in
 from tests.waiting import eventually
@@ -188,3 +191,25 @@ def test_which_requests_are_passed_on(method: str, path: str, headers: dict[str,
     listed = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope: Any = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": listed}
     assert _large_route(scope) == route
+
+
+def test_who_gives_gpus_back_too_often_waits_with_large_requests_too() -> None:
+    """Stops are taken by the service, arrays and pipelines by the other process."""
+    limits, wait_until = RateLimitSettings(releases=RateLimit(per_s=0.02, burst=2)), SharedTimes()
+    service = RateLimits(limits, wait_until)
+    service.note_release("person/ada")
+    if (pid := os.fork()) == 0:
+        other, refused = RateLimits(limits, wait_until), 0
+        other.check_releases("person/ada")
+        service.note_release("person/ada")  # as the service does it later: what follows is in memory of both
+        try:
+            other.check_releases("person/ada")
+        except TooManyRequests:
+            refused = 1
+        other.check_releases("person/eve")
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    with pytest.raises(TooManyRequests, match="stopped jobs that hold GPUs more often than"):
+        RateLimits(limits, wait_until).check_releases("person/ada")
+    RateLimits(limits).check_releases("person/ada")
+    RateLimits(RateLimitSettings(releases=None), wait_until).check_releases("person/ada")
