@@ -19,8 +19,8 @@ from service.http.machines import PEER
 REQUEST_TIMEOUT_S = 10.0
 """A request and its body must arrive within this time after the first byte of the connection or request."""
 TAKEN_WITHIN_S = 120.0
-"""So long a client may take for the end of an answer: 8 MiB, at half a megabit a second. Until then it is in memory,
-and its request is not over: it keeps its turn."""
+"""So long a client may take for the end of an answer: a page of 4 MiB, at 0.3 megabits a second. Until then it is in
+memory, and its request is not over: it keeps its turn."""
 _PEER_IDLE_S = 30
 _PEER_TIMEOUT_MS = 60_000
 """A peer that acknowledges nothing for this long is gone: it lost power, or the network broke."""

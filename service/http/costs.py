@@ -45,7 +45,7 @@ class Cost(StrEnum):
 SHARES: Mapping[Cost, Share] = {
     # Threads of requests are 20: nobody has more than half of them.
     Cost.LOOK: Share(of_one=10, waiting_of_one=256, at_once=64),
-    # A page of the largest jobs is 8 MiB of JSON, and ten times as much as objects.
+    # A page of the largest jobs is 4 MiB of JSON, and ten times as much as objects.
     Cost.LIST: Share(of_one=2, waiting_of_one=64, at_once=6),
     Cost.CHANGE: Share(of_one=8, waiting_of_one=256, at_once=32),
     Cost.EXPAND: Share(of_one=1, waiting_of_one=64, at_once=3),

@@ -76,7 +76,7 @@ async def test_code_is_uploaded_in_parts_of_the_largest_size(
 
 
 async def test_parameters_of_an_array_may_be_as_many_as_over_rest(client: AsyncClient) -> None:
-    rows = [["x" * 60_000]] * 100
+    rows = [["x" * 40_000]] * 100
     array = {"indices": "0-100", "parameters": {"names": ["a"], "rows": rows}}
     body = json.dumps({"job": {"command": ["true"], "gpus": {}}, "array": array}).encode()
     with pytest.raises(InvalidRequest, match="index 100 is out of range"):

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import InvalidRequest
 
 MAX_PAGE = 1000
-MAX_PAGE_BYTES = 8 * 1024 * 1024
+MAX_PAGE_BYTES = 4 * 1024 * 1024
 """A page ends early when its rows have so many bytes: a job says up to 384 KiB, and as objects ten times as much."""
 _READ_AT_ONCE = 20
 
