@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,9 @@ import httpx
 import pytest
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.domain.errors import TooManyRequests
-from gpu_platform.settings import RateLimit, RateLimitSettings
 from gpu_platform.store import Store
 from service.http.body_limit import LARGE_BYTES
 from service.http.large_requests import _large_route
-from service.http.rate_limits import RateLimits, SharedTimes
 from tests.service_process import ServiceProcess, service_process
 from tests.unit.service.api_server import ADMIN, bearer, sign_in
 from tests.waiting import eventually
@@ -193,23 +192,40 @@ def test_which_requests_are_passed_on(method: str, path: str, headers: dict[str,
     assert _large_route(scope) == route
 
 
+SHARED = """
+import os
+from gpu_platform.domain.errors import TooManyRequests
+from gpu_platform.settings import RateLimit, RateLimitSettings
+from service.http.rate_limits import RateLimits, SharedTimes
+
+limits, wait_until = RateLimitSettings(releases=RateLimit(per_s=0.02, burst=2)), SharedTimes()
+
+def may_submit(caller, known=wait_until, given=limits):
+    try:
+        RateLimits(given, known).check_releases(caller)
+    except TooManyRequests as error:
+        assert "stopped jobs that hold GPUs more often than" in str(error)
+        return False
+    return True
+
+service = RateLimits(limits, wait_until)
+service.note_release("person/ada")
+(service_goes_on, wrote), (other_goes_on, told) = os.pipe(), os.pipe()
+if (pid := os.fork()) == 0:
+    before = may_submit("person/ada")
+    os.write(told, b"1")
+    os.read(service_goes_on, 1)
+    os._exit(not (before and not may_submit("person/ada") and may_submit("person/eve")))
+os.read(other_goes_on, 1)
+service.note_release("person/ada")
+os.write(wrote, b"1")
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert not may_submit("person/ada")
+assert may_submit("person/ada", None)
+assert may_submit("person/ada", wait_until, RateLimitSettings(releases=None))
+"""
+
+
 def test_who_gives_gpus_back_too_often_waits_with_large_requests_too() -> None:
     """Stops are taken by the service, arrays and pipelines by the other process."""
-    limits, wait_until = RateLimitSettings(releases=RateLimit(per_s=0.02, burst=2)), SharedTimes()
-    service = RateLimits(limits, wait_until)
-    service.note_release("person/ada")
-    if (pid := os.fork()) == 0:
-        other, refused = RateLimits(limits, wait_until), 0
-        other.check_releases("person/ada")
-        service.note_release("person/ada")  # as the service does it later: what follows is in memory of both
-        try:
-            other.check_releases("person/ada")
-        except TooManyRequests:
-            refused = 1
-        other.check_releases("person/eve")
-        os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-    with pytest.raises(TooManyRequests, match="stopped jobs that hold GPUs more often than"):
-        RateLimits(limits, wait_until).check_releases("person/ada")
-    RateLimits(limits).check_releases("person/ada")
-    RateLimits(RateLimitSettings(releases=None), wait_until).check_releases("person/ada")
+    subprocess.run([sys.executable, "-c", SHARED], check=True)
