@@ -8,6 +8,7 @@ sent meanwhile waits.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,6 +38,8 @@ _NICE = 5
 """Small requests come first."""
 _STOPS_WITHIN_S = 8.0
 _WAITING = 1024
+_DIRECTORIES = "gpu-platform-large-"
+_YOUNG_S = 60.0
 
 Serve = Callable[[Settings, socket.socket, SharedTimes], None]
 """Accepts connections of the socket until SIGTERM. The times: see :class:`Elsewhere`."""
@@ -44,7 +48,10 @@ Serve = Callable[[Settings, socket.socket, SharedTimes], None]
 def fork_large_requests(serve: Serve) -> Elsewhere:
     """Call it while the process has one thread, with everything imported. ``serve`` runs in the other process, with the
     settings as they are now. The other process ends when this one does."""
-    directory = Path(tempfile.mkdtemp(prefix="gpu-platform-"))
+    _remove_leftovers()
+    directory = Path(tempfile.mkdtemp(prefix=_DIRECTORIES))
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # kept by what is forked, until the last one has ended
     path = str(directory / "large")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -56,7 +63,22 @@ def fork_large_requests(serve: Serve) -> Elsewhere:
         _look_after(serve, listener, theirs, directory, wait_until)
     theirs.close()
     listener.close()
+    os.close(lock)
     return Elsewhere(path, wait_until, ours)
+
+
+def _remove_leftovers() -> None:
+    """Remove the directories of those that were killed before they could."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_DIRECTORIES}*"):
+        with suppress(OSError):  # it is gone, is in use, or belongs to another account
+            if time.time() - directory.stat().st_ctime < _YOUNG_S:
+                continue  # it is perhaps not locked yet
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory)
+            finally:
+                os.close(lock)
 
 
 def _look_after(

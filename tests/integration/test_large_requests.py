@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from service.http.large_requests import _large_route
 from tests.service_process import ServiceProcess, service_process
 from tests.unit.service.api_server import ADMIN, bearer, sign_in
 from tests.waiting import eventually
+from workers import large_requests
 
 STEPS = {"file": "steps: {a: {command: [x]}}", "dry_run": True}
 LARGE_JOB = b'{"command": ["x"]}' + b" " * LARGE_BYTES
@@ -229,3 +232,20 @@ assert may_submit("person/ada", wait_until, RateLimitSettings(releases=None))
 def test_who_gives_gpus_back_too_often_waits_with_large_requests_too() -> None:
     """Stops are taken by the service, arrays and pipelines by the other process."""
     subprocess.run([sys.executable, "-c", SHARED], check=True)
+
+
+def test_what_a_killed_one_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(large_requests, "_YOUNG_S", 0.0)
+    left, used, other = (tmp_path / f"gpu-platform-{name}" for name in ("large-a", "large-b", "other"))
+    for directory in (left, used, other):
+        directory.mkdir()
+        (directory / "large").touch()
+    held = os.open(used, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    large_requests._remove_leftovers()
+    assert [left.exists(), used.exists(), other.exists()] == [False, True, True]
+    monkeypatch.setattr(large_requests, "_YOUNG_S", 60.0)
+    os.close(held)
+    large_requests._remove_leftovers()
+    assert used.exists(), "it may have begun just now"
