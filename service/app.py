@@ -143,6 +143,8 @@ def create_app(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if elsewhere is not None:
+                elsewhere.close()
 
     app = FastAPI(
         title=f"gpu-platform: {settings.cluster.name}",

@@ -8,8 +8,10 @@ time from everybody else, and memory. The other process is this application, too
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -50,6 +52,11 @@ class Elsewhere(NamedTuple):
     alive: socket.socket
     """The connection to what starts that process. When it ends, nobody starts it any more; when this one is closed,
     all of them end."""
+
+    def close(self) -> None:
+        """Let the other process end, and remove its socket: this one may be killed before that has done it."""
+        self.alive.close()
+        shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
     async def watch(self) -> None:
         """Raise :class:`RuntimeError` when nobody starts the other process any more."""
