@@ -41,9 +41,11 @@ def main() -> None:
     try:
         with exit_if_impossible():
             make_routes()
-            collect_less()
+            collect_less()  # what is frozen now is shared by what is forked
             elsewhere = fork_large_requests(answer_large_requests)
-            server_of(settings_of("service"), elsewhere).run()
+            server = server_of(settings_of("service"), elsewhere)
+            collect_less()
+            server.run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     sys.exit(exit_code())
