@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, PlatformError
@@ -15,20 +17,34 @@ WORKFLOW_IS_OLDER = "WorkflowIsOlder"
 HOST_REMOVED = "HostRemoved"
 
 
+def final(message: str, type: str, *details: Any) -> ApplicationError:
+    """An error that is an answer: its workflow knows what to do, and trying again cannot help. Nobody logs a traceback
+    of it."""
+    benign = ApplicationErrorCategory.BENIGN
+    return ApplicationError(message, *details, type=type, non_retryable=True, category=benign)
+
+
+def not_yet(message: str, type: str, after: timedelta | None = None) -> ApplicationError:
+    """An error that was said already where it arose, or is no error: the step is tried again, ``after`` so long or as
+    its workflow wants it."""
+    benign = ApplicationErrorCategory.BENIGN
+    return ApplicationError(message, type=type, next_retry_delay=after, category=benign)
+
+
 def job_not_ours(error: PlatformError) -> ApplicationError:
-    """The error for a job whose row is gone or that ended without this workflow: trying again cannot help."""
-    return ApplicationError(error.message, type=NOT_OURS, non_retryable=True)
+    """The error for a job whose row is gone or that ended without this workflow."""
+    return final(error.message, NOT_OURS)
 
 
 def workflow_is_older(key: AttemptKey) -> ApplicationError:
     """The error for a workflow that Temporal's database restored at an older point. It takes over again from its
     job's row."""
-    return ApplicationError(f"attempt {key} has gone on", type=WORKFLOW_IS_OLDER, non_retryable=True)
+    return final(f"attempt {key} has gone on", WORKFLOW_IS_OLDER)
 
 
 def repair_failed(message: str) -> ApplicationError:
     """The error for a step of a repair that did not help: the next kind of repair is tried."""
-    return ApplicationError(message, type="RepairFailed", non_retryable=True)
+    return final(message, "RepairFailed")
 
 
 @contextmanager
@@ -37,4 +53,4 @@ def host_may_be_removed() -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        raise ApplicationError(error.message, type=HOST_REMOVED, non_retryable=True) from error
+        raise final(error.message, HOST_REMOVED) from error

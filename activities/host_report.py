@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
+from activities.errors import final
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.protocol import check_host
@@ -44,4 +44,4 @@ class HostReportActivities:
             ttl_s, now = self._lease_ttl_s, utc_now()
             return reports.report_host(self._store, report, ttl_s=ttl_s, now=now, by_temporal=True)
         except (Forbidden, InvalidRequest, NotFound, StaleReport) as error:
-            raise ApplicationError(error.message, type=error.code, non_retryable=True) from error
+            raise final(error.message, error.code) from error

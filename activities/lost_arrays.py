@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from temporalio.exceptions import ApplicationError
-
 from activities.clock import utc_now
+from activities.errors import final
 from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.store import Store
@@ -41,5 +40,5 @@ class LostArrays:
             with suppress(NotFound):
                 by = StoppedBy(verb="cancel", actor="control", reason=reason)
                 elements.stop_array(self._store, array_id, by, utc_now())
-            raise ApplicationError(reason, type=ARRAY_LOST, non_retryable=True) from error
+            raise final(reason, ARRAY_LOST) from error
         self._since.pop(array_id, None)

@@ -14,9 +14,9 @@ from prometheus_client import Counter, Gauge
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
+from activities.errors import not_yet
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTICES_WORKFLOW, notices_workflow_id
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.jobs.notify import NotifyOn
@@ -62,7 +62,7 @@ class NoticeFeed:
         try:
             opened = self._targets.open()
         except CannotStart as error:
-            raise ApplicationError(error.message, type=error.code) from None
+            raise not_yet(error.message, error.code) from None
         seq = await asyncio.to_thread(notices.begin, self._store, opened)
         log.info("notices.followed", seq=seq, targets=[target.name for target in opened.targets])
         ends_at = time.monotonic() + follow_s

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from prometheus_client import Counter
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
+from activities.errors import final, not_yet
 from gpu_platform.domain.errors import NotSent
 from gpu_platform.domain.notifications import Notification, NotificationPlan, PlannedTarget
 from gpu_platform.notifications.sending import Targets
@@ -69,22 +69,18 @@ class NotificationActivities:
         """Send the message. If this step is repeated after the target took it, the target gets it twice."""
         target, title = notification.target, notification.message.title
         if target not in self._targets:
-            raise ApplicationError(
-                f"notifications.targets has no {target!r} any more", type=UNKNOWN_TARGET, non_retryable=True
-            )
+            raise final(f"notifications.targets has no {target!r} any more", UNKNOWN_TARGET)
         if self._under_way[target] >= MESSAGES_AT_ONCE:
-            raise ApplicationError(
-                f"{MESSAGES_AT_ONCE} messages to {target} are under way, and it answers slowly",
-                type=TARGET_BUSY,
-                next_retry_delay=timedelta(seconds=min(2 * activity.info().attempt, _LONGEST_WAIT_S)),
-            )
+            after = timedelta(seconds=min(2 * activity.info().attempt, _LONGEST_WAIT_S))
+            message = f"{MESSAGES_AT_ONCE} messages to {target} are under way, and it answers slowly"
+            raise not_yet(message, TARGET_BUSY, after)
         self._under_way[target] += 1
         try:
             await self._targets.send(target, notification.message, notification.address)
         except NotSent as error:
             SENT.labels(target, "failed").inc()
             log.warning("notification.failed", target=target, title=title, reason=error.message)
-            raise ApplicationError(error.message, type=error.code) from None
+            raise not_yet(error.message, error.code) from None
         finally:
             self._under_way[target] -= 1
         SENT.labels(target, "sent").inc()

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
@@ -31,6 +30,7 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
+from activities.errors import not_yet
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store
 from gpu_platform.store.poison import Poison, Step, forget, note_deaths, read_poison
@@ -186,12 +186,11 @@ class PoisonGuard(Interceptor):
         if until is None or until <= now:
             return
         log.warning("step.set_aside", workflow=step.workflow_id, step=step.name, deaths=known.deaths, until=str(until))
-        raise ApplicationError(
+        message = (
             f"this step was under way when {known.deaths} workers died, and is set aside until {until:%H:%M:%S} UTC: "
-            "look at the logs of the control workers (worker.died), e.g. for memory",
-            type=SET_ASIDE,
-            next_retry_delay=until - now,
+            "look at the logs of the control workers (worker.died), e.g. for memory"
         )
+        raise not_yet(message, SET_ASIDE, until - now)
 
     def _clear(self, step: Step) -> None:
         self._known.pop(step, None)

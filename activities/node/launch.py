@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.errors import final
 from activities.heartbeat import heartbeating
 from activities.node.watch import RankWatcher
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
@@ -144,7 +145,7 @@ def _all_ranks(plan: HostPlan) -> WatchRequest:
 def _no_secrets(error: HostUnavailable, host: str) -> ApplicationError:
     cause = FailureCause.REQUEST if error.details[NO_SECRETS] == MISSING else FailureCause.STEP_FAILED
     failure = Failure(kind=blame(cause), message=error.message, host=host, no_secrets=True)
-    return ApplicationError(error.message, failure.model_dump(mode="json"), type=PREFLIGHT_FAILED, non_retryable=True)
+    return final(error.message, PREFLIGHT_FAILED, failure.model_dump(mode="json"))
 
 
 def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:
@@ -159,4 +160,4 @@ def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:
         rank=error.details.get("rank"),
         exit_code=error.details.get("exit_code"),
     )
-    return ApplicationError(error.message, failure.model_dump(mode="json"), type=PREFLIGHT_FAILED, non_retryable=True)
+    return final(error.message, PREFLIGHT_FAILED, failure.model_dump(mode="json"))

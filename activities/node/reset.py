@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
+from activities.errors import final
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
@@ -31,7 +31,7 @@ class ResetActivities:
             await heartbeating(in_own_thread(lambda: self._reset(gpu_uuid), name="reset"))
         except PlatformError as error:
             kind = RESET_NEEDS_OPERATOR if error.details.get("needs_operator") else "ResetFailed"
-            raise ApplicationError(error.message, type=kind, non_retryable=True) from error
+            raise final(error.message, kind) from error
 
     def _reset(self, gpu_uuid: str) -> None:
         self._agent.reset_gpu(gpu_uuid)

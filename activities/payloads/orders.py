@@ -20,6 +20,7 @@ from temporalio.converter import ActivitySerializationContext
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from activities.errors import final
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.hosts.system import records
 from gpu_platform.identity.signing import Order, OrderRefused, OrderSigner, PinnedKeys, SignedOrder, digest_of
@@ -213,5 +214,5 @@ class _Guarded(ActivityInboundInterceptor):
             info = activity.info()
             log.error("order.refused", step=info.activity_type, workflow=info.workflow_id, reason=refused.message)
             message = f"the host refused {info.activity_type}: {refused.message}"
-            raise ApplicationError(message, type=ORDER_REFUSED, non_retryable=True) from refused
+            raise final(message, ORDER_REFUSED) from refused
         return await super().execute_activity(input)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.outages import go_through
 
-LEASE_S = 5.0
+LEASE_S = 10.0
 AWAY = ("both services",)
 """The other ways are tried by the long test alone."""
 

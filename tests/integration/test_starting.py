@@ -102,8 +102,9 @@ class Started:
             process.send_signal(signal.SIGTERM)
             codes[name] = await process.wait()
         logs = {name: self._log(name).read_text() for name in self._processes}
-        assert all("Traceback" not in log for log in logs.values()), logs
-        assert set(codes.values()) <= {0, -signal.SIGTERM}, logs  # uvicorn ends by the signal
+        wrong = [log[max(0, log.index("Traceback") - 2000) :] for log in logs.values() if "Traceback" in log]
+        assert not wrong, "\n".join(wrong)
+        assert set(codes.values()) <= {0, -signal.SIGTERM}, "\n".join(logs.values())  # uvicorn ends by the signal
 
     def _log(self, process: str) -> Path:
         return self._directory / f"{process}.log"
