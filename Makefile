@@ -27,8 +27,8 @@ dev:
 test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
 	@$(PYTEST) -m "not long and not browser and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: dev  ## Run the tests that each keep a core busy for seconds, and those in a real Chromium
-	@$(PYTEST) -m "(long or browser) and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test-long: dev  ## Run the tests that take long, all examples of properties, and the pages in a real Chromium
+	@GPU_PLATFORM_ALL_EXAMPLES=1 $(PYTEST) -m "(long or browser or hypothesis) and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-storm: dev  ## Run the short storms of make test alone, and print what they did
 	@$(PYTEST) -m storm -s

@@ -16,12 +16,16 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from temporalio.client import Client
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
+from tests.examples import few
 from tests.forking import SERVER
 from tests.lan import Machine
 from tests.postgres import Databases, find_binaries, running_postgres
@@ -33,7 +37,11 @@ WAITING, WORKING = ("browser", "chaos", "integration", "workflows", "security"),
 """Folders whose tests mostly wait, and those whose tests mostly compute, each with the longest tests first."""
 # How long an example takes says how busy the machine is. Benchmarks measure; tests do not.
 hypothesis.settings.register_profile(
-    "untimed", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "untimed",
+    hypothesis.settings(),
+    max_examples=few(100),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("untimed")
 
@@ -53,6 +61,8 @@ WITH_GRPC = (
 )
 """They come first. gRPC starts its threads anew after each fork, also after one in another network namespace, which
 other tests enter: what a worker process then sends by gRPC would never arrive."""
+COMPILED: dict[type, Any] = {}
+SEEN: dict[tuple[Path, str], list[pytest.Item]] = {}
 SERVERS = pytest.StashKey[dict[str, str]]()
 
 # Drawing a traceback with local variables takes 200 ms of CPU, in tests that raise many.
@@ -284,3 +294,27 @@ def _migrate(url: str) -> None:
     store = GuardedStore(url)
     store.migrate()
     store.close()
+
+
+@event.listens_for(Engine, "engine_connect")
+def _share_compiled_statements(connection: Connection) -> None:
+    """Each test has engines of its own. To compile the same statements for each anew takes a fifth of the time of
+    tests of the store."""
+    engine = connection.engine
+    engine._compiled_cache = COMPILED.setdefault(type(connection.dialect), engine._compiled_cache)
+
+
+# Any two dialects of one type compile a statement to the same text.
+for _dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
+    _dialect.__eq__ = lambda self, other: type(self) is type(other)  # type: ignore[method-assign]
+    _dialect.__hash__ = lambda self: hash(type(self))  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Of a test with many arguments, ``make test`` takes some: see the marker ``some``."""
+    if (some := item.get_closest_marker("some")) is not None:
+        of_it = SEEN.setdefault((item.path, getattr(item, "originalname", item.name)), [])
+        of_it.append(item)
+        if len(of_it) > some.args[0]:
+            item.add_marker(pytest.mark.long)

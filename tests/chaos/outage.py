@@ -103,7 +103,7 @@ class Outage:
         await eventually(self.all_ready, "every host to be READY", within_s=90)
         found = [await self.client.get(job.id) for job in self.running]
         unharmed = {(JobState.RUNNING, 1): len(self.running)}
-        assert Counter((job.state, job.attempt) for job in found) == unharmed, [job.last_failure for job in found]
+        assert Counter((job.state, job.attempt) for job in found) == unharmed, [job.failure for job in found]
         assert self.happened("host.lost") == []
         gaps = [self._longest_gap_s(self.out / str(number)) for number in range(len(self.running))]
         assert max(gaps) <= LONGEST_GAP_S, gaps

@@ -96,6 +96,7 @@ def test_temporal_knows_every_dynamic_setting(tmp_path: Path) -> None:
     assert done.stdout.split() == [str(file)], done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_a_service_and_a_history_process_die(tmp_path: Path) -> None:
     deaths = [(kind, AT_ONCE_S) for kind in ("service that the client asks", "Temporal history")]

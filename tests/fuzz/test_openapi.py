@@ -105,7 +105,7 @@ async def service(sqlite_store: Store, temporal_address: str, tmp_path: Path) ->
             yield Service(url, tmp_path, spare)
 
 
-SHORT = ("--max-examples=3", "--generation-deterministic")
+SHORT = ("--max-examples=1", "--generation-deterministic")
 ALIKE = ("/v1/jobs:dry-run", "/v1/gpus/{gpu_id}/drain", "/v1/gpus/{gpu_id}/offline", "/v1/gpus/{gpu_id}/online")
 """The short run leaves them out: their bodies and parameters are those of ``/v1/jobs`` and of hosts."""
 

@@ -18,6 +18,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from service.access.routes import ROUTES
+from tests.examples import few
 from tests.store_cluster import NOW, Cluster, spec
 from tests.unit.service.api_server import application, in_process, node_headers
 
@@ -346,7 +347,7 @@ JSON = st.recursive(
 FIELDS = ["command", "gpus", "env", "name", "workdir", "priority", "time_limit_s", "rank_per", "grace_s", "?"]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
 async def test_no_body_makes_the_service_fail(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
     content = json.dumps(body).encode()

@@ -73,6 +73,7 @@ async def test_after_a_broken_connection_it_goes_on_and_is_not_sent_twice(
         assert sent == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 async def test_the_command_line_sends_it_before_the_job_and_a_dry_run_does_not(url: str, code: Path) -> None:
     dry = await run("submit", "--dry-run", "--upload", str(code), "--", "true", url=url)
     assert "code of" not in dry.err

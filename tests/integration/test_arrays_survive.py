@@ -87,6 +87,7 @@ async def test_sigkill_under_an_array(cluster: LocalCluster, client: AsyncClient
     assert written(tmp_path) == Counter(f"{word} {index}" for index in range(60) for word in ("start", "end"))
 
 
+@pytest.mark.long
 async def test_a_range_and_then_the_rest_are_cancelled(client: AsyncClient, tmp_path: Path) -> None:
     array = await client.submit_array(writes(tmp_path, "sleep 60"), ArraySpec(indices="0-999"))
     await eventually(lambda: len(written(tmp_path)) == 16, "all GPUs to be in use")

@@ -145,6 +145,7 @@ async def test_a_host_cut_off_ends_its_ranks_before_the_next_attempt(
         await goes_on_once(client, job, tmp_path)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("frozen", ["node worker", "node worker and supervisor"])
 async def test_agents_that_are_frozen_do_not_keep_ranks_alive(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, frozen: str
@@ -164,6 +165,7 @@ async def test_agents_that_are_frozen_do_not_keep_ranks_alive(
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("away", ["both", *_only_long("service", "temporal")])
 async def test_nothing_is_restarted_while_the_control_plane_is_away(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, away: str

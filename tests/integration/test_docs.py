@@ -100,6 +100,7 @@ def runnable(page: Path) -> list[Block]:
     return [block for block in found if block.not_run is None and block.machine is None]
 
 
+@pytest.mark.some(2)
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", followed())

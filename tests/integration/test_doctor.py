@@ -194,6 +194,7 @@ def test_a_time_is_compared_with_the_middle_of_the_question(monkeypatch: pytest.
     assert clock_difference.Asked().answered(1007.0, resolution_s=1.0) == ClockDifference(5.5, 2.5)
 
 
+@pytest.mark.long
 async def test_a_clock_that_is_behind_is_found_everywhere(
     deployed: pytest.MonkeyPatch, postgres_databases: Databases, postgres_template: str
 ) -> None:

@@ -182,6 +182,7 @@ async def test_a_service_that_is_away_for_a_while_loses_no_result(cluster: Local
         executor.shutdown()
 
 
+@pytest.mark.long
 async def test_a_real_notebook_shows_tables_and_a_bar_and_runs_its_own_functions(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,6 +268,7 @@ async def test_no_operation_is_left_out() -> None:
     assert set(rpcs()) - asked <= STREAMS
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_an_operation_answers_the_same_over_both(services: Both, scenario: str) -> None:
     found = [one for step in SCENARIOS[scenario] for one in await services.differences(step)]

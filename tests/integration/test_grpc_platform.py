@@ -230,6 +230,7 @@ def _shape(text: str) -> str:
     return re.sub(r"-?\d+(\.\d+)?", "0", text)
 
 
+@pytest.mark.long
 async def test_a_follower_over_grpc_survives_a_restart_of_the_service(platform: LocalCluster) -> None:
     job = json.loads((await over_grpc(platform, "submit", "--json", "--", "sh", "-c", "echo a; sleep 8; echo b")).out)[
         "id"

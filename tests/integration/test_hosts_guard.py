@@ -265,6 +265,7 @@ async def test_a_killed_guard_is_replaced_and_the_new_one_ends_the_ranks(host: L
     assert host.agent._launcher.spawner.pid == spawner
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stands_still", [stopped, frozen])
 async def test_a_guard_that_stands_still_alone_is_replaced_before_the_lease_ends(
     host: LeasedRig, tmp_path: Path, stands_still: object
@@ -325,6 +326,7 @@ KILLED = (
 )
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("daemon", ["stays", "hops"])
 @pytest.mark.parametrize("killed", KILLED, ids=", ".join)
 async def test_every_descendant_of_a_rank_ends_whoever_was_killed(

@@ -106,6 +106,7 @@ async def test_a_host_whose_disk_hangs_keeps_its_lease_and_carries_out_kills(tmp
             assert set(stood_still[len(before) :]) <= {"records"}, "no loop that keeps a promise waits for this disk"
 
 
+@pytest.mark.long
 async def test_a_service_whose_disk_kept_nothing_ends_and_is_started_again(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace makes fsync fail")

@@ -117,6 +117,7 @@ def test_an_image_of_a_registry_that_is_not_listed_makes_no_connection(get: Get,
     assert "node.image_registries" in said.pop()[0]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "where",
     ["127.0.0.1", "own", *(pytest.param(spelling, marks=pytest.mark.long) for spelling in SPELLINGS)],

@@ -94,6 +94,7 @@ async def test_a_shell_outlives_the_service_and_gives_its_exit_code(
     assert (job.state, job.exit_code, job.attempt, job.spec.kind) == (JobState.FAILED, 9, 1, "interactive")
 
 
+@pytest.mark.long
 async def test_a_terminal_that_died_is_come_back_to_taken_over_and_left(client: AsyncClient, at: At) -> None:
     lost = at("run", "--gpus", "1", "-t", "--", "sh")
     job_id = await job_of(lost)

@@ -84,6 +84,7 @@ async def test_it_dies_in_the_middle_and_the_next_request_is_answered(service: S
         assert answering(service) not in (first, None)
 
 
+@pytest.mark.long
 async def test_it_hangs_and_only_its_own_requests_wait_and_none_is_lost_that_it_had_not_begun(
     service: ServiceProcess,
 ) -> None:
@@ -99,6 +100,7 @@ async def test_it_hangs_and_only_its_own_requests_wait_and_none_is_lost_that_it_
         assert (await waiting).status_code == 201, "the next one answers it"
 
 
+@pytest.mark.long
 async def test_it_is_slow_and_answers_at_last(service: ServiceProcess) -> None:
     pid = answering(service)
     assert pid is not None
@@ -110,6 +112,7 @@ async def test_it_is_slow_and_answers_at_last(service: ServiceProcess) -> None:
         assert (await waiting).status_code == 200
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_it_ends_with_its_service(service: ServiceProcess, number: signal.Signals) -> None:
     pids, socket = service.pids, sockets(starter(service))[0]
@@ -120,6 +123,7 @@ async def test_it_ends_with_its_service(service: ServiceProcess, number: signal.
     assert not socket.parent.exists()
 
 
+@pytest.mark.long
 async def test_a_service_that_cannot_start_it_any_more_is_started_again(sqlite_store: Store, tmp_path: Path) -> None:
     with service_process(str(sqlite_store.url), tmp_path) as service:
         os.kill(starter(service), signal.SIGKILL)

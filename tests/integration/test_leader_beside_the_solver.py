@@ -71,6 +71,7 @@ def one_leader(sqlite_store: Store) -> Iterator[Leader]:
     running.stop()
 
 
+@pytest.mark.long
 async def test_the_leader_decides_while_the_solver_works(one_leader: Leader, sqlite_store: Store) -> None:
     await eventually(one_leader.searches, "the search has begun")
     Cluster(sqlite_store).queued("small", gpus_per_host=1)

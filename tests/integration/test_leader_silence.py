@@ -87,6 +87,7 @@ async def well(client: AsyncClient) -> bool:
     return (await client.ready()).status == "ok"
 
 
+@pytest.mark.long
 async def test_it_is_said_and_ends(cluster: LocalCluster, tmp_path: Path) -> None:
     store = Store(cluster.database_url)
     async with AsyncClient(cluster.api_url, retry_for_s=60) as client:

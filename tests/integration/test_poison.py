@@ -191,6 +191,7 @@ def begun(client: Client, directory: Path, worker_of: list[Restarted]) -> Restar
     return worker
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["deadly", "greedy"])
 async def test_what_kills_its_worker_is_set_aside_and_the_others_go_on(
     sqlite_store: Store, tmp_path: Path, worker_of: list[Restarted], how: str
@@ -223,6 +224,7 @@ async def test_what_kills_its_worker_is_set_aside_and_the_others_go_on(
         assert innocent == set(), "what only happened to be under way was cleared"
 
 
+@pytest.mark.long
 async def test_what_kills_its_worker_twice_for_want_of_memory_goes_on_by_itself(
     sqlite_store: Store, tmp_path: Path, worker_of: list[Restarted]
 ) -> None:

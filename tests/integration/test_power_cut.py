@@ -89,6 +89,7 @@ def test_without_the_sync_they_are_lost(database: PowerCut) -> None:
     assert len(lost(database, acknowledged)) >= AT_LEAST
 
 
+@pytest.mark.long
 def test_keys_and_tokens_of_a_new_cluster_survive(power: PowerCut) -> None:
     cluster = LocalCluster(ClusterConfig(power.root, nodes=(NodeSpec("a"),), tls=True, gateway=True))
     power.prepare(cluster)

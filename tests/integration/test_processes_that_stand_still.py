@@ -84,6 +84,7 @@ async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
     await eventually(back_and_clean, "the host to be back and the stale rank to be dead", within_s=30)
 
 
+@pytest.mark.long
 async def test_while_temporal_stands_still_submissions_get_503_and_who_insists_gets_one_job(
     cluster: LocalCluster, client: AsyncClient
 ) -> None:

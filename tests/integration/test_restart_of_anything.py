@@ -102,6 +102,7 @@ async def all_end_once(client: AsyncClient, jobs: list[Job], directory: Path, *,
     await eventually(nothing_is_taken, "all GPUs to be AVAILABLE")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("victim", ["service", "control", "scheduler", "node", "temporal"])
 async def test_sigkill_while_jobs_run_and_wait(
     cluster: LocalCluster, client: AsyncClient, tmp_path: Path, victim: str

@@ -111,6 +111,7 @@ async def host(tmp_path: Path, urls: list[str]) -> AsyncIterator[LeaseKeeper]:
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("known", ["a list", "a name", "a proxy"])
 async def test_a_host_goes_over_to_the_other_service(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str

@@ -187,6 +187,7 @@ ORDERS: dict[str, Callable[[HostRig, HostPlan], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_stop_ends_every_stage_that_hangs(rig: HostRig, hung: Path, stage: str, order: str) -> None:

@@ -66,6 +66,7 @@ async def _make(cluster: LocalCluster, namespace: str) -> None:
     await eventually(made, "the namespace to be made", within_s=60)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("namespace", "versioned"), [("default", False), ("gpu", False), ("default", True)])
 async def test_everything_goes_on_without_a_restart(  # noqa: C901  # one story
     tmp_path: Path, namespace: str, versioned: bool

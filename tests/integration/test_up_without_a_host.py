@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_the_reason_is_on_the_terminal_and_the_control_plane_goes_on(tmp_path: Path) -> None:
     missing = tmp_path / "policy.yaml"

@@ -30,11 +30,13 @@ def check(rules: LeaseRules, limit: int | None = None) -> None:
     assert way is None
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("hosts", ["a", "ab", "abc"])
 def test_no_attempt_is_replaced_while_it_may_live(hosts: str) -> None:
     check(LeaseRules(TICKS, (hosts,)))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("hosts", ["a", "ab"])
 def test_late_answers_replace_no_attempt(hosts: str) -> None:
     check(LeaseRules(TICKS, (hosts,), late=True))

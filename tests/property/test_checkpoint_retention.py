@@ -17,6 +17,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.checkpoints.pins import pin, unpin
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from tests.examples import few
 
 KEEP = 2
 JOB = "j"
@@ -143,7 +144,7 @@ class Retention(RuleBasedStateMachine):
 
 
 TestRetention = Retention.TestCase
-TestRetention.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRetention.settings = settings(max_examples=few(40), stateful_step_count=30, deadline=None)
 
 
 def test_two_hosts_sweep_one_root_at_once(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from gpu_platform.domain.hosts.samples import (
 )
 from gpu_platform.hosts.accounting.sample_files import RECORD_BYTES, SUFFIX, SampleFiles
 from gpu_platform.hosts.accounting.sample_recorder import Sample
+from tests.examples import few
 
 BEGIN = 1_800_000_000 // DAY_S * DAY_S
 GPUS = {"a": ("GPU-1", "GPU-2"), "b": ("GPU-3",)}
@@ -118,7 +119,7 @@ def figures_in_memory(samples: Sequence[tuple[int, int]], query: SampleQuery) ->
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(100), deadline=None)
 @given(st.lists(st.tuples(written, tears, st.integers(0, 3)), max_size=6), queries())
 def test_the_figures_are_those_of_all_samples_in_memory(
     steps: list[tuple[tuple[str, list[Sample]], int | None, int]], query: SampleQuery

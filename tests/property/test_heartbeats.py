@@ -24,6 +24,7 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import heartbeats, hosts, reports
 from gpu_platform.store.leadership import leader, leases
+from tests.examples import few
 from tests.store_cluster import NOW, TTL_S, Cluster, inventory, uuid_of
 
 OTHER = "b"
@@ -176,7 +177,7 @@ def world(template: Path) -> Iterator[World]:
             made.store.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=few(30), deadline=None)
 @given(steps=STEPS)
 def test_any_order_and_loss_of_reports_leaves_the_true_inventory(
     sqlite_template: Path, steps: list[tuple[str, int]]
@@ -206,7 +207,7 @@ def _copy(made: World) -> Path:
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=few(25), deadline=None)
 @given(
     busy=st.sets(st.sampled_from("abcdef")),
     lost=st.sets(st.sampled_from("abcdef")),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.topology.mig import MigModel, MigProfile, mig_model, mig_models, state_of
+from tests.examples import few
 
 MODELS = {model.models[0]: model for model in mig_models()}
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -50,7 +51,7 @@ def state(instances: list[Instance]) -> int:
 
 @pytest.mark.parametrize("name", MODELS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_every_instance_is_legal_and_leaves_the_most_room(name: str, data: st.DataObject) -> None:
     model, instances = MODELS[name], list[Instance]()
     for profile in data.draw(st.lists(st.sampled_from(model.profiles), min_size=1, max_size=8)):

@@ -57,6 +57,7 @@ def live(sqlite_template: Path, tmp_path: Path) -> Callable[..., object]:
     return live
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("seed", range(LIVES))
 async def test_no_healthy_job_is_hurt_and_nothing_is_lost_or_leaked(live: Callable[..., object], seed: int) -> None:
     await live(seed)  # type: ignore[misc]

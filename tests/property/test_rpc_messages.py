@@ -17,6 +17,7 @@ from gpu_platform.store import Store
 from gpu_platform.v1 import types_pb2
 from scripts import gen_proto
 from service.app import create_app
+from tests.examples import few
 
 SCHEMAS: dict[str, Any] = create_app(Settings(), Store("sqlite:///unused.db")).openapi()["components"]["schemas"]
 NAMES = {name: gen_proto._type_name(name) for name, facts in SCHEMAS.items() if "properties" in facts}
@@ -99,7 +100,7 @@ def test_all_models_are_tried() -> None:
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=few(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_model_comes_back_as_it_was(name: str, data: st.DataObject) -> None:
     given_json = data.draw(values(name, 2))

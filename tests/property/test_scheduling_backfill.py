@@ -15,6 +15,7 @@ from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.virtual_time import VirtualTime
 
 limits = st.integers(1, 40).map(float)
@@ -51,7 +52,7 @@ def ends(data: st.DataObject, endless: float) -> Callable[[PlacementRequest], fl
     after=st.lists(st.lists(small_or_endless, max_size=4), min_size=1, max_size=6),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_a_gang_starts_by_the_promised_time(
     before: list[tuple[int, int, float]],
     gang: tuple[int, int, str | None],
@@ -89,7 +90,7 @@ def test_a_gang_starts_by_the_promised_time(
     jobs=st.lists(st.lists(small, min_size=1, max_size=4), min_size=1, max_size=8),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_conservative_backfill_puts_no_promise_off(
     jobs: list[list[tuple[int, int, float | None]]], data: st.DataObject
 ) -> None:
@@ -220,7 +221,7 @@ def test_another_leader_knows_when_jobs_end() -> None:
     booked=st.lists(st.tuples(st.sampled_from([0, 2, 4, 8]), st.integers(1, 30), st.just(1), limits), max_size=3),
     most_trials=st.integers(1, 3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_a_date_with_cpus_is_that_of_trying_what_fits_as_jobs_end(
     running: list[tuple[int, int, float | None]],
     asked: tuple[int, int, int, float],

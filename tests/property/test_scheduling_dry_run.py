@@ -16,6 +16,7 @@ from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.virtual_time import VirtualTime
 
 LAB = Quotas(
@@ -86,7 +87,7 @@ def rows(
     quotas=st.sampled_from([Quotas(), LAB]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_what_the_dry_run_says_happens(
     order: str, backfill: str, preemption: bool, min_run_s: float, quotas: Quotas, data: st.DataObject
 ) -> None:

@@ -14,6 +14,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.rounds import NO_TURN
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.virtual_time import VirtualTime
 
 
@@ -59,7 +60,7 @@ def _play(seed: int) -> int:
     before=st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.floats(0.2, 8.0)), min_size=2, max_size=6),
     stream=st.tuples(st.sampled_from([1, 2, 4]), st.floats(0.2, 8.0)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_a_gang_starts_however_wrong_run_times_are(before: list[tuple[int, float]], stream: tuple[int, float]) -> None:
     """No job has a time limit, small ones keep coming, and all run ``factor`` times as long as was learned."""
     factors: dict[str, float] = {}

@@ -10,6 +10,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.plugins import expected_tasks
 from gpu_platform.scheduling.plugins.expected_tasks import HALF_LIFE_S, MAX_TASKS, PRIOR_TASKS, ExpectedTasks
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
+from tests.examples import few
 
 PRIOR = (TypicalTask(1, weight=3.0), TypicalTask(8, weight=1.0))
 Came = list[tuple[ResourceRequest, float]]
@@ -51,7 +52,7 @@ def facts(task: TypicalTask) -> tuple[object, ...]:
 
 
 @given(arrivals, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(100), deadline=None)
 def test_each_task_counts_half_after_a_day_whatever_the_order(came: Came, random: object) -> None:
     newest = max(at for _, at in came)
     expected = counted([*came, *[(ResourceRequest(gpus_per_host=2), newest)] * 32])
@@ -62,7 +63,7 @@ def test_each_task_counts_half_after_a_day_whatever_the_order(came: Came, random
 
 
 @given(st.lists(requests, min_size=1, max_size=60), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(100), deadline=None)
 def test_jobs_that_come_together_may_come_in_any_order(came: list[ResourceRequest], random: object) -> None:
     mixed = came.copy()
     random.shuffle(mixed)  # type: ignore[attr-defined]
@@ -74,7 +75,7 @@ def test_jobs_that_come_together_may_come_in_any_order(came: list[ResourceReques
 
 
 @given(st.lists(st.integers(1, 4096), min_size=100, max_size=400))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=few(20), deadline=None)
 def test_it_stays_small(cpus: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(expected_tasks, "MAX_KNOWN", 40)

@@ -21,6 +21,7 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing import queue_cursor
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.property.test_scheduling_state import can_form
 from tests.virtual_time import VirtualTime
 
@@ -58,7 +59,7 @@ requests = st.builds(
 @given(
     machines=clusters(), wanted=requests, model=st.sampled_from([None, None, "H100"]), memory=st.sampled_from([0, 40])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_hosts_are_counted_as_brute_force_counts_them(
     machines: cluster, wanted: job, model: str | None, memory: int
 ) -> None:
@@ -134,7 +135,7 @@ def end(play: VirtualTime, names: Iterable[str]) -> None:
 
 
 @given(runs=running, gpus=st.sampled_from([2, 4, 5, 8]), hosts=st.sampled_from([1, 1, 2, 3]), leaf=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_without_its_holders_the_job_starts_and_none_can_be_spared(
     runs: list[tuple[int, float | None]], gpus: int, hosts: int, leaf: bool
 ) -> None:
@@ -165,7 +166,7 @@ def test_without_its_holders_the_job_starts_and_none_can_be_spared(
 
 
 @given(runs=running, gpus=st.sampled_from([2, 4, 5, 8]), hosts=st.sampled_from([1, 1, 2, 3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_alone_in_the_line_the_estimate_is_the_earliest_possible_start(
     runs: list[tuple[int, float | None]], gpus: int, hosts: int
 ) -> None:
@@ -185,7 +186,7 @@ def test_alone_in_the_line_the_estimate_is_the_earliest_possible_start(
     runs=running,
     line=st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 1, 2]), limits), min_size=1, max_size=6),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_no_estimate_is_earlier_than_possible(
     runs: list[tuple[int, float | None]], line: list[tuple[int, int, float | None]]
 ) -> None:
@@ -247,7 +248,7 @@ def line_of(
     order=st.sampled_from(["priority", "fair_share"]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_whoever_gets_no_turn_could_have_changed_nothing(
     runs: list[tuple[int, float | None]], backfill: str, order: str, data: st.DataObject
 ) -> None:

@@ -15,6 +15,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.property.test_scheduling_state import can_form
 
 MACHINES = ("l40s-4x-dual-socket", "a100-pcie-4x-one-bridge")
@@ -111,7 +112,7 @@ def check(row: PlacementRequest, placement: Placement, machines: cluster) -> Non
 
 
 @given(machines=clusters(), wanted=st.lists(parts, min_size=1, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=few(200), deadline=None)
 def test_groups_get_a_place_whenever_there_is_one(machines: cluster, wanted: list[job]) -> None:
     gang = job(name="j").groups(**{f"g{number}": part for number, part in enumerate(wanted)})
     scheduler = machines.scheduler()
@@ -126,7 +127,7 @@ def test_groups_get_a_place_whenever_there_is_one(machines: cluster, wanted: lis
 
 
 @given(machines=clusters(), wanted=st.lists(parts, min_size=2, max_size=2), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(100), deadline=None)
 def test_a_gang_of_groups_preempts_only_when_all_of_it_fits_then(
     machines: cluster, wanted: list[job], data: st.DataObject
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_gang_of_groups_preempts_only_when_all_of_it_fits_then(
 
 
 @given(machines=clusters(), total=st.integers(1, 14), cross=st.booleans(), leaf=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=few(200), deadline=None)
 def test_totals_are_on_the_fewest_hosts_of_the_nearest_domain(
     machines: cluster, total: int, cross: bool, leaf: bool
 ) -> None:

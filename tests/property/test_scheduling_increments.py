@@ -17,6 +17,7 @@ from gpu_platform.scheduling.placing.domains import soonest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.virtual_time import VirtualTime
 
 
@@ -55,7 +56,7 @@ def busy(rng: random.Random) -> VirtualTime:
     return play
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng: random.Random) -> None:
     play = busy(rng)
@@ -74,7 +75,7 @@ def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng
 
 
 @pytest.mark.long
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=few(15), deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_a_date_beside_remembered_bookings_is_the_date_that_is_found_anew(seed: int) -> None:
     rng = random.Random(seed)

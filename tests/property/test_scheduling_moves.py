@@ -22,6 +22,7 @@ from gpu_platform.scheduling.preempting.preemption import Preemption, Preemption
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
+from tests.examples import few
 
 NOW = 1000.0
 ALWAYS = Policy(defragmentation=True, defragment_after_s=0.0, min_run_s=0.0, recovery=True)
@@ -80,7 +81,7 @@ KINDS = st.lists(st.sampled_from(["l40s-4x-dual-socket", "a100-pcie-4x-one-bridg
     wanted=st.tuples(st.sampled_from([2, 3, 4]), st.sampled_from([1, 1, 2]), st.booleans(), st.booleans()),
     data=st.data(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=few(120), deadline=None)
 def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
     kinds: list[str], wanted: tuple[int, int, bool, bool], data: st.DataObject
 ) -> None:
@@ -125,7 +126,7 @@ def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
 
 
 @given(kinds=KINDS, sizes=st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_searching_in_steps_finds_what_searching_at_once_finds(
     kinds: list[str], sizes: list[int], data: st.DataObject
 ) -> None:

@@ -17,6 +17,7 @@ from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.mig import mig_model, state_of
 from tests.builders import cluster, job
+from tests.examples import few
 
 TIMEOUT_S = 10.0
 MACHINES = ("dgx-h100", "a100-pcie-4x-one-bridge", "rtx4090-8x-all-sys")
@@ -257,5 +258,5 @@ def _has_mig_room(gpu: GpuInfo, grants: list[ShareGrant], share: Share) -> bool:
     return bool(model.starts(profile, state))
 
 
-PartsAgainstModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+PartsAgainstModel.TestCase.settings = settings(max_examples=few(40), stateful_step_count=30, deadline=None)
 TestPartsAgainstModel = PartsAgainstModel.TestCase

@@ -17,6 +17,7 @@ from gpu_platform.scheduling.preempting.steps import at_once
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.property.test_scheduling_state import can_form
 from tests.virtual_time import VirtualTime
 
@@ -29,7 +30,7 @@ MACHINES = ("l40s-4x-dual-socket", "a100-pcie-4x-one-bridge", "rtx4090-8x-all-sy
     wanted=st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 1, 2]), st.booleans(), st.booleans()),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=few(150), deadline=None)
 def test_victims_are_the_cheapest_that_brute_force_finds(
     kinds: list[str], wanted: tuple[int, int, bool, bool], data: st.DataObject
 ) -> None:

@@ -42,16 +42,19 @@ SHARES = (73045,)
 """Worlds in which fair shares changed, and a promised job lost its date to one that is served earlier now."""
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *STALLED, *PUT_OFF, *SHARES])
 def test_nobody_waits_for_nobody_and_promises_are_kept(seed: int) -> None:
     play(Trace.random(seed))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", [109, 141, 574, 656])
 def test_conservative_backfill_keeps_every_promise(seed: int) -> None:
     play(Trace.random(seed, backfill="conservative"))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + WORLDS), *CLAIMED, *UNTOLD])
 def test_promises_outlive_leaders_and_are_withdrawn_only_for_true_reasons(seed: int) -> None:
     play(Trace.troubled(seed))

@@ -14,6 +14,7 @@ from gpu_platform.scheduling.policy import Policy, build_order
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.in_share_order import InShareOrder, ServiceSortKey
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.virtual_time import VirtualTime
 
 
@@ -78,7 +79,7 @@ def test_users_of_a_namespace_take_turns() -> None:
 
 
 @given(charges=st.lists(st.tuples(st.integers(-3, 4), st.floats(0, 100)), max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=few(50), deadline=None)
 def test_the_average_is_that_of_the_whole_history(charges: list[tuple[int, float]]) -> None:
     """Against the integral of what was held, weighted with half-lives."""
     shares, now, held, history = FairShare(Quotas(), 50.0), 0.0, 0, []
@@ -93,7 +94,7 @@ def test_the_average_is_that_of_the_whole_history(charges: list[tuple[int, float
 
 
 @given(ageing=st.sampled_from([1.0, 60.0, 3600.0]), priority=st.integers(1, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=few(20), deadline=None)
 def test_with_ageing_a_job_of_low_priority_starts_in_the_end(ageing: float, priority: int) -> None:
     """Jobs of higher priority keep coming, more than the cluster can serve."""
     machines = cluster().hosts(1)
@@ -119,7 +120,7 @@ def test_without_ageing_it_never_does() -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_jobs_come_in_the_order_of_shares_while_jobs_start(seed: int) -> None:
     """Each job is the least of all that are left, by the shares at that moment."""
     rng = random.Random(seed)

@@ -52,6 +52,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
         yield request.param
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
 @pytest.mark.usefixtures("small")
 def test_small_slices_break_no_promise_and_stall_nobody(seed: int) -> None:
@@ -66,6 +67,7 @@ def test_small_slices_take_promises_back_only_for_true_reasons(seed: int) -> Non
     play(Trace.troubled(seed))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("turns", "world"), [(2, Trace.troubled(74108)), (2, Trace.fragmented(74113)), (1, Trace.troubled(73351))]
 )

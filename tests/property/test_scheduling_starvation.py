@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import cluster, job
+from tests.examples import few
 
 
 @given(
@@ -13,7 +14,7 @@ from tests.builders import cluster, job
     gang=st.tuples(st.integers(1, 3), st.sampled_from([4, 8])),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_small_jobs_that_keep_coming_never_starve_a_gang(
     before: list[int], gang: tuple[int, int], data: st.DataObject
 ) -> None:

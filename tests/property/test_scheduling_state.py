@@ -25,6 +25,7 @@ from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
+from tests.examples import few
 
 MACHINES = ("dgx-1v", "l40s-4x-dual-socket", "dgx-h100", "dgx-a100-40gb")
 PROPOSAL_TIMEOUT_S = 10.0
@@ -275,5 +276,5 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             scheduler.upsert_gpus(rows)
 
 
-SchedulerAgainstModel.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+SchedulerAgainstModel.TestCase.settings = settings(max_examples=few(50), stateful_step_count=30, deadline=None)
 TestSchedulerAgainstModel = pytest.mark.long(SchedulerAgainstModel.TestCase)

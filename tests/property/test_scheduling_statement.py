@@ -35,6 +35,7 @@ def having(uuids: list[str]) -> RunningRow:
     return RunningRow("j", 1, "a", "anna", 0, tuple(uuids), 0.0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
     chance = random.Random(seed)

@@ -13,6 +13,7 @@ from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from tests.builders import cluster, job
+from tests.examples import few
 
 tasks = st.lists(
     st.builds(
@@ -50,7 +51,7 @@ def count(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> f
     ram_mib=st.integers(0, 5000),
     mix=tasks,
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=few(200), deadline=None)
 def test_it_is_what_counting_gives(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> None:
     one_host = np.array([left], np.int16), np.array([cpus]), np.array([ram_mib]), np.array([0])
     [measured] = StrandedGpus(mix).stranded(*one_host)
@@ -62,7 +63,7 @@ def test_it_is_what_counting_gives(left: list[int], cpus: int, ram_mib: int, mix
     asked=st.builds(ResourceRequest, gpus_per_host=st.integers(0, 2), cpus_per_host=st.integers(0, 8)),
     mix=tasks,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(100), deadline=None)
 def test_what_is_remembered_is_what_would_be_computed(
     taken: list[tuple[int, int, int]], asked: ResourceRequest, mix: list[TypicalTask]
 ) -> None:

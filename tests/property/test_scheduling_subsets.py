@@ -18,6 +18,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.machine import Machine, machine_of, members
 from gpu_platform.topology.subsets import HOST_LEVELS, best_subset
 from tests.builders import job
+from tests.examples import few
 
 
 @st.composite
@@ -80,7 +81,7 @@ def worth(machine: Machine, gpus: tuple[int, ...]) -> tuple[int, float, int]:
 
 
 @given(inventory=inventories(), free=st.integers(0, 63), size=st.integers(1, 6), cross=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=few(300), deadline=None)
 def test_the_best_subset_is_the_best_of_all(inventory: HostInventory, free: int, size: int, cross: bool) -> None:
     machine = machine_of(inventory)
     free &= machine.all_gpus
@@ -122,7 +123,7 @@ levels = st.sampled_from([None, "nvlink", "numa", "socket", "host", "leaf"])
     preferred=levels,
     least=st.sampled_from([0.0, 11.0, 12.0, 25.0, 40.0, 100.0]),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=few(500), deadline=None)
 def test_a_required_level_or_bandwidth_is_never_broken_and_a_preferred_level_kept_if_possible(
     inventory: HostInventory,
     free: int,
@@ -158,7 +159,7 @@ def test_a_required_level_or_bandwidth_is_never_broken_and_a_preferred_level_kep
     count=st.integers(1, 4),
     cross=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=few(200), deadline=None)
 def test_admission_never_refuses_what_fits_an_empty_cluster(
     hosts: list[HostInventory], size: int, count: int, cross: bool
 ) -> None:

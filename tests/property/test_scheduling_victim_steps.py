@@ -107,6 +107,7 @@ def slices(request: pytest.FixtureRequest) -> Iterator[int]:
         yield request.param
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_in_steps_the_victims_are_those_that_are_found_at_once(seed: int, slices: int) -> None:
     for number in range(3):
@@ -285,6 +286,7 @@ def test_a_decision_looks_ahead_only_as_far_as_it_may() -> None:
     assert reason.estimated_start == 300.0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_trials_on_the_copy_say_what_trials_on_the_snapshot_say(seed: int) -> None:
     draw, play = Random(seed), full_cluster(seed)

@@ -18,6 +18,7 @@ from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, H
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome
+from tests.examples import few
 from tests.simulations import Simulation, came
 
 CLUSTER = ClusterFile(hosts=[HostGroup(count=2, gpus=4, name="big"), HostGroup(count=3, gpus=2, name="small")]).rows()
@@ -83,7 +84,7 @@ simulations = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(simulations)
 def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -> None:
     run, report = simulation.run(), simulation.report()
@@ -103,7 +104,7 @@ def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -
 
 
 @pytest.mark.long
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=few(30), deadline=None)
 @given(simulations)
 def test_the_same_input_gives_the_same_report(simulation: Simulation) -> None:
     assert simulation.report() == simulation.report()
@@ -120,7 +121,7 @@ VICTIM_ON_A_HOST_THAT_BREAKS_IN_ITS_GRACE = Simulation(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(simulations)
 @example(VICTIM_ON_A_HOST_THAT_BREAKS_IN_ITS_GRACE)
 def test_no_gpu_is_ever_used_twice_or_while_it_is_broken(simulation: Simulation) -> None:

@@ -12,6 +12,7 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob
+from tests.examples import few
 from tests.simulations import Simulation, came, hosts
 
 CLUSTER = hosts(3, gpus=4)
@@ -70,7 +71,7 @@ def most_held(records: list[SimulatedJob], counts: Callable[[SimulatedJob], bool
     return most
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=few(30), deadline=None)
 @given(jobs(), st.sampled_from(AllocationPolicy), st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
 def test_no_limit_is_ever_broken(some: list[TraceJob], policy: AllocationPolicy, ratio: float, preempts: bool) -> None:
     records = simulation(some, policy, ratio, preempts).until(400.0).run().records
@@ -87,7 +88,7 @@ def test_no_limit_is_ever_broken(some: list[TraceJob], policy: AllocationPolicy,
             assert held <= (GPUS if space.max_gpus_per_user is None else space.max_gpus_per_user)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=few(30), deadline=None)
 @given(jobs(), st.sampled_from([0.0, 0.5, 1.0]))
 def test_a_guarantee_is_met_in_bounded_time(some: list[TraceJob], ratio: float) -> None:
     """Each victim has its guaranteed run time, then its grace; and one after the other is asked to leave."""

@@ -26,6 +26,7 @@ from gpu_platform.slurm import (
 )
 from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.translation import Submitter, translate
+from tests.examples import few
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 HOSTILE = st.one_of(
@@ -70,7 +71,7 @@ def test_all_forms_of_a_limit(days: int, hours: int, minutes: int, seconds: int)
     assert times.read_limit_s(f"{minutes}") == (minutes * 60 or None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=few(60))
 @given(st.lists(NAMES, min_size=1, max_size=30))
 @example(["n9", "n10", "n09", "n010"])
 @example(["n1", "n1-ib", "n01"])
@@ -110,7 +111,7 @@ def test_an_array_has_its_indices(indices: set[int], at_once: int | None) -> Non
     assert written.endswith(f"%{at_once}") or at_once is None
 
 
-@settings(max_examples=60)
+@settings(max_examples=few(60))
 @given(HOSTILE)
 def test_hostile_input_is_read_or_refused(text: str) -> None:
     readers = [
@@ -137,7 +138,7 @@ def test_hostile_input_is_read_or_refused(text: str) -> None:
         assert not isinstance(found, list) or len(found) <= hostlists.MAX_HOSTS
 
 
-@settings(max_examples=80)
+@settings(max_examples=few(80))
 @given(st.sampled_from(sorted(sbatch_options.TABLE.by_name)), HOSTILE)
 def test_every_option_is_translated_or_refused_whatever_its_value(name: str, value: str) -> None:
     given = [getopt.Given(name, value, "job.sh:2")]

@@ -25,6 +25,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, elements, jobs, queue
 from gpu_platform.store.jobs.element_changes import change_elements
 from gpu_platform.store.reservations.elements import ElementStep, ElementStepDone, advance_elements
+from tests.examples import few
 from tests.store_cluster import NOW, Cluster, placement, spec
 
 ARRAY, SIZE = "a-x", 6
@@ -46,7 +47,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=few(20), deadline=None)
 @given(events)
 def test_each_element_starts_as_it_says(sqlite_template: Path, events: list[tuple[object, ...]]) -> None:
     with TemporaryDirectory() as folder:

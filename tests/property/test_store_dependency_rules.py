@@ -16,6 +16,7 @@ from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUn
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import dependencies, jobs, queue
+from tests.examples import few
 from tests.store_cluster import NOW, Cluster, set_job_state, spec
 
 MET_BY = {
@@ -154,7 +155,7 @@ def play(world: World, step: tuple[Any, ...]) -> None:
             world.wake()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_no_job_starts_too_early_and_none_waits_for_ever(
     sqlite_template: Path, tmp_path: Path, steps: list[tuple[Any, ...]]

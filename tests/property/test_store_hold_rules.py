@@ -24,6 +24,7 @@ from gpu_platform.store.jobs.element_changes import change_elements
 from gpu_platform.store.jobs.holds import Asker
 from gpu_platform.store.reservations import reserving
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
+from tests.examples import few
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 
 ADA = Asker("ada")
@@ -40,7 +41,7 @@ steps = st.lists(
 
 
 @pytest.mark.long
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=few(30), deadline=None)
 @given(steps)
 def test_nobody_places_what_is_held_and_nothing_is_forgotten(
     sqlite_template: Path, steps: list[tuple[str, int]]

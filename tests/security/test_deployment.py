@@ -77,6 +77,7 @@ def shared_path() -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="files of other accounts need root")
 def test_setup_gives_each_container_its_own_secrets(shared_path: Path) -> None:
     programs = shared_path / "bin"

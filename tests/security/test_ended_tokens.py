@@ -279,6 +279,7 @@ async def test_who_signs_out_is_not_signed_in_again_by_a_command_that_renews(wor
     assert world.provider.refresh_tokens == set()
 
 
+@pytest.mark.long
 async def test_signing_out_ends_what_renews_the_token_at_the_provider(world: World) -> None:  # noqa: F811
     signed_in(world, ended=False)
     left = await run("logout", url=world.url)

@@ -113,6 +113,7 @@ async def test_enormous_metadata_are_refused(running: Running) -> None:
 # -- who asks, and does not go on ------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_streams_that_nobody_reads_wait_and_are_freed_with_their_connection(running: Running) -> None:
     """One with a large output that does not fit into what is sent ahead; the others follow all events."""
     running.logs.write(JOB, 1, 0, b"x" * 5_000_000)

@@ -143,6 +143,7 @@ async def test_every_method_has_the_largest_body_of_its_route(running: Running) 
             assert (code, problem.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "body_too_large"), rpc.path
 
 
+@pytest.mark.long
 async def test_a_refusal_fits_the_headers_of_every_client(running: Running) -> None:
     for name in ("x" * 5000, "日本" * 3000, "\0" * 4000, "💥" * 2000):
         for rpc in with_fields():
@@ -237,6 +238,7 @@ def nested(field: int, inside: bytes) -> bytes:
     return bytes([field << 3 | 2]) + length_of(len(inside)) + inside
 
 
+@pytest.mark.long
 async def test_large_messages_of_strangers_are_not_kept(service: tuple[ServiceProcess, str]) -> None:
     """By hand it was 763 MiB for eight probes of 33 MB, when those were allowed, and 423 for one list of nothings."""
     process, address = service

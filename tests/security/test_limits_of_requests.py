@@ -155,6 +155,7 @@ async def test_dry_runs_wait_for_each_other_only(sqlite_store: Store, monkeypatc
         assert set(answers) == {200, 429}
 
 
+@pytest.mark.long
 async def test_who_takes_and_releases_gpus_again_and_again_waits_with_the_next_job_and_nobody_else(
     tmp_path: Path,
 ) -> None:

@@ -194,6 +194,7 @@ async def test_a_host_of_a_gang_tells_no_faults_of_the_others(lies: Lies) -> Non
     await ended(lies, job_id)
 
 
+@pytest.mark.long
 async def test_a_report_is_believed_only_of_the_host_itself(lies: Lies) -> None:
     """Lies in each field of a report through Temporal, and a whole report of the other host."""
     job_id = await lies.job_on(VICTIM)
@@ -215,6 +216,7 @@ async def test_a_report_is_believed_only_of_the_host_itself(lies: Lies) -> None:
     await ended(lies, job_id)
 
 
+@pytest.mark.long
 async def test_a_host_floods_no_workflow(lies: Lies) -> None:
     """Its job's workflow may be that of an array, and takes 10,000 signals of all who send some."""
     job_id = await lies.job_on(LIAR)
@@ -268,6 +270,7 @@ async def with_a_lying_worker(
             yield platform
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("step", ["prepare_host", "launch_ranks", "watch_ranks", "stop_ranks"])
 async def test_a_gang_survives_an_answer_that_nobody_can_read(
     temporal: Client, sqlite_store: Store, tmp_path: Path, step: str
@@ -287,6 +290,7 @@ async def test_a_gang_survives_an_answer_that_nobody_can_read(
         assert theirs == {GpuState.AVAILABLE}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "answer", [{"x": 1}, [], [{"key": {"job_id": "other.7", "attempt": 1}}]], ids=["unreadable", "nothing", "another"]
 )

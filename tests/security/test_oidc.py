@@ -322,6 +322,7 @@ async def test_a_flood_of_signatures_of_others_asks_the_provider_as_rarely_as_un
     assert (await world.ask(world.provider.token())).status_code == 200
 
 
+@pytest.mark.long
 async def test_nobody_makes_the_service_ask_the_provider_all_the_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +335,7 @@ async def test_nobody_makes_the_service_ask_the_provider_all_the_time(
     assert world.provider.asked_for_keys <= before + 1
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("trickle", "every_s"), [(b" ", 0.2), (b" " * 65_536, 0.0)], ids=["drips", "never ends"])
 async def test_a_provider_whose_answer_does_not_end_holds_up_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch, trickle: bytes, every_s: float

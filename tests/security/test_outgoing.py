@@ -31,6 +31,7 @@ from gpu_platform.outgoing import Reach, Unreachable
 from gpu_platform.store import Store
 from service.access import oidc
 from service.operations.reports import check_address, check_agent_url
+from tests.examples import few
 from tests.security.identity_provider import Provider
 from tests.security.test_oidc import BEGINNING, VERIFIER
 from tests.security.tls_cluster import report
@@ -157,7 +158,7 @@ _WRITTEN: list[Callable[[int], str]] = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=few(300), deadline=None)
 @given(_INSIDE, st.sampled_from(_WRITTEN), st.sampled_from([*PLACES]))
 def test_no_address_inside_is_connected_to_however_it_is_written(
     bits: int, written: Callable[[int], str], place: str

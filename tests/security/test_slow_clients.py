@@ -61,6 +61,7 @@ def service(sqlite_store: Store, tmp_path: Path) -> Iterator[ServiceProcess]:
         yield running
 
 
+@pytest.mark.long
 async def test_answers_that_nobody_takes_are_bounded(service: ServiceProcess) -> None:
     """By hand sixty were 420 MiB, for as long as their clients liked."""
     with noticed(service, bearer(ALICE)) as others, ExitStack() as waiting:

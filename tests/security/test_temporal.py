@@ -196,6 +196,7 @@ async def test_a_forged_launch_starts_nothing(platform: Platform, temporal: Clie
     assert still_runs(platform, job_id, host)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("step", ["stop_ranks", "watch_ranks"])
 async def test_a_forged_stop_stops_nothing(platform: Platform, temporal: Client, step: str) -> None:
     job_id, host = await victim(platform)
@@ -268,6 +269,7 @@ async def test_a_job_with_another_command_than_its_row_gets_nothing_signed(platf
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("signal", ["cancel", "kill", "preempt"])
 async def test_a_forged_signal_is_dropped(platform: Platform, temporal: Client, signal: str) -> None:
     job_id, host = await victim(platform)

@@ -52,6 +52,7 @@ def hostile_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "words",
     [["doctor"], ["up", "--help"], ["tokens", "create", "--admin", "--user", "ada"], ["keys", "remove", "00000000"]],

@@ -22,6 +22,7 @@ from gpu_platform.domain.jobs.job import Failure, Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, HostState, JobState
 from gpu_platform.pages.notebook import progress_bar, rows_table
+from tests.examples import few
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b[31m\n<script>"
@@ -62,7 +63,7 @@ def test_a_job_is_a_table_with_its_state_and_why() -> None:
     assert cells == ["j-1", "train", "anonymous", "FAILED", "0", "2026-07-01 12:00:00 UTC", "exit code 3"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=few(40))
 @given(st.text() | st.just(HOSTILE))
 def test_no_text_of_others_becomes_html(text: str) -> None:
     host = Host.model_construct(name=text, state=HostState.READY, machine=text, reason=text, isolation=text)

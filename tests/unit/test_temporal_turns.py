@@ -33,6 +33,7 @@ def lease_of(name: str, members: int, now: float) -> HostLease:
     return lease.answered(now, sent_at=now, round=0, term=1, members_version=1, members=names)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("members", "silent_s", "voters", "often"),
     [
@@ -151,6 +152,7 @@ class World:
         host.tries_at = self.now + (INTERVAL_S if renewed else TICK_S)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("count", [4, 20, 21, 40, pytest.param(80, marks=pytest.mark.scale)])
 def test_services_may_be_away_for_minutes_in_a_cluster_of_any_size(count: int) -> None:
     world = World.of(count)

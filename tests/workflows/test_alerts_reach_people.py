@@ -168,6 +168,7 @@ async def test_an_alert_that_prometheus_does_not_repeat_is_over(temporal: Client
     assert datetime.now(UTC) >= until
 
 
+@pytest.mark.long
 async def test_a_message_is_repeated_while_the_alert_goes_on(temporal: Client, sqlite_store: Store) -> None:
     with webhook() as hook:
         target = {"name": "hook", "url": hook.url}

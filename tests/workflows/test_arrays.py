@@ -91,6 +91,7 @@ async def test_a_failed_element_is_tried_again_and_the_others_go_on(platform: Pl
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_an_element_that_fails_makes_the_array_fail(platform: Platform, tmp_path: Path) -> None:
     array_id = await platform.submit_array(shell(writes(tmp_path, "[ {index} != 1 ]")), "0-3")
     array = await platform.array_ends(array_id, ArrayState.FAILED)
@@ -101,6 +102,7 @@ async def test_an_element_that_fails_makes_the_array_fail(platform: Platform, tm
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_the_first_failure_stops_the_array_if_asked(platform: Platform, tmp_path: Path) -> None:
     script = writes(tmp_path, "[ {index} != 0 ] && sleep 60")
     array_id = await platform.submit_array(shell(script), "0-99", on_failure=OnFailure.STOP)
@@ -219,6 +221,7 @@ async def test_a_cancel_is_not_lost_while_a_preempted_element_is_being_stopped(
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_gangs_are_elements(platform: Platform, tmp_path: Path) -> None:
     spec = shell(writes(tmp_path), gpus=ResourceRequest(gpus_per_host=4, hosts=2))
     array_id = await platform.submit_array(spec, "0-2")
@@ -254,6 +257,7 @@ async def test_an_array_that_temporal_forgot_goes_on(platform: Platform, tmp_pat
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_an_array_whose_workflow_was_terminated_ends(platform: Platform, tmp_path: Path) -> None:
     array_id = await platform.submit_array(shell(writes(tmp_path, "exec sleep 60")), "0-39", at_once=8)
     await eventually(lambda: len(runs(tmp_path)) == 8, "elements to run")

@@ -66,6 +66,7 @@ async def test_a_waiting_job_that_temporal_forgot_is_begun_again_and_completes(p
     await platform.nothing_leaked()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("retries", [0, 1])
 async def test_a_running_job_that_temporal_forgot_is_stopped_and_retried_if_it_may(
     platform: Platform, retries: int
@@ -164,6 +165,7 @@ async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platfor
     assert job.failure.message == "its workflow was completed before the job had ended"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("workflow_is", ["terminated", "open"])
 async def test_what_an_ended_job_still_holds_is_stopped_and_released(platform: Platform, workflow_is: str) -> None:
     """Its row was written by somebody else, e.g. the cleanup of an older release."""

@@ -56,6 +56,7 @@ async def waiting(platform: Platform, count: int) -> None:
     await eventually(lambda: len(queue.read_queue(platform.store)) == count, f"{count} jobs wait")
 
 
+@pytest.mark.long
 async def test_a_job_gets_ahead_and_its_new_time_limit_ends_it(platform: Platform, tmp_path: Path) -> None:
     await in_the_way(platform, tmp_path)
     second = await platform.submit(shell())
@@ -103,6 +104,7 @@ def elements_of(platform: Platform, array_id: str, *states: JobState) -> set[int
     return {*arrays.indices_in(platform.store, array_id, states)}
 
 
+@pytest.mark.long
 async def test_elements_that_wait_run_with_their_new_limit_and_those_that_run_with_their_old_one(
     platform: Platform, tmp_path: Path
 ) -> None:
@@ -140,6 +142,7 @@ async def test_one_element_that_waits_gets_ahead_of_the_others(platform: Platfor
     await platform.nothing_leaked()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("in_array", [False, True])
 async def test_with_a_shorter_limit_it_may_start_later_and_with_a_longer_one_it_is_too_late_sooner(
     platform: Platform, tmp_path: Path, in_array: bool

@@ -145,6 +145,7 @@ async def test_who_has_just_saved_its_work_makes_room(
             await platform.ends(job_id, JobState.CANCELLED)
 
 
+@pytest.mark.long
 async def test_who_is_not_preemptible_stays(start: Start) -> None:
     async with start({"a": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
         low = await platform.submit(shell("sleep 1", preemptible=False))

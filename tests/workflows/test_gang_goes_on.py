@@ -36,6 +36,7 @@ ONCE = '[ "$GPU_PLATFORM_ATTEMPT" != 1 ] || sleep 600'
 PAIR = ResourceRequest(hosts=2, gpus_per_host=8)
 
 
+@pytest.mark.long
 async def test_a_spare_takes_the_place_of_a_faulty_gpus_host(platform: Platform) -> None:
     job_id = await platform.submit(shell(ONCE, gpus=PAIR, spare_hosts=1))
     job = await platform.reaches(job_id, JobState.RUNNING)
@@ -104,6 +105,7 @@ async def test_a_gang_keeps_its_place_while_its_gpu_is_reset(platform: Platform)
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_gang_gives_up_its_place_when_the_gpu_does_not_heal(platform: Platform) -> None:
     job_id = await platform.submit(shell(ONCE, gpus=ResourceRequest(gpus_per_host=4), keep_reservation_s=60))
     job = await platform.reaches(job_id, JobState.RUNNING)

@@ -73,6 +73,7 @@ async def test_a_total_runs_uneven_slices(platform: Platform) -> None:
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_one_groups_failure_ends_the_whole_gang(platform: Platform) -> None:
     trainer = RankGroup(name="trainer", gpus=ResourceRequest(hosts=2, gpus_per_host=2))
     judge = RankGroup(name="judge", gpus=ONE_GPU, command=["/bin/sh", "-c", "exit 3"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from gpu_platform.domain.jobs.attempt import FaultReport
@@ -35,6 +36,7 @@ async def test_a_job_starts_again_on_the_only_host_as_soon_as_its_gpu_is_healed(
         assert again - healed < policies.EXCLUSION_PATIENCE
 
 
+@pytest.mark.long
 async def test_a_job_that_waits_for_a_reset_says_so_and_starts_when_it_is_done(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:
@@ -53,6 +55,7 @@ async def test_a_job_that_waits_for_a_reset_says_so_and_starts_when_it_is_done(
         assert job.attempt == 2
 
 
+@pytest.mark.long
 async def test_after_a_hang_the_only_host_is_taken_again(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
         job_id = await platform.submit(JobSpec(command=["/bin/sh", "-c", ONCE], gpus=ALL, grace_s=1))

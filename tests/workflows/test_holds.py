@@ -65,6 +65,7 @@ async def test_a_job_that_is_held_does_not_start_although_there_is_room(platform
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_waiting_job_is_held_and_a_later_one_starts(platform: Platform, tmp_path: Path) -> None:
     first = await platform.submit(shell(f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"))
     await platform.reaches(first, JobState.RUNNING)

@@ -60,6 +60,7 @@ async def test_once_more_and_no_more(temporal: Client, sqlite_store: Store, tmp_
         assert job.failure.message == "no node worker took launch_ranks"
 
 
+@pytest.mark.long
 async def test_the_next_attempt_avoids_a_host_that_takes_no_step(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ async def test_a_program_that_crashes_is_tried_again_ever_later(platform: Platfo
     assert waits[1] >= 1.5, waits
 
 
+@pytest.mark.long
 async def test_a_cancel_ends_the_wait_for_a_retry(platform: Platform) -> None:
     job_id = await platform.submit(shell("exit 3", max_retries=100))
     await eventually(lambda: platform.job(job_id).user_retries == 3, "a wait of three seconds at least")
@@ -147,6 +148,7 @@ async def test_a_cancel_ends_the_wait_for_a_retry(platform: Platform) -> None:
     await platform.nothing_leaked()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -254,6 +256,7 @@ async def test_a_kill_cuts_the_grace_of_a_cancel_short(platform: Platform) -> No
     await platform.nothing_leaked()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("verb", "done"), [("cancel", "cancelled"), ("kill", "killed")])
 async def test_who_stopped_a_job_and_why_is_kept(platform: Platform, verb: str, done: str) -> None:
     job_id = await platform.submit(shell("exec sleep 60"))
@@ -318,6 +321,7 @@ async def test_operators_find_a_job_by_its_search_attributes(platform: Platform)
     assert json.loads(json.dumps(status))["state"] == "COMPLETED"
 
 
+@pytest.mark.long
 async def test_a_worker_that_evicts_running_jobs_from_its_cache_goes_on(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:
@@ -332,6 +336,7 @@ async def test_a_worker_that_evicts_running_jobs_from_its_cache_goes_on(
         await platform.nothing_leaked()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])
 async def test_a_wait_before_a_retry_is_as_long_as_it_should_be_whatever_a_control_workers_clock_says(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, ahead: timedelta

@@ -126,6 +126,7 @@ async def test_a_job_that_waits_is_cancelled_at_once(platform: Platform, tmp_pat
     await platform.ends(first, JobState.COMPLETED)
 
 
+@pytest.mark.long
 async def test_a_job_that_temporal_forgot_goes_on_waiting(platform: Platform, tmp_path: Path) -> None:
     first = await held_up(platform, tmp_path)
     begin = datetime.now(UTC) + timedelta(days=400)

@@ -243,6 +243,7 @@ WAYS: dict[str, tuple[Way, str | None]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("way", WAYS)
 async def test_each_workflow_is_there_again(
     server: Client, sqlite_store: Store, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
@@ -275,6 +276,7 @@ async def test_each_workflow_is_there_again(
             print(f"{name} {way}: {time.monotonic() - began:.1f} s")
 
 
+@pytest.mark.long
 async def test_a_namespace_and_its_search_attributes_are_made_again(
     server: Client, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def gpu_2(platform: Platform) -> Gpu:
     return next(gpu for gpu in gpus.list_gpus(platform.store) if gpu.info.index == 2)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platform: Platform, restarts: bool) -> None:
     """``restarts``: the next node worker delivers it."""
@@ -85,6 +86,7 @@ async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platfor
         delivering.cancel()
 
 
+@pytest.mark.long
 async def test_a_reset_for_a_late_fault_waits_until_the_next_job_has_ended(platform: Platform) -> None:
     """The host was cut off when the fault came."""
     node, away = platform.nodes["a"], Away()

@@ -59,6 +59,7 @@ async def lost(platform: Platform, array_id: str) -> str:
     return cause.message
 
 
+@pytest.mark.long
 async def test_an_array_without_a_row_ends_and_so_does_what_it_ran(
     platform: Platform, sqlite_template: Path, tmp_path: Path
 ) -> None:

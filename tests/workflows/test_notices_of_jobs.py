@@ -181,6 +181,7 @@ async def test_a_target_that_hangs_holds_up_no_message_to_another_one(temporal: 
             silent.hang_up()
 
 
+@pytest.mark.long
 async def test_a_flood_is_a_few_messages_and_a_target_that_is_away_is_given_up_with_an_event(
     temporal: Client, sqlite_store: Store
 ) -> None:
@@ -215,6 +216,7 @@ async def test_a_flood_is_a_few_messages_and_a_target_that_is_away_is_given_up_w
     assert "This hour's messages are used up" in hook.messages[1]["message"]
 
 
+@pytest.mark.long
 async def test_the_limit_is_told_while_the_attempt_runs_and_an_array_once(
     temporal: Client, sqlite_store: Store
 ) -> None:

@@ -102,6 +102,7 @@ async def has_just_begun(platform: Platform) -> str:
 STATES = [has_just_begun, waits_for_gpus, waits_for_its_time, runs, waits_for_its_retry]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("state", STATES, ids=lambda one: one.__name__)
 async def test_a_job_that_is_cancelled_in_temporal_is_cancelled(platform: Platform, state: Any) -> None:
     job_id = await state(platform)
@@ -186,6 +187,7 @@ async def reset(platform: Platform, job_id: str, event_id: int) -> None:
     )
 
 
+@pytest.mark.long
 async def test_a_reset_in_a_retry_wait_keeps_the_wait_the_attempts_and_the_retries(platform: Platform) -> None:
     """Whatever the workflow is to forget of it."""
 
@@ -208,6 +210,7 @@ async def test_a_reset_in_a_retry_wait_keeps_the_wait_the_attempts_and_the_retri
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_reset_of_a_retry_that_waits_for_gpus_keeps_its_number(platform: Platform) -> None:
     job_id = await platform.submit(FAILS_ONCE.model_copy(update={"retry_wait_s": 1}))
     await eventually(lambda: platform.job(job_id).retry_at, "the wait before the retry")
@@ -222,6 +225,7 @@ async def test_a_reset_of_a_retry_that_waits_for_gpus_keeps_its_number(platform:
     assert (job.attempt, job.user_retries, job.hardware_retries) == (2, 1, 0)
 
 
+@pytest.mark.long
 async def test_a_reset_of_a_job_that_waits_or_has_ended_changes_nothing(platform: Platform) -> None:
     ended = await platform.submit(shell("exit 3"))
     await platform.ends(ended, JobState.FAILED)

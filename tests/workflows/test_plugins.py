@@ -104,6 +104,7 @@ async def test_the_example_filter_decides(start: Start, tmp_path: Path, monkeypa
         await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_filter_that_fails_is_switched_off_and_the_leader_goes_on(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ async def test_a_gpu_in_a_strangers_hands_costs_no_try(platform: Platform) -> No
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_host_whose_ports_others_hold_costs_no_try(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

@@ -242,6 +242,7 @@ async def test_a_host_that_is_removed_while_an_operator_is_asked_ends_its_repair
         assert await asyncio.wait_for(workflow.result(), 30) is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("leases_ended")
 async def test_a_host_that_is_removed_while_a_reset_waits_for_it_ends_that(
     temporal: Client, sqlite_store: Store, tmp_path: Path

@@ -57,6 +57,7 @@ async def starts(directory: Path) -> list[str]:
     return found.read_text().splitlines() if found.exists() else []
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("known", ["nothing", "that it was submitted", "its first elements"])
 async def test_an_array_goes_on_where_it_was(
     platform: Platform, sqlite_template: Path, tmp_path: Path, known: str
@@ -104,6 +105,7 @@ async def test_an_array_goes_on_where_it_was(
     await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_an_array_that_ended_since_the_copy_is_restored(
     platform: Platform, sqlite_template: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ async def test_an_array_that_ended_since_the_copy_is_restored(
     assert len(await starts(tmp_path)) == 6
 
 
+@pytest.mark.long
 async def test_counts_are_right_after_both_were_lost(platform: Platform, sqlite_template: Path, tmp_path: Path) -> None:
     """First Temporal forgets the array's workflow, and one takes over; then our database is lost."""
     array_id = await platform.submit_array(spec(tmp_path), "0-5", at_once=2, matrix=LETTERS)

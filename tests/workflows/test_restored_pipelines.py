@@ -44,6 +44,7 @@ def starts(directory: Path) -> list[str]:
     return found.read_text().split() if found.exists() else []
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("known", ["nothing", "that it was submitted"])
 async def test_it_goes_on_where_it_was(
     platform: Platform, sqlite_template: Path, tmp_path: Path, known: str, monkeypatch: pytest.MonkeyPatch

@@ -112,6 +112,7 @@ async def test_each_firing_is_an_ordinary_job_of_the_schedules_user(platform: Pl
     await eventually(lambda: watches.to_be_told(platform.store) == [], "the workflow to see the end")
 
 
+@pytest.mark.long
 async def test_a_firing_that_is_repeated_makes_no_second_job(platform: Platform, tmp_path: Path) -> None:
     await made(platform, request(tmp_path))
     workflow_id = f"{schedule_workflow_prefix(ID)}-2026-01-01T00:00:00Z"

@@ -47,6 +47,7 @@ async def test_tenants_have_their_mig_instances_where_the_scheduler_put_them(pla
     await platform.nothing_leaked()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("mode", [ShareMode.MPS, ShareMode.TIME_SLICE])
 async def test_a_simulated_host_gives_shares_in_either_mode(platform: Platform, mode: ShareMode) -> None:
     share = ResourceRequest(gpus_per_host=1, share=Share(percent=40, memory_mib=10_000, mode=mode))

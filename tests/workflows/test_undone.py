@@ -33,6 +33,7 @@ async def two_hosts(temporal: Client, store: Store, directory: Path, silent: str
         yield platform
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("gang_of", [1, 2], ids=["mark_running", "mark_starting"])
 async def test_a_job_that_ends_under_its_launch_leaves_neither_ranks_nor_gpus(
     temporal: Client, sqlite_store: Store, tmp_path: Path, gang_of: int
@@ -66,6 +67,7 @@ async def test_ranks_on_a_lost_host_that_temporal_still_reaches_are_stopped_at_o
         await platform.nothing_leaked()
 
 
+@pytest.mark.long
 async def test_a_stop_that_reaches_nobody_holds_no_attempt_up(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

@@ -186,6 +186,7 @@ job_archive.JobArchive(Store(url), timedelta(days=30), Path(directory), at_once)
 """
 
 
+@pytest.mark.long
 def test_a_leader_that_is_killed_loses_nothing_and_writes_nothing_twice(sqlite_store: Store, tmp_path: Path) -> None:
     store, address = sqlite_store, str(sqlite_store.url)
     ids = {f"j-{number:02}" for number in range(50)}

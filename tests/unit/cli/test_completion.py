@@ -52,6 +52,7 @@ def test_bash_completes_commands_and_options() -> None:
     assert completed(NOBODY, "jobs", "list", "--output", "y") == ["yaml"]
 
 
+@pytest.mark.long
 async def test_bash_completes_names_and_is_silent_without_a_service(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.cli.jobs.received_archive import BadArchive, ReceivedArchive, remove_tree
+from tests.examples import few
 
 
 class Pieces(io.RawIOBase):
@@ -162,7 +163,7 @@ names = st.lists(st.sampled_from(["..", ".", "", "a", "b", "victim", "outside"])
 kinds = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=few(150), deadline=None)
 @given(st.lists(st.tuples(names, kinds, names), max_size=6))
 def test_no_archive_writes_or_links_outside(tmp_path_factory: pytest.TempPathFactory, made: list[Any]) -> None:
     base = tmp_path_factory.mktemp("archives", numbered=True)

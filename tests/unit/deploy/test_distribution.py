@@ -59,6 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(tmp_path_factory.mktemp("distribution"))
 
 
+@pytest.mark.long
 def test_the_sdist_holds_what_git_holds(built: Built) -> None:
     assert {name for name in built.in_sdist if not MADE_BY_SETUPTOOLS.match(name)} == set(tracked())
     for needed in ("tests/conftest.py", "docs/tutorial.md", "requirements/dev.lock", "scripts/setup", "Makefile"):

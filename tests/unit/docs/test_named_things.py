@@ -16,7 +16,9 @@ from tests import pages
 from tests.pages import EXPLAINING, FOLLOWED, ROOT
 
 PACKAGES = ("activities", "gpu_platform", "service", "workers", "workflows")
+TOP = (*PACKAGES, "deploy", "docs", "examples", "scripts")
 SOURCES = "\n".join(path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+FILES = {path.stem for folder in TOP for path in (ROOT / folder).rglob("gpu_platform_*")} | {"gpu_platform"}
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 
 
@@ -75,8 +77,7 @@ def test_variables_that_a_page_names_are_read(page: Path) -> None:
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_metrics_that_a_page_names_exist(page: Path) -> None:
     named = {text for text in pages.inline_code(page) if re.fullmatch(r"(gpu_platform|topology)_\w+", text)}
-    files = {path.stem for path in ROOT.rglob("gpu_platform_*")} | {"gpu_platform"}
-    assert [name for name in named if name not in METRICS and name not in SOURCES and name not in files] == []
+    assert [name for name in named if name not in METRICS and name not in SOURCES and name not in FILES] == []
 
 
 def test_pages_that_the_program_names_exist() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -28,14 +29,16 @@ def script(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def gen_reference() -> ModuleType:
-    return script("gen_reference")
+def generated() -> Mapping[str, str]:
+    """Page -> its text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        return script("gen_reference").pages()
 
 
 @pytest.mark.parametrize("page", ["configuration.md", "cli.md", "rest.md", "grpc.md", "logs.md"])
-def test_reference_is_up_to_date(gen_reference: ModuleType, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert (ROOT / "docs" / "reference" / page).read_text() == gen_reference.pages()[page], "run: make docs"
+def test_reference_is_up_to_date(generated: Mapping[str, str], page: str) -> None:
+    assert (ROOT / "docs" / "reference" / page).read_text() == generated[page], "run: make docs"
 
 
 def test_the_client_without_asyncio_is_up_to_date() -> None:

@@ -166,6 +166,7 @@ def test_the_site_shows_what_the_markdown_says(site: Path, page: Path) -> None:
     assert [" ".join(one.split()) for one in shown.code] == [" ".join(one.split()) for one in meant.code]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
 async def test_search_works_from_a_folder_without_a_network(site: Path) -> None:
     playwright = pytest.importorskip("playwright.async_api")

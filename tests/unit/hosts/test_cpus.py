@@ -17,6 +17,7 @@ from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_lim
 from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
+from tests.examples import few
 
 CPUS = set(range(16))
 INVENTORY = load_description("dgx-h100").inventory("box").model_copy(update={"simulated": False})
@@ -83,7 +84,7 @@ def test_fewer_cpus_than_ranks_are_shared_by_them(tmp_path: Path, sysfs: Sysfs) 
     assert given == [{0, 8}] * 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 7), st.booleans()), max_size=10))
 def test_no_cpu_is_given_twice_while_another_is_free(
     tmp_path_factory: pytest.TempPathFactory, sysfs: Sysfs, wishes: list[tuple[int, int, bool]]

@@ -161,6 +161,7 @@ def test_health_blames_the_gpu_that_is_lost_and_watches_the_others(struck: Struc
         monitor.stop()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("machine", machine_ids())
 def test_the_wiring_of_every_machine_is_found_through_pynvml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
@@ -280,6 +281,7 @@ def _uuid(nvml: SimulatedNvml, index: int) -> str:
     return nvml.description.inventory(nvml.host).gpus[index].uuid
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("condition", "healthy", "action"),
     [

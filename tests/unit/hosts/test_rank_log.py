@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter, read_log, segments
+from tests.examples import few
 
 LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"") + b"\n")
 WRITES = st.lists(st.one_of(LINE, st.binary(max_size=300), st.lists(LINE, max_size=30).map(b"".join)), max_size=40)
@@ -30,7 +31,7 @@ def everything(directory: str, limit: int = 1 << 20) -> tuple[int, bytes]:
     return first.offset, data
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=few(150), deadline=None)
 @given(writes=WRITES, file_bytes=st.integers(50, 400), files=st.integers(2, 4), limit=st.integers(1, 500))
 def test_what_is_kept_is_the_end_of_what_was_written(
     writes: list[bytes], file_bytes: int, files: int, limit: int
@@ -52,7 +53,7 @@ def test_what_is_kept_is_the_end_of_what_was_written(
         assert not written or read_log(directory, -limit, limit).data == written[max(offset, len(written) - limit) :]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(lines=st.lists(LINE, max_size=200), sizes=st.lists(st.integers(1, 120), min_size=1, max_size=20))
 def test_files_end_at_the_end_of_a_line_however_it_comes(lines: list[bytes], sizes: list[int]) -> None:
     with tempfile.TemporaryDirectory() as directory:

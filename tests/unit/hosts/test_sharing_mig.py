@@ -28,6 +28,7 @@ from gpu_platform.hosts.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from gpu_platform.topology.mig import MigModel, mig_model
+from tests.examples import few
 from tests.fake_nvml import FakeNvml, has_compiler
 
 
@@ -116,7 +117,7 @@ def test_destroying_what_is_gone_is_nothing(nvml: Any, partitioned: str) -> None
     mig.destroy(nvml, partitioned, 13)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 7)), max_size=12))
 def test_simulated_gpus_allow_exactly_what_the_rules_allow(
     tmp_path_factory: pytest.TempPathFactory, wishes: list[tuple[int, int]]

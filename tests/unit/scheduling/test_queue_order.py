@@ -20,6 +20,7 @@ from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.queue_order import ORDERS, UNKNOWN_RUN_S
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.plugins import ORDER_FACTORS, install
 from tests.simulations import came, hosts, trace
 
@@ -64,7 +65,7 @@ def _served(policy: Policy, rows: list[PlacementRequest]) -> list[str]:
 
 
 @given(rows=ROWS, ageing=st.sampled_from([0.0, 0.5, 10.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_the_orders_of_before_mean_the_same(rows: list[PlacementRequest], ageing: float) -> None:
     by_priority = sorted(rows, key=lambda r: (-(r.priority - ageing / HOUR * r.enqueued_at), r.enqueued_at, r.job_id))
     by_arrival = sorted(rows, key=lambda row: (row.enqueued_at, row.job_id))
@@ -74,7 +75,7 @@ def test_the_orders_of_before_mean_the_same(rows: list[PlacementRequest], ageing
 
 
 @given(rows=ROWS, weights=st.dictionaries(st.sampled_from(["priority", "size", "shortest", "namespace"]), WEIGHTS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_mixed_weights_give_the_order_computed_by_hand(rows: list[PlacementRequest], weights: dict[str, float]) -> None:
     """One host serves one job at a time, so the order of the starts is the order of the queue."""
     given = {"priority": 0.0, "shortest": 0.0, "fair_share": 0.0, **weights}
@@ -155,7 +156,7 @@ def test_an_endless_stream_of_short_jobs_does_not_starve_a_gang(order: str, back
 
 
 @given(rows=ROWS, order=st.sampled_from(sorted(ORDERS)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 def test_the_order_of_two_jobs_never_changes_while_they_wait(rows: list[PlacementRequest], order: str) -> None:
     """Rows may be added and removed in any order: the queue finds each by the key that it got first."""
     scheduler = cluster().hosts(1).scheduler(Policy(order=order))

@@ -12,6 +12,7 @@ from gpu_platform.scheduling.dry_run import simulate_submission
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
 from tests.builders import cluster, job
+from tests.examples import few
 from tests.virtual_time import VirtualTime
 
 
@@ -125,7 +126,7 @@ def test_a_tree_that_is_none_is_refused() -> None:
     limit=st.none() | st.integers(0, 10),
     ratio=st.sampled_from([0.0, 0.3, 1.0]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=few(200), deadline=None)
 def test_no_quota_is_ever_broken(
     policy: AllocationPolicy,
     asks: list[tuple[str, str, int]],

@@ -13,6 +13,7 @@ from gpu_platform.domain.errors import TooManyRequests
 from service.access.routes import ROUTES
 from service.http.costs import COSTS, SHARES, Cost, If, cost_of
 from service.http.turns import Share, Turns
+from tests.examples import few
 
 
 def test_every_route_has_a_class() -> None:
@@ -90,7 +91,7 @@ async def test_a_turn_that_does_not_come_is_not_waited_for() -> None:
         pass
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=few(60))
 @given(
     share=st.builds(Share, st.integers(1, 3), st.integers(0, 4), st.integers(1, 5)),
     asked=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=40),

@@ -51,6 +51,7 @@ def lead(store: Store, policy: dict[str, object]) -> Scheduler:
     return core
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_places_are_those_of_the_schedulers_order(store: Store, policy: dict[str, object]) -> None:
     waiting(store, 14)

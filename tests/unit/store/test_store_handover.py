@@ -135,6 +135,7 @@ def test_a_parked_gang_whose_gpu_is_out_of_service_has_no_hope(cluster: Cluster)
     check_invariants(store)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_order_of_steps_leaks_or_takes_anything_twice(cluster: Cluster, seed: int) -> None:
     """Steps of attempts, each perhaps late or repeated, with resets and hosts going away between."""
