@@ -64,7 +64,7 @@ class Service:
             f"--header=Authorization: Bearer {token_of(role)}", "--header=X-Requested-With: fuzz",
             *([f"--header={USER_HEADER}: {NAMES[role]}"] if role in NAMES else []),
             "--continue-on-failure", "--suppress-health-check=all", "--no-color",
-            "--workers=1", *options,  # several threads break the parser of Python 3.11 (SystemError)
+            "--request-timeout=60", "--workers=1", *options,  # several threads break the parser of Python 3.11 (SystemError)
         ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             PROGRAM,

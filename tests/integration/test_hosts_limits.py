@@ -311,7 +311,7 @@ async def test_where_nobody_can_tell_what_a_job_computes_it_hangs_only_if_the_op
     shared: tuple[Looked, FakeNvml],
 ) -> None:
     looked, fake = shared
-    plan = _half(looked.host, ShareMode.MIG, RankLimits(hang_limit_s=1, idle_limit_s=1))
+    plan = _half(looked.host, ShareMode.MIG, RankLimits(hang_limit_s=2, idle_limit_s=2))
     pid = looked.host.launch(plan).ranks[0].pid
     fake.set(gpu__0__mig=1, gpu__0__gi__3="9 0 4 0", gpu__0__process__0=f"{pid} 5000 0 3")
     looked.monitor.poll_once()
@@ -326,7 +326,7 @@ async def test_where_nobody_can_tell_what_a_job_computes_it_hangs_only_if_the_op
         return attempt.counters[0] == before
 
     await eventually(stands_still, "the program to have started")
-    await asyncio.sleep(1.2)  # its limit passes, as the report that comes at once proves
+    await asyncio.sleep(2.2)  # its limit passes, as the report that comes at once proves
     looked.monitor.poll_once()
     looked.watch.sample()
     assert looked.faults == []

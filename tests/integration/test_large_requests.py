@@ -94,7 +94,7 @@ async def test_it_hangs_and_only_its_own_requests_wait_and_none_is_lost_that_it_
         os.kill(first, signal.SIGSTOP)
         waiting = asyncio.create_task(http.post("/v1/pipelines", json=STEPS))
         for _ in range(10):
-            assert (await http.get("/v1/jobs", timeout=5)).status_code == 200
+            assert (await http.get("/v1/jobs", timeout=20)).status_code == 200
         assert not waiting.done()
         os.kill(first, signal.SIGKILL)
         assert (await waiting).status_code == 201, "the next one answers it"

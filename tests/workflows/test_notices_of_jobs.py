@@ -209,7 +209,7 @@ async def test_a_flood_is_a_few_messages_and_a_target_that_is_away_is_given_up_w
             end(sqlite_store, "j-other")
             await eventually(lambda: len(hook.messages) == 3, "another user to be told")
     assert event.data["target"] == "away"
-    assert "503" in event.data["reason"]
+    assert "503" in event.data["reason"] or "too long" in event.data["reason"]
     assert TOKEN not in str(event.data)
     assert "j-other" in hook.titles[-1]
     assert "j-late" not in str(hook.messages), "it waits until the hour is over"
