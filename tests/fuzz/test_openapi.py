@@ -63,8 +63,8 @@ class Service:
             f"--config-file={CONFIG}", "run", f"{self.url}/openapi.json", "--checks=all", f"--phases={phases}",
             f"--header=Authorization: Bearer {token_of(role)}", "--header=X-Requested-With: fuzz",
             *([f"--header={USER_HEADER}: {NAMES[role]}"] if role in NAMES else []),
-            "--continue-on-failure", "--suppress-health-check=all", "--no-color",
-            "--request-timeout=60", "--workers=1", *options,  # several threads break the parser of Python 3.11 (SystemError)
+            "--continue-on-failure", "--suppress-health-check=all", "--no-color", "--request-timeout=60",
+            "--workers=1", *options,  # several threads break the parser of Python 3.11 (SystemError)
         ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             PROGRAM,

@@ -158,7 +158,7 @@ async def test_cancel_other_replaces_the_job_that_runs(platform: Platform, tmp_p
     await temporal_side.trigger(ID)
     [first] = (await fired(platform, 1, JobState.RUNNING)).runs
     assert first.job_id is not None
-    await eventually(lambda: datetime.now(UTC) >= first.due_at + timedelta(seconds=1), "firings have names by the second")
+    await eventually(lambda: datetime.now(UTC) >= first.due_at + timedelta(seconds=1), "a name by the second")
     await temporal_side.trigger(ID)
     ended = await platform.ends(first.job_id, JobState.CANCELLED)
     assert str(ended.stopped_by) == "cancelled by schedule: the schedule fired again (cancel-other)"
