@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.service import ServiceClient
+from temporalio.service import RPCError, RPCStatusCode, ServiceClient
 from temporalio.worker import Worker
 
 from activities.temporal_tls import versions_of
@@ -60,9 +60,15 @@ class RenewableConnection(ServiceClient):
         metadata: Mapping[str, str | bytes],
         timeout: timedelta | None,  # noqa: ASYNC109  # the name that the SDK gives it
     ) -> Any:
-        return await self._current._rpc_call(
-            rpc, req, resp_type, service=service, retry=retry, metadata=metadata, timeout=timeout
-        )
+        try:
+            return await self._current._rpc_call(
+                rpc, req, resp_type, service=service, retry=retry, metadata=metadata, timeout=timeout
+            )
+        except RuntimeError as error:
+            if "client connect" not in str(error):
+                raise
+            # A lazy client connects at its first call. The SDK has another error for that than for all other calls.
+            raise RPCError(str(error), RPCStatusCode.UNAVAILABLE, b"") from error
 
 
 def renewable(client: Client) -> Client:

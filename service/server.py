@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import logging
 import os
+import resource
 import socket
 from types import FrameType
 from typing import Any, Protocol
@@ -69,6 +70,8 @@ class Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to stop. Raises :class:`CannotStart` if the address is not of this machine, or in use."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # 1,024, which is usual, are fewer than hosts have
         host, port = self._address
         bound = sockets or bind(host, port)
         try:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Coroutine, Set
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from activities.leader.policy_in_force import PolicyInForce
 from activities.leader.preemptions import PreemptionOrder
 from activities.leader.retention import Retention
 from gpu_platform import tracing
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.errors import PlatformError, Unavailable
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
@@ -48,6 +49,7 @@ log = structlog.get_logger()
 ANSWER_RETRY_S = 0.2
 STANDS_STILL_S = 60.0
 """One turn waits at most half as long for a database that is locked, and takes seconds in the largest cluster."""
+NOTED_WITHIN_S = 5.0
 _AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
 """With these codes Temporal has not taken the answer."""
 
@@ -87,10 +89,8 @@ class LeaderActivities:
             await self._lead(lead_s)
 
     async def _lead(self, lead_s: float) -> None:
-        holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
         doubt, reported = await self._doubt()
-        policy_before = await asyncio.to_thread(leader.current_policy, self._store)
-        epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
+        epoch, policy_is_new = await asyncio.to_thread(self._begin_epoch, activity.info())
         log.info("scheduler.leads", epoch=epoch)
         until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
         if until is not None:  # the previous leader could not restore everything
@@ -134,7 +134,7 @@ class LeaderActivities:
             send_preemption=send_preemption,
             note_ended=note_ended,
             may_place=beside.restorer.may_place,
-            policy_is_new=policy_before != json.loads(json.dumps(self._policy.written)),
+            policy_is_new=policy_is_new,
         )
         elements = ElementAnswers(self._client, send, decisions.unanswerable)
         housekeeping = asyncio.ensure_future(beside.run())
@@ -143,7 +143,8 @@ class LeaderActivities:
         try:
             while loop.time() < deadline:
                 activity.heartbeat(epoch, max(reported, beside.round))
-                _end_if_stuck(decisions, beside)
+                if (what := _stands_still(decisions, beside)) is not None:
+                    await self._end(epoch, what)
                 done, _ = await asyncio.wait(
                     [deciding, housekeeping],
                     timeout=self._settings.leader_heartbeat_timeout_s / 4,
@@ -161,6 +162,25 @@ class LeaderActivities:
                 task.cancel()
             await asyncio.gather(deciding, housekeeping, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
+
+    def _begin_epoch(self, info: activity.Info) -> tuple[int, bool]:
+        """Lead from now on. Returns the number of the epoch, and whether the leader before had another policy."""
+        holder = f"{socket.gethostname()}/{info.activity_id}/{info.attempt}"
+        before, faults = leader.current_policy(self._store), leader.plugin_faults(self._store)
+        self._policy = replace(self._policy, policy=self._policy.policy.without_hanging(faults))
+        epoch = leader.begin_epoch(self._store, holder, utc_now(), self._policy.written)
+        return epoch, before != json.loads(json.dumps(self._policy.written))
+
+    async def _end(self, epoch: int, what: str) -> None:
+        """End this process, since ``what`` stands still. The next leader does without the plugin that hangs."""
+        hangs = "the database"
+        if (fault := plugin_at_work(STANDS_STILL_S / 2)) is not None:
+            hangs = f"the {fault.kind} plugin {fault.name}"
+            note = partial(leader.switch_off_plugins, self._store, epoch, [fault], utc_now(), more=True)
+            with contextlib.suppress(PlatformError, TimeoutError):
+                async with asyncio.timeout(NOTED_WITHIN_S):
+                    await asyncio.to_thread(note)
+        end_for_restart(f"the {what} has stood still for {STANDS_STILL_S:g} s: {hangs} hangs")
 
     async def _decide(
         self, decisions: DecisionLoop, epoch: int, stopped: threading.Event, beside: Housekeeping
@@ -223,10 +243,8 @@ class LeaderActivities:
                 return
 
 
-def _end_if_stuck(decisions: DecisionLoop, beside: Housekeeping) -> None:
-    """A leader whose heartbeats go on while it does nothing keeps the standbys away for ever."""
+def _stands_still(decisions: DecisionLoop, beside: Housekeeping) -> str | None:
+    """What of this leader does nothing. Its heartbeats go on, and would keep the standbys away for ever."""
     now_s = time.monotonic()
-    for what, at_s in (("decision loop", decisions.turned_at), ("look at the leases", beside.looked_at)):
-        if now_s - at_s > STANDS_STILL_S:
-            hangs = plugin_at_work() or "the database"
-            end_for_restart(f"the {what} has stood still for {STANDS_STILL_S:g} s: {hangs} hangs")
+    loops = {"decision loop": decisions.turned_at, "look at the leases": beside.looked_at}
+    return next((what for what, at_s in loops.items() if now_s - at_s > STANDS_STILL_S), None)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+DOES_NOT_RETURN = "a call of it does not return"
 PluginKind = Literal["filter", "score", "order", "binder"]
 
 
@@ -21,6 +22,11 @@ class PluginFault(BaseModel):
     """False: no installed package has it."""
 
     @property
+    def hangs(self) -> bool:
+        """A call of it did not return, so its leader had to end. The next leaders do not try it again by themselves."""
+        return self.error == DOES_NOT_RETURN
+
+    @property
     def brief(self) -> str:
         """The fault in a few words, as a part of another sentence."""
         return f"the {self.kind} plugin {self.name} is switched off ({self.error})"
@@ -28,7 +34,8 @@ class PluginFault(BaseModel):
     @property
     def message(self) -> str:
         """The fault as a sentence that says what to do."""
+        mend = "Mend the package, restart the scheduler" + (" and send it SIGHUP" if self.hangs else "")
         return (
-            f"{self.brief}: jobs are placed without it. Mend the package and restart the scheduler, "
+            f"{self.brief}: jobs are placed without it. {mend}, "
             f"or take {self.name} out of scheduler.policy and send the scheduler SIGHUP"
         )

@@ -10,6 +10,8 @@ name are a fault as well: nobody could say which of them decides.
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
@@ -22,7 +24,7 @@ from gpu_platform.domain.errors import PluginFailed
 from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.plugin import PluginFault, PluginKind
+from gpu_platform.domain.plugin import DOES_NOT_RETURN, PluginFault, PluginKind
 from gpu_platform.domain.texts import one_line
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.domains import domains_of
@@ -34,7 +36,8 @@ FILTERS = "gpu_platform.filters"
 ORDER_FACTORS = "gpu_platform.orders"
 BINDERS = "gpu_platform.binders"
 _T = TypeVar("_T")
-_at_work: list[str] = []
+_at_work: dict[int, list[tuple[PluginKind, str, float]]] = {}
+"""Thread -> the plugins that it calls now, each with the time of the call (monotonic)."""
 _LONGEST = 200
 """Characters of an exception's text that are kept."""
 
@@ -143,9 +146,20 @@ class SiteOrderFactor:
             return value
 
 
-def plugin_at_work() -> str | None:
-    """The plugin that is called at this moment: what to name if the call does not return. None: none is."""
-    return _at_work[-1] if _at_work else None
+def plugin_at_work(since_s: float, thread: int | None = None) -> PluginFault | None:
+    """The fault of a plugin whose call has lasted for ``since_s`` seconds. ``thread``: the identifier of the one that
+    calls it; None: any. None: there is no such call."""
+    now_s = time.monotonic()
+    for one in [*_at_work] if thread is None else [thread]:
+        for kind, name, began_s in _at_work.get(one, [])[-1:]:
+            if now_s - began_s >= since_s:
+                return PluginFault(kind=kind, name=name, error=DOES_NOT_RETURN)
+    return None
+
+
+def failed(fault: PluginFault) -> PluginFailed:
+    """The error that says so."""
+    return PluginFailed(fault.message, **fault.model_dump())
 
 
 def load_plugins() -> dict[str, Score]:
@@ -155,7 +169,7 @@ def load_plugins() -> dict[str, Score]:
     """
     found, faults = load_scores([entry.name for entry in entry_points(group=SCORES)])
     if faults:
-        raise _failed(faults[0])
+        raise failed(faults[0])
     return found
 
 
@@ -221,13 +235,14 @@ def _made(entry: EntryPoint) -> Any:
 @contextmanager
 def _named(kind: PluginKind, name: str) -> Iterator[None]:
     """Raise PluginFailed instead of any exception that is raised inside the block."""
-    _at_work.append(f"the {kind} plugin {name}")
+    calls = _at_work.setdefault(threading.get_ident(), [])
+    calls.append((kind, name, time.monotonic()))
     try:
         yield
     except BaseException as error:
-        raise _failed(_fault(kind, name, error)) from error
+        raise failed(_fault(kind, name, error)) from error
     finally:
-        _at_work.pop()
+        calls.pop()
 
 
 def _fault(kind: PluginKind, name: str, error: BaseException) -> PluginFault:
@@ -240,10 +255,6 @@ def _fault(kind: PluginKind, name: str, error: BaseException) -> PluginFault:
     except Exception:
         text = "its text cannot be read"
     return PluginFault(kind=kind, name=name, error=f"{type(error).__name__}: {text}"[:_LONGEST])
-
-
-def _failed(fault: PluginFault) -> PluginFailed:
-    return PluginFailed(fault.message, **fault.model_dump())
 
 
 def _checked(answer: Any, dtype: type[np.generic], hosts: HostIndices) -> NDArray[Any]:

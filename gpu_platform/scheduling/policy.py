@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated
@@ -193,6 +193,20 @@ class Policy:
         """True if running jobs may be stopped or moved for waiting jobs."""
         return self.preemption or self.defragmentation or self.recovery
 
+    @property
+    def calls_plugins(self) -> bool:
+        """True if a decision calls code of other packages."""
+        return bool(self.plugins or self.site_filters or self.site_binder or self.order_plugins)
+
+    def without_hanging(self, faults: Iterable[PluginFault]) -> Policy:
+        """Return the same policy without those of its plugins that hung while an earlier leader called them."""
+        policy = self
+        for fault in faults:
+            less = policy.without(fault)
+            if fault.hangs and replace(less, plugin_faults=policy.plugin_faults) != policy:
+                policy = less
+        return policy
+
     def without(self, fault: PluginFault) -> Policy:
         """Return the same policy with that plugin switched off."""
         if any((fault.kind, fault.name) == (other.kind, other.name) for other in self.plugin_faults):
@@ -201,7 +215,7 @@ class Policy:
             self,
             plugins={name: one for name, one in self.plugins.items() if (fault.kind, fault.name) != ("score", name)},
             site_filters=tuple(one for one in self.site_filters if (fault.kind, fault.name) != ("filter", one.name)),
-            site_binder=None if fault.kind == "binder" else self.site_binder,
+            site_binder=None if (fault.kind, fault.name) == ("binder", self.binder) else self.site_binder,
             order_plugins={
                 name: one for name, one in self.order_plugins.items() if (fault.kind, fault.name) != ("order", name)
             },

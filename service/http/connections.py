@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from typing import Any
 
 import h11
@@ -14,10 +15,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_platform.identity.certificates import Peer
 from gpu_platform.identity.names import DEFAULT_DOMAIN
+from service.access.guesses import network_of
 from service.http.machines import PEER
 
 REQUEST_TIMEOUT_S = 10.0
 """A request and its body must arrive within this time after the first byte of the connection or request."""
+MOST_WAITING = 256
+"""So many connections of one network may wait for their requests at once: a stranger may not take all files that this
+process may open. What sends its request at once does not count: hosts, and a proxy that all come through."""
 TAKEN_WITHIN_S = 120.0
 """So long a client may take for the end of an answer: a page of 4 MiB, at 0.3 megabits a second. Until then it is in
 memory, and its request is not over: it keeps its turn."""
@@ -28,6 +33,8 @@ _FRAMINGS = {b"content-length", b"transfer-encoding"}
 _TWO_LENGTHS = PlainTextResponse(
     "send Content-Length or Transfer-Encoding, not both (RFC 9112, 6.1)", 400, {"Connection": "close"}
 )
+_WAITING: Counter[str] = Counter()
+"""Network -> its connections that wait for a request."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -40,10 +47,15 @@ class TimeLimitedConnection(H11Protocol):
     trust_domain = DEFAULT_DOMAIN
     """The SPIFFE trust domain of clients that are believed; see :func:`connections_of`."""
     _waiting: asyncio.TimerHandle | None = None
+    _network = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio for a new connection: start the limit for the first request."""
         super().connection_made(transport)
+        self._network = network_of(self.client[0] if self.client else None)
+        if _WAITING[self._network] >= MOST_WAITING:
+            transport.abort()
+            return
         self.app = self._until_taken(self.app)
         if (tls := transport.get_extra_info("ssl_object")) is not None:
             # Each request's scope gets a copy of it.
@@ -95,15 +107,20 @@ class TimeLimitedConnection(H11Protocol):
             self.transport.abort()
 
     def _wait_for_request(self) -> None:
+        _WAITING[self._network] += 1
         self._waiting = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
 
     def _request_came(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        if self._waiting is None:
+            return
+        self._waiting.cancel()
+        self._waiting = None
+        _WAITING[self._network] -= 1
+        if not _WAITING[self._network]:
+            del _WAITING[self._network]
 
     def _give_up(self) -> None:
-        self._waiting = None
+        self._request_came()
         if self.transport.is_closing():
             return
         if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:

@@ -38,7 +38,7 @@ class Cost(StrEnum):
     """A host reads terabytes."""
     UPLOAD = "parts of uploads"
     """A MiB each, and with the last one the whole is hashed."""
-    BODY = "large requests"
+    BODY = "large bodies"
     """A body of more than 64 KiB is read into memory, and checked. See ``body_limit.py``."""
 
 

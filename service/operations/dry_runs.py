@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -39,6 +40,7 @@ from gpu_platform.store.jobs import admission, dependencies, jobs, promises
 from gpu_platform.store.leadership import leader
 from service.context import now
 from service.operations import checkpoints, secrets
+from service.operations.plugin_calls import hanging, in_time
 
 log = structlog.get_logger()
 
@@ -54,21 +56,26 @@ _T = TypeVar("_T")
 
 
 def usable_policy(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
-    """The leader's policy without the plugins that the leader switched off or that cannot be loaded here."""
+    """The leader's policy without the plugins that the leader switched off, that cannot be loaded here, or that hung
+    here."""
     policy = read_policy(written, do_without=lambda fault: True)
-    for fault in off:
+    for fault in (*off, *hanging()):
         policy = policy.without(fault)
     return policy
 
 
 def _asked(policy: Policy, ask: Callable[[Policy], _T]) -> _T:
-    """The result of ``ask``. If a plugin fails in it, ask again without the plugin, as the leader does."""
+    """The result of ``ask``. If a plugin fails or hangs in it, ask again without the plugin, as the leader does."""
     while True:
         try:
-            return ask(policy)
+            return _in_time(policy, partial(ask, policy))
         except PluginFailed as error:
             log.warning("planning.plugin_failed", plugin=error.fault.name, error=error.fault.error)
             policy = policy.without(error.fault)
+
+
+def _in_time(policy: Policy, call: Callable[[], _T]) -> _T:
+    return in_time(call) if policy.calls_plugins else call()
 
 
 def snapshot(store: Store) -> ClusterState:
@@ -130,16 +137,16 @@ def admission_refusal(store: Store) -> admission.Refusal:
         with _looking_at_the_empty_cluster:
             written, off = leader.current_policy(session), leader.plugin_faults(session)
             stamp = admission.hosts_version(session), written, off
-            known: tuple[object, EmptyCluster] | None = store.memo.get(_EMPTY)
+            known: tuple[object, Policy, EmptyCluster] | None = store.memo.get(_EMPTY)
             if known is not None and known[0] == stamp:
                 with contextlib.suppress(PluginFailed):
-                    if known[1].refusal(probe) is None:
+                    if _in_time(known[1], partial(known[2].refusal, probe)) is None:
                         return None
 
             def refuse(policy: Policy) -> str | None:
                 # Hosts may have moved in the fabric since. So look again before a job is refused.
                 cluster = _empty_cluster(session, policy)
-                store.memo[_EMPTY] = stamp, cluster
+                store.memo[_EMPTY] = stamp, policy, cluster
                 return cluster.refusal(probe)
 
             return _asked(usable_policy(written, off), refuse)

@@ -16,6 +16,7 @@ import pytest
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.store import Store
 from service.http import connections
+from service.http.connections import MOST_WAITING
 from service.http.costs import SHARES, Cost
 from tests.service_process import ServiceProcess, noticed, service_process
 from tests.store_cluster import Cluster
@@ -161,3 +162,26 @@ async def test_tls_spoken_to_the_port_of_plain_http_is_refused(url: str) -> None
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await asyncio.open_connection("127.0.0.1", httpx.URL(url).port, ssl=trusting)
+
+
+async def test_one_network_has_few_connections_that_ask_nothing(url: str) -> None:
+    port = httpx.URL(url).port
+    there = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+    async with httpx.AsyncClient(base_url=url, transport=there) as elsewhere, httpx.AsyncClient(base_url=url) as here:
+        assert (await here.get("/healthz")).status_code == 200
+        with ExitStack() as silent:
+            for _ in range(2 * MOST_WAITING):
+                silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with pytest.raises(httpx.TransportError):
+                async with httpx.AsyncClient(base_url=url) as new:
+                    await new.get("/healthz")
+            assert (await elsewhere.get("/healthz")).status_code == 200
+            assert (await here.get("/healthz")).status_code == 200, "a connection that has asked goes on"
+
+        async def is_let_in() -> bool:
+            with suppress(httpx.TransportError):
+                async with httpx.AsyncClient(base_url=url) as new:
+                    return (await new.get("/healthz")).status_code == 200
+            return False
+
+        await eventually(is_let_in, "a new connection to be let in")

@@ -52,9 +52,13 @@ def change_policy(session: Session, epoch: int, policy: Mapping[str, Any]) -> bo
 
 
 @writing
-def switch_off_plugins(session: Session, epoch: int, faults: Sequence[PluginFault], now: datetime) -> None:
-    """The leader of ``epoch`` writes down which plugins it has switched off: these, and no others."""
+def switch_off_plugins(
+    session: Session, epoch: int, faults: Sequence[PluginFault], now: datetime, *, more: bool = False
+) -> None:
+    """The leader of ``epoch`` writes down which plugins it has switched off: these, and no others. ``more``: these and
+    those from before."""
     before = _FAULTS.validate_json(session.scalar(_PLUGIN_FAULTS) or "[]")
+    faults = [*before, *faults] if more else faults
     written = _FAULTS.dump_json(list(faults)).decode()
     if not change(session, update(leader).where(leader.c.epoch == epoch).values(plugin_faults=written)):
         return

@@ -17,6 +17,7 @@ from gpu_platform.domain.texts import MAX_COMMAND_BYTES, MAX_ENV_BYTES
 from gpu_platform.rpc.limits import MAX_REQUEST_BYTES
 from gpu_platform.store.jobs import paging
 from service.http import body_limit
+from service.http.connections import MOST_WAITING
 from service.http.costs import SHARES
 from service.http.turns import TURN_WITHIN_S
 from tests.pages import DOCS
@@ -60,6 +61,7 @@ LARGEST = {
     "page": paging.MAX_PAGE,
     "bytes of a page": paging.MAX_PAGE_BYTES,
     "hosts of a what-if": MAX_HOSTS,
+    "connections of one network that ask nothing": MOST_WAITING,
     "message of gRPC": MAX_REQUEST_BYTES,
 }
 

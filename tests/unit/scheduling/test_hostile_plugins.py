@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import PluginFailed
-from gpu_platform.domain.plugin import PluginFault, PluginKind
+from gpu_platform.domain.plugin import DOES_NOT_RETURN, PluginFault, PluginKind
 from gpu_platform.scheduling import plugin_loading
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import is_broken, read_policy
@@ -66,7 +66,7 @@ RETURNS = (
     *("None", "'a'", "1", "[]", "object()", "np.zeros(0)", "np.zeros((1, 1, 1), np.uint64)", "np.array(['x'])"),
     *("float('nan')", "float('inf')", "np.full(99, np.nan)", "(one for one in ())", "Wild", "{}", "b''"),
 )
-AT_WORK = "raise ValueError(plugin_at_work())"
+AT_WORK = "raise ValueError(plugin_at_work(0.0).brief)"
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_whatever_a_call_raises_is_a_fault_with_its_name(
     assert fault.error.startswith(RAISES[code])
     assert fault.error.isprintable()
     assert len(fault.error) <= 200
-    assert plugin_loading.plugin_at_work() is None
+    assert plugin_loading.plugin_at_work(0.0) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +144,18 @@ def test_two_packages_with_one_name_are_a_fault(announce: Callable[..., None], k
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_that_does_not_return_can_be_named(announce: Callable[..., None], kind: PluginKind) -> None:
     announce(kind, at_call=AT_WORK)
-    assert used(read_policy(KINDS[kind][1])).error == f"ValueError: the {kind} plugin wild"
+    error = used(read_policy(KINDS[kind][1])).error
+    assert error == f"ValueError: the {kind} plugin wild is switched off ({DOES_NOT_RETURN})"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_a_plugin_that_hung_is_not_tried_again(announce: Callable[..., None], kind: PluginKind) -> None:
+    announce(kind)
+    policy = read_policy(KINDS[kind][1])
+    hung = PluginFault(kind=kind, name="wild", error=DOES_NOT_RETURN)
+    others = [hung.model_copy(update={"error": "KeyError: 1"}), hung.model_copy(update={"name": "another"})]
+    assert policy.without_hanging(others) == policy
+    assert policy.without_hanging([*others, hung]) == policy.without(hung) != policy
 
 
 def test_ctrl_c_is_not_the_plugins(announce: Callable[..., None]) -> None:
