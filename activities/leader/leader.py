@@ -174,7 +174,7 @@ class LeaderActivities:
     async def _end(self, epoch: int, what: str) -> None:
         """End this process, since ``what`` stands still. The next leader does without the plugin that hangs."""
         hangs = "the database"
-        if (fault := plugin_at_work(STANDS_STILL_S / 2)) is not None:
+        if (fault := plugin_at_work()) is not None:
             hangs = f"the {fault.kind} plugin {fault.name}"
             note = partial(leader.switch_off_plugins, self._store, epoch, [fault], utc_now(), more=True)
             with contextlib.suppress(PlatformError, TimeoutError):

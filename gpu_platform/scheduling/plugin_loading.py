@@ -10,10 +10,9 @@ name are a fault as well: nobody could say which of them decides.
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeVar
 
@@ -36,8 +35,10 @@ FILTERS = "gpu_platform.filters"
 ORDER_FACTORS = "gpu_platform.orders"
 BINDERS = "gpu_platform.binders"
 _T = TypeVar("_T")
-_at_work: dict[int, list[tuple[PluginKind, str, float]]] = {}
-"""Thread -> the plugins that it calls now, each with the time of the call (monotonic)."""
+PluginCalls = list[tuple[PluginKind, str]]
+"""The calls of plugins that have not returned, the innermost last. Each is another object."""
+_at_work: PluginCalls = []
+_watched: ContextVar[PluginCalls | None] = ContextVar("plugin_calls", default=None)
 _LONGEST = 200
 """Characters of an exception's text that are kept."""
 
@@ -146,15 +147,21 @@ class SiteOrderFactor:
             return value
 
 
-def plugin_at_work(since_s: float, thread: int | None = None) -> PluginFault | None:
-    """The fault of a plugin whose call has lasted for ``since_s`` seconds. ``thread``: the identifier of the one that
-    calls it; None: any. None: there is no such call."""
-    now_s = time.monotonic()
-    for one in [*_at_work] if thread is None else [thread]:
-        for kind, name, began_s in _at_work.get(one, [])[-1:]:
-            if now_s - began_s >= since_s:
-                return PluginFault(kind=kind, name=name, error=DOES_NOT_RETURN)
-    return None
+def plugin_at_work() -> PluginFault | None:
+    """The fault of the plugin that is called at this moment, if the call does not return. None: none is called."""
+    return no_return(*_at_work[-1]) if _at_work else None
+
+
+def watch_calls() -> PluginCalls:
+    """The calls that are made in this context (:mod:`contextvars`) from now on, for who watches it."""
+    calls: PluginCalls = []
+    _watched.set(calls)
+    return calls
+
+
+def no_return(kind: PluginKind, name: str) -> PluginFault:
+    """The fault of a plugin whose call does not return."""
+    return PluginFault(kind=kind, name=name, error=DOES_NOT_RETURN)
 
 
 def failed(fault: PluginFault) -> PluginFailed:
@@ -235,8 +242,9 @@ def _made(entry: EntryPoint) -> Any:
 @contextmanager
 def _named(kind: PluginKind, name: str) -> Iterator[None]:
     """Raise PluginFailed instead of any exception that is raised inside the block."""
-    calls = _at_work.setdefault(threading.get_ident(), [])
-    calls.append((kind, name, time.monotonic()))
+    watched = _watched.get()
+    calls = _at_work if watched is None else watched
+    calls.append((kind, name))
     try:
         yield
     except BaseException as error:

@@ -9,7 +9,6 @@ All of this is in the memory of this process: two service processes behind a pro
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import threading
 import time
@@ -22,6 +21,7 @@ from gpu_platform.domain.errors import NotSignedIn, TooManyRequests
 from gpu_platform.settings import RateLimit
 from gpu_platform.store.access import tokens
 from service.http import buckets
+from service.http.networks import network_of
 
 REMEMBERED_S = 2.0
 """How long a token is refused without looking again, after it was not valid. No token becomes valid later, except one
@@ -127,17 +127,6 @@ class Guesses:
             f"second, after the first {self._limit.burst}. Use a valid token: such requests are answered",
             retry_after_s=max(held.until - time.monotonic(), 0.001),
         )
-
-
-def network_of(peer: str | None) -> str:
-    """Whose requests are counted together: one IPv4 address, or one IPv6 network of 64 bits, which is what one machine
-    gets."""
-    try:
-        address = ipaddress.ip_address((peer or "").split("%")[0])
-    except ValueError:
-        return peer or ""
-    address = getattr(address, "ipv4_mapped", None) or address
-    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def _put(kept: OrderedDict[str, Any], key: str, value: Any) -> None:

@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_platform.identity.certificates import Peer
 from gpu_platform.identity.names import DEFAULT_DOMAIN
-from service.access.guesses import network_of
 from service.http.machines import PEER
+from service.http.networks import network_of
 
 REQUEST_TIMEOUT_S = 10.0
 """A request and its body must arrive within this time after the first byte of the connection or request."""

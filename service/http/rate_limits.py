@@ -26,9 +26,9 @@ from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.errors import TooManyRequests
 from gpu_platform.settings import RateLimit, RateLimitSettings
 from service.access.gate import Access
-from service.access.guesses import network_of
 from service.http import buckets
 from service.http.costs import SHARES, Cost
+from service.http.networks import network_of
 from service.http.turns import Turns
 
 Kind = Literal["requests", "planning", "notification tests", "large bodies", "releases"]

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import TypeVar
 
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.scheduling.plugin_loading import failed, plugin_at_work
+from gpu_platform.scheduling.plugin_loading import PluginCalls, failed, no_return, watch_calls
 
 PATIENCE_S = 2.0
 TRIED_AGAIN_S = 300.0
@@ -34,21 +34,28 @@ def in_time(call: Callable[[], _T]) -> _T:
     """What ``call`` returns or raises. Raises :class:`PluginFailed` if it calls a plugin that does not return within
     ``PATIENCE_S`` seconds: the thread stays with it."""
     answer: Future[_T] = Future()
+    watched: Future[PluginCalls] = Future()
 
     def run() -> None:
+        watched.set_result(watch_calls())
         try:
             answer.set_result(call())
         except BaseException as error:
             answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="plugins", daemon=True)
-    thread.start()
+    threading.Thread(target=run, name="plugins", daemon=True).start()
+    calls, at_work, since_s = watched.result(), None, 0.0
     while True:
         try:
             return answer.result(_LOOK_S)
         except NotYet:
             if answer.done():
                 raise
-        if (fault := plugin_at_work(PATIENCE_S, thread.ident)) is not None:
-            _hung[fault] = time.monotonic()
+        now_s, before = time.monotonic(), at_work
+        at_work = next(iter(calls[-1:]), None)
+        if at_work is None or at_work is not before:
+            since_s = now_s
+        elif now_s - since_s >= PATIENCE_S:
+            fault = no_return(*at_work)
+            _hung[fault] = now_s
             raise failed(fault)

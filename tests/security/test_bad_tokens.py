@@ -20,8 +20,8 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
 from gpu_platform.store import Store, audit
 from gpu_platform.store.access import tokens
-from service.access.guesses import network_of
 from service.app import create_app
+from service.http.networks import network_of
 from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
 
 FEW = RateLimit(per_s=0.5, burst=5)

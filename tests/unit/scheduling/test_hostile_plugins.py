@@ -66,7 +66,7 @@ RETURNS = (
     *("None", "'a'", "1", "[]", "object()", "np.zeros(0)", "np.zeros((1, 1, 1), np.uint64)", "np.array(['x'])"),
     *("float('nan')", "float('inf')", "np.full(99, np.nan)", "(one for one in ())", "Wild", "{}", "b''"),
 )
-AT_WORK = "raise ValueError(plugin_at_work(0.0).brief)"
+AT_WORK = "raise ValueError(plugin_at_work().brief)"
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_whatever_a_call_raises_is_a_fault_with_its_name(
     assert fault.error.startswith(RAISES[code])
     assert fault.error.isprintable()
     assert len(fault.error) <= 200
-    assert plugin_loading.plugin_at_work(0.0) is None
+    assert plugin_loading.plugin_at_work() is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
