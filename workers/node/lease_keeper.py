@@ -118,7 +118,7 @@ class LeaseKeeper:
         """Machines whose certificates are not believed, as the service last said."""
         self.announces_restart: Callable[[], bool] = lambda: True
         """False: what runs here ends with this process, so a longer lease would only delay its next attempt."""
-        self._refused = ""
+        self._refused = self._no_answer = ""
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._ending: asyncio.Task[object] | None = None
         self._soon = asyncio.Event()
@@ -185,7 +185,7 @@ class LeaseKeeper:
                 if reachable:
                     log.warning("lease.renewed_again", services=self.services.urls)
                 else:
-                    log.warning("lease.control_plane_away", services=self.services.urls)
+                    log.warning("lease.control_plane_away", services=self.services.urls, error=self._no_answer)
             pause = self._interval_s if reachable else min(0.5, self._interval_s) * random.uniform(0.5, 1.5)
             try:
                 async with asyncio.timeout(pause):
@@ -258,7 +258,8 @@ class LeaseKeeper:
             async with asyncio.timeout(patience_s):
                 answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
-            log.debug("lease.no_answer", error=repr(error))
+            self._no_answer = repr(error)[:500]
+            log.debug("lease.no_answer", error=self._no_answer)
             self._are_busy |= isinstance(error, httpx.TimeoutException | TimeoutError) or _has_too_much(error)
             return None
         if not self._understands(answer):
