@@ -64,7 +64,7 @@ class Service:
             f"--header=Authorization: Bearer {token_of(role)}", "--header=X-Requested-With: fuzz",
             *([f"--header={USER_HEADER}: {NAMES[role]}"] if role in NAMES else []),
             "--continue-on-failure", "--suppress-health-check=all", "--no-color", "--request-timeout=60",
-            "--workers=1", *options,  # several threads break the parser of Python 3.11 (SystemError)
+            "--max-response-time=60", "--workers=1", *options,  # threads break the parser of Python 3.11
         ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             PROGRAM,
