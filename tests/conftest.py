@@ -310,7 +310,6 @@ for _dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
     _dialect.__hash__ = lambda self: hash(type(self))  # type: ignore[method-assign]
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Of a test with many arguments, ``make test`` takes some: see the marker ``some``."""
     if (some := item.get_closest_marker("some")) is not None:

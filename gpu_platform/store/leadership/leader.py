@@ -58,7 +58,7 @@ def switch_off_plugins(
     """The leader of ``epoch`` writes down which plugins it has switched off: these, and no others. ``more``: these and
     those from before."""
     before = _FAULTS.validate_json(session.scalar(_PLUGIN_FAULTS) or "[]")
-    faults = [*before, *faults] if more else faults
+    faults = [*before, *(one for one in faults if one not in before)] if more else faults
     written = _FAULTS.dump_json(list(faults)).decode()
     if not change(session, update(leader).where(leader.c.epoch == epoch).values(plugin_faults=written)):
         return
