@@ -19,6 +19,11 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings
 
+ANSWER_WITHIN = timedelta(seconds=10)
+"""How long a call waits for Temporal if it does not say it. A Temporal that stands still would keep it for ever."""
+NEXT_EVENT_WITHIN = timedelta(seconds=70)
+"""The same for a call that waits for a workflow to go on. Temporal answers after 20 s that nothing has happened."""
+_TO_CONNECT_S = 1.0
 CERTIFICATE_LOOK_S = 5.0
 """How often the files of the certificate are looked at."""
 
@@ -26,7 +31,7 @@ log = get_logger(__name__)
 
 
 class RenewableConnection(ServiceClient):
-    """Passes calls on to the newest connection. Calls that run meanwhile end on the one before."""
+    """Passes calls on to the newest connection. Calls that run meanwhile end on the one before. Each has a time limit."""
 
     def __init__(self, current: ServiceClient) -> None:
         super().__init__(current.config)
@@ -60,10 +65,14 @@ class RenewableConnection(ServiceClient):
         metadata: Mapping[str, str | bytes],
         timeout: timedelta | None,  # noqa: ASYNC109  # the name that the SDK gives it
     ) -> Any:
+        within = timeout or (NEXT_EVENT_WITHIN if getattr(req, "wait_new_event", False) else ANSWER_WITHIN)
         try:
-            return await self._current._rpc_call(
-                rpc, req, resp_type, service=service, retry=retry, metadata=metadata, timeout=timeout
-            )
+            async with asyncio.timeout(within.total_seconds() + _TO_CONNECT_S):
+                return await self._current._rpc_call(
+                    rpc, req, resp_type, service=service, retry=retry, metadata=metadata, timeout=within
+                )
+        except TimeoutError as error:  # the SDK waits for ever for a connection
+            raise RPCError("Temporal does not answer", RPCStatusCode.DEADLINE_EXCEEDED, b"") from error
         except RuntimeError as error:
             if "client connect" not in str(error):
                 raise

@@ -80,11 +80,13 @@ class ServiceContext:
     @cached_property
     def heartbeats(self) -> HeartbeatWriter:
         """Renews the leases of hosts."""
-        return HeartbeatWriter(self.store, self.settings.lease_ttl_s, self.revoked, self.report_threads)
+        return HeartbeatWriter(
+            self.store, self.settings.lease_ttl_s, self.revoked, self.report_threads, self.report_turns
+        )
 
     @cached_property
     def report_turns(self) -> ReportTurns:
-        """Lets hosts' reports through. One thread is left for heartbeats."""
+        """Lets hosts' reports through, and heartbeats with news. One thread is left for the other heartbeats."""
         return ReportTurns(REPORT_THREADS - 1, answer_within_s(self.settings.lease_ttl_s))
 
     @cached_property

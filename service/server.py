@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import logging
@@ -13,13 +14,21 @@ from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpu_platform.domain.errors import CannotStart
+from gpu_platform.client.wire import Problem
+from gpu_platform.domain.errors import CannotStart, Unavailable
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.names import DEFAULT_DOMAIN
 from gpu_platform.loop_watch import watch_loop
+from gpu_platform.observability import get_logger
 from gpu_platform.process_end import bound_stop, why_restart
+from service.http import problems
 from service.http.connections import connections_of
+
+_ENDS = "this process of the service ends, and did not wait for the answer; ask again"
+
+log = get_logger(__name__)
 
 
 class Beside(Protocol):
@@ -55,7 +64,7 @@ class Server(uvicorn.Server):
         self._grpc = grpc
         super().__init__(
             uvicorn.Config(
-                app,
+                _answered(app),
                 host=host,
                 port=port,
                 http=connections_of(trust_domain),
@@ -107,6 +116,31 @@ class Server(uvicorn.Server):
         """Stop, within a time."""
         bound_stop()
         super().handle_exit(sig, frame)
+
+
+def _answered(app: ASGIApp) -> ASGIApp:
+    """The application, with an answer for requests that the server cancels when it ends.
+
+    uvicorn would answer them with a 500, which no client sends again.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or begun:
+                raise
+            log.warning("request.cut_short", path=scope["path"])
+            await problems.answer(Problem.of(Unavailable(_ENDS), scope["path"]))(scope, receive, send)
+
+    return call
 
 
 def tls_options(tls: TlsContexts | None) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from gpu_platform.observability import configure_logging, measure_for, serve_met
 from gpu_platform.process_end import bound_stop, end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
 from gpu_platform.tracing import start_tracing, stop_tracing
-from workers.rpc_deadlines import RpcDeadlines
 from workers.starting import RETRY_S, Waiting, exit_if_impossible
 
 OUR_BUILD = version("gpu-platform")
@@ -68,11 +67,7 @@ async def connect(
                 tls=tls_of(temporal),
                 runtime=ProcessRuntime.get(),
                 lazy=lazy,
-                interceptors=[
-                    *tracing_interceptors(),
-                    RpcDeadlines(),
-                    *([] if host is None else [NamingItself(host)]),
-                ],
+                interceptors=[*tracing_interceptors(), *([] if host is None else [NamingItself(host)])],
             )
             if not lazy:
                 await describe_namespace(client)

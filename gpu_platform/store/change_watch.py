@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from gpu_platform.store import engines
 from gpu_platform.store.database import EVENT_CHANNEL, Store
 
 SAFETY_S = 0.25
@@ -114,5 +115,4 @@ class Pacer:
 def _parameters(store: Store) -> dict[str, Any]:
     """How psycopg connects to the store's database."""
     _, given = store.url.get_dialect()().create_connect_args(store.url)
-    more = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-    return {**given, **more, "application_name": "gpu-platform feed"}
+    return {**given, **engines.DEAD_LINK, "connect_timeout": 5, "application_name": "gpu-platform feed"}

@@ -21,6 +21,10 @@ IDLE_IN_TRANSACTION_S = 5.0
 """PostgreSQL ends a transaction that says nothing for so long. A process that stands still, or whose machine is cut
 off, would keep from all others what it has locked: reports of hosts waited for it until their leases ended."""
 
+DEAD_LINK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+"""A machine of the database that is gone says nothing, and a statement waited for its answer for hours. The kernel gives
+such a connection up after 11 s. In seconds, the last one in milliseconds."""
+
 
 def normalised(url: str) -> URL:
     """The address with the driver that is used.
@@ -112,5 +116,5 @@ def postgresql_engine(url: URL) -> Engine:
         max_overflow=30,  # the service's threads for requests, reports and planning together
         pool_timeout=BUSY_TIMEOUT_S,
         isolation_level="READ COMMITTED",
-        connect_args={"connect_timeout": 5, "options": options, "application_name": "gpu-platform"},
+        connect_args={**DEAD_LINK, "connect_timeout": 5, "options": options, "application_name": "gpu-platform"},
     )

@@ -1,5 +1,8 @@
 """Heartbeats of many hosts are written together: one transaction for all that came while the last one ran.
 
+A heartbeat that has news of its host is written alone, in its own turn, as full reports are: another transaction may
+hold the host's row for seconds, and no other host may wait for that.
+
 A service keeps none of them: each is answered after its transaction, so any number of services may take them. If they
 come faster than they are written, the newest are first; see :mod:`service.operations.report_turns`.
 """
@@ -23,7 +26,7 @@ from gpu_platform.identity.certificates import Peer
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import heartbeats, reports
 from service.operations.identities import Revocations
-from service.operations.report_turns import refuse, superseded, too_late
+from service.operations.report_turns import ReportTurns, refuse, superseded, too_late
 
 GATHER_S = 0.05
 """How long the first heartbeat of a batch waits for others. It is nothing beside a lease, and halves the work of a
@@ -37,13 +40,17 @@ class _Waiting:
 
     beat: Heartbeat
     peer: Peer | None
-    answer: asyncio.Future[LeaseAnswer]
+    answer: asyncio.Future[LeaseAnswer | None]
+    """None: it must be written alone."""
     came_at: float
     """On the writer's clock."""
 
 
 class HeartbeatWriter:
-    """Renews leases, many in one transaction. ``threads``: in which it writes, ``clock``: seconds that only grow."""
+    """Renews leases, many in one transaction.
+
+    ``threads``: in which it writes, ``turns``: of reports that are written alone, ``clock``: seconds that only grow.
+    """
 
     def __init__(
         self,
@@ -51,12 +58,14 @@ class HeartbeatWriter:
         ttl_s: float,
         revoked: Revocations,
         threads: CapacityLimiter,
+        turns: ReportTurns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._ttl_s = ttl_s
         self._revoked = revoked
         self._threads = threads
+        self._turns = turns
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
         """Host -> its newest heartbeat that is not written yet. The last one came last."""
@@ -74,7 +83,11 @@ class HeartbeatWriter:
         self._waiting[beat.name] = waiting
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
-        return await waiting.answer
+        answer = await waiting.answer
+        if answer is None:
+            async with self._turns.turn(beat.name):
+                answer = await to_thread.run_sync(self._write_alone, beat, limiter=self._threads)
+        return answer
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -84,7 +97,7 @@ class HeartbeatWriter:
             batch = [self._waiting.pop(host) for host in newest]
             if not batch:
                 return
-            outcomes: Sequence[LeaseAnswer | Exception]
+            outcomes: Sequence[LeaseAnswer | Exception | None]
             try:
                 outcomes = await to_thread.run_sync(self._write, batch, limiter=self._threads)
             except Exception as error:  # whoever waits must hear of it; the next batch may succeed
@@ -106,20 +119,18 @@ class HeartbeatWriter:
             del self._waiting[host]
             refuse(one.answer, too_late(host, patience_s))
 
-    def _write(self, batch: Sequence[_Waiting]) -> list[LeaseAnswer | Exception]:
+    def _write(self, batch: Sequence[_Waiting]) -> list[LeaseAnswer | Exception | None]:
         refusals = [self._refusal(one) for one in batch]
         allowed = [one.beat for one, refusal in zip(batch, refusals, strict=True) if refusal is None]
         quiet = (
             heartbeats.renew_quiet(self._store, allowed, ttl_s=self._ttl_s, now=datetime.now(UTC)) if allowed else []
         )
-        answers = iter(answer or self._write_alone(beat) for beat, answer in zip(allowed, quiet, strict=True))
-        return [refusal or self._with_revoked(next(answers)) for refusal in refusals]
+        answers = iter(None if answer is None else self._with_revoked(answer) for answer in quiet)
+        return [refusal or next(answers) for refusal in refusals]
 
-    def _with_revoked(self, outcome: LeaseAnswer | Exception) -> LeaseAnswer | Exception:
+    def _with_revoked(self, answer: LeaseAnswer) -> LeaseAnswer:
         revoked = self._revoked.listed()
-        if not revoked or isinstance(outcome, Exception):
-            return outcome
-        return outcome.model_copy(update={"revoked": revoked})
+        return answer.model_copy(update={"revoked": revoked}) if revoked else answer
 
     def _refusal(self, one: _Waiting) -> Exception | None:
         try:
@@ -129,8 +140,5 @@ class HeartbeatWriter:
             return error
         return None
 
-    def _write_alone(self, beat: Heartbeat) -> LeaseAnswer | Exception:
-        try:
-            return reports.renew_lease(self._store, beat, ttl_s=self._ttl_s, now=datetime.now(UTC))
-        except PlatformError as error:
-            return error
+    def _write_alone(self, beat: Heartbeat) -> LeaseAnswer:
+        return self._with_revoked(reports.renew_lease(self._store, beat, ttl_s=self._ttl_s, now=datetime.now(UTC)))

@@ -67,6 +67,10 @@ class Arena:
         """Two faults of one thing come one after the other."""
         return self.exclusive.setdefault(name, asyncio.Lock())
 
+    def is_under_way(self, name: str) -> bool:
+        """A fault of this thing is under way. Long ones are left out then: in a queue, the thing would never be well."""
+        return self.lock(name).locked()
+
     async def interrupt(self, verb: str, job_id: str) -> None:
         if verb != "preempt":
             self.stopped.add(job_id)

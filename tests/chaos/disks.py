@@ -52,7 +52,7 @@ def _does(command: list[str]) -> bool:
 
 async def hung_disk(arena: Arena, draw: float) -> None:
     """Whoever writes to the host's disk waits, and cannot be killed meanwhile (``fsfreeze``). Not for a tmpfs."""
-    if (host := arena.small_disk) is None:
+    if (host := arena.small_disk) is None or arena.is_under_way("disk"):
         return
     home = str(node_dir(arena.cluster.config.state_dir, host))
     async with arena.lock("disk"):
@@ -65,7 +65,7 @@ async def hung_disk(arena: Arena, draw: float) -> None:
 
 
 async def full_disk(arena: Arena, draw: float) -> None:
-    if (host := arena.small_disk) is None:
+    if (host := arena.small_disk) is None or arena.is_under_way("disk"):
         return
     filler = node_dir(arena.cluster.config.state_dir, host) / "filler"
     async with arena.lock("disk"):

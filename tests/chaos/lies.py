@@ -25,6 +25,8 @@ REPORT_S = 0.5
 
 async def lying_host(arena: Arena, draw: float) -> None:
     """It claims to run the attempts of others, to be unwell for their GPUs, and to own one of them."""
+    if arena.is_under_way(LIAR):
+        return
     async with arena.lock(LIAR):
         with arena.log.lasting("lying_host", LIAR, hosts=[LIAR]):
             ends_at = time.monotonic() + between(LEAST_S, MOST_S, draw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import make_url
 
+from gpu_platform.hosts.system.ports import free_port
 from workers.local.cluster import LocalCluster
 from workers.local.supervision import ChildProcess
 
@@ -121,8 +121,7 @@ def lay(network: Network, cluster: LocalCluster) -> None:
 
 def _lay_agent(network: Network, child: ChildProcess) -> None:
     """What other hosts and the service reach of this host."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        own = probe.getsockname()[1]
+    own = free_port()
     port = network.add("peers", child.name, "127.0.0.1", own)
     child.env["GPU_PLATFORM_NODE__AGENT_PORT"] = str(own)
     child.env["GPU_PLATFORM_NODE__ADVERTISED_URL"] = f"http://127.0.0.1:{port}"

@@ -15,6 +15,8 @@ APART_S = 0.6
 
 async def poison(arena: Arena, draw: float) -> None:
     """It ends as any other job, and so do the others."""
+    if arena.is_under_way("poison"):
+        return
     plan = JobPlan(draw, manners=("heavy",))
     async with arena.lock("poison"):
         with arena.log.lasting("poison", "control"):

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu_platform.hosts.system.ports import free_port
 from workers.local import demo
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_digits.py"
@@ -30,8 +30,7 @@ class Attempt:
     ) -> None:
         self.checkpoints = checkpoints
         self._logs = [checkpoints.with_name(f"{checkpoints.name}-rank-{rank}.log") for rank in range(ranks)]
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         env = {key: value for key, value in os.environ.items() if not key.startswith("GPU_PLATFORM_")}
         env |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         env |= {"GPU_PLATFORM_CHECKPOINT_DIR": str(checkpoints), "GPU_PLATFORM_ATTEMPT": str(number)}

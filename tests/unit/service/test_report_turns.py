@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import UTC, datetime
 
 import pytest
 from anyio import CapacityLimiter
+from sqlalchemy import select
 
 from gpu_platform.domain.errors import FullReportNeeded, Unavailable
-from gpu_platform.domain.hosts.lease import Heartbeat, LeaseAnswer
+from gpu_platform.domain.hosts.lease import Heartbeat, HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
 from gpu_platform.store import Store
+from gpu_platform.store.hosts import reports
+from gpu_platform.store.models import host
 from service.operations import heartbeats
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Revocations
 from service.operations.report_turns import ReportTurns
+from tests.store_cluster import inventory
 from tests.waiting import eventually
 
 LONG_S = 60.0
@@ -112,7 +117,8 @@ def heartbeat(host: str) -> Heartbeat:
 def writer_at(sqlite_store: Store) -> tuple[HeartbeatWriter, list[float]]:
     now = [0.0]
     threads = CapacityLimiter(1)
-    return HeartbeatWriter(sqlite_store, 10.0, Revocations(sqlite_store), threads, clock=lambda: now[0]), now
+    turns = ReportTurns(1, LONG_S)
+    return HeartbeatWriter(sqlite_store, 10.0, Revocations(sqlite_store), threads, turns, clock=lambda: now[0]), now
 
 
 async def test_heartbeats_that_nobody_waits_for_are_not_written(
@@ -144,3 +150,32 @@ async def test_a_heartbeat_of_a_host_that_is_not_known_asks_for_a_report(
     writer, _ = writer_at
     with pytest.raises(FullReportNeeded):
         await writer.renew(heartbeat("a"), None)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+async def test_no_host_waits_for_the_row_of_another(store: Store) -> None:
+    """A transaction that stands still holds one host's row. Only this host gets no answer meanwhile."""
+    for name in "abc":
+        report = HostReport(
+            name=name,
+            session="s1",
+            address="127.0.0.1",
+            agent_url="http://127.0.0.1:1",
+            inventory=inventory(name, 1),
+            facts="0" * 16,
+            seq=1,
+        )
+        reports.report_host(store, report, ttl_s=LONG_S, now=datetime.now(UTC))
+    writer = HeartbeatWriter(store, LONG_S, Revocations(store), CapacityLimiter(16), ReportTurns(15, LONG_S))
+
+    def sent(name: str, seq: int) -> asyncio.Task[LeaseAnswer]:
+        return asyncio.create_task(writer.renew(heartbeat(name).model_copy(update={"seq": seq}), None))
+
+    with store.read() as standing:
+        standing.execute(select(host.c.name).where(host.c.name == "a").with_for_update())
+        waits = sent("a", 2)
+        for seq in (2, 3, 4):
+            async with asyncio.timeout(10):
+                await asyncio.gather(sent("b", seq), sent("c", seq))
+        assert not waits.done()
+    await waits
