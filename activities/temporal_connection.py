@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 
 class RenewableConnection(ServiceClient):
-    """Passes calls on to the newest connection. Calls that run meanwhile end on the one before. Each has a time limit."""
+    """Passes calls on to the newest connection, each with a time limit. Those that run end on the one before."""
 
     def __init__(self, current: ServiceClient) -> None:
         super().__init__(current.config)

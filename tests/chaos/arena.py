@@ -68,7 +68,7 @@ class Arena:
         return self.exclusive.setdefault(name, asyncio.Lock())
 
     def is_under_way(self, name: str) -> bool:
-        """A fault of this thing is under way. Long ones are left out then: in a queue, the thing would never be well."""
+        """A fault of this thing is under way. Long ones are left out then: in a queue, it would never be well."""
         return self.lock(name).locked()
 
     async def interrupt(self, verb: str, job_id: str) -> None:

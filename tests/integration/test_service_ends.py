@@ -1,4 +1,4 @@
-"""A service that ends while requests wait for a Temporal that says nothing: they are answered, and may be sent again."""
+"""A service ends while requests wait for a Temporal that says nothing: they are answered, and may be sent again."""
 
 from __future__ import annotations
 

@@ -13,9 +13,8 @@ from sqlalchemy import select
 from gpu_platform.domain.errors import FullReportNeeded, Unavailable
 from gpu_platform.domain.hosts.lease import Heartbeat, HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
-from gpu_platform.store import Store
+from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import reports
-from gpu_platform.store.models import host
 from service.operations import heartbeats
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Revocations
@@ -172,7 +171,7 @@ async def test_no_host_waits_for_the_row_of_another(store: Store) -> None:
         return asyncio.create_task(writer.renew(heartbeat(name).model_copy(update={"seq": seq}), None))
 
     with store.read() as standing:
-        standing.execute(select(host.c.name).where(host.c.name == "a").with_for_update())
+        standing.execute(select(models.host.c.name).where(models.host.c.name == "a").with_for_update())
         waits = sent("a", 2)
         for seq in (2, 3, 4):
             async with asyncio.timeout(10):
