@@ -6,6 +6,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from sqlalchemy import make_url, text
@@ -17,27 +19,41 @@ from tests.lan import Lan, Machine
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
 
 
-def _pass_on(machine: Machine, port: int, to: int) -> socket.socket:
+@contextmanager
+def _passed_on(machine: Machine, port: int, to: int) -> Iterator[None]:
     """What comes to ``port`` of the machine goes to a port of this one."""
     with machine.here():
         listener = socket.create_server(("0.0.0.0", port))
 
+    opened = [listener]
+
     def pump(source: socket.socket, target: socket.socket) -> None:
-        while data := source.recv(1 << 16):
-            target.sendall(data)
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
 
     def serve() -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 near, _ = listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", to))
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=pump, args=pair, daemon=True).start()
+                opened.append(near)
+                opened.append(far := socket.create_connection(("127.0.0.1", to)))
+                for pair in ((near, far), (far, near)):
+                    pumps.append(threading.Thread(target=pump, args=pair))
+                    pumps[-1].start()
 
-    threading.Thread(target=serve, daemon=True).start()
-    return listener
+    pumps = [threading.Thread(target=serve)]
+    pumps[0].start()
+    try:
+        yield
+    finally:
+        for one in opened:
+            with suppress(OSError):  # its other end is gone
+                one.shutdown(socket.SHUT_RDWR)
+        for pump_thread in pumps:
+            pump_thread.join()
+        for one in opened:
+            one.close()
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -50,8 +66,7 @@ def test_a_statement_ends_when_the_machine_of_the_database_is_gone(
     lan, real = Lan(), make_url(store_url)
     machine, service = lan.machine("database"), lan.machine("service")
     assert real.port is not None
-    listener = _pass_on(machine, 5432, real.port)
-    with service.here():
+    with _passed_on(machine, 5432, real.port), service.here():
         store = Store(real.set(host="10.1.0.1", port=5432).render_as_string(hide_password=False))
         with store.read() as session:
             assert session.scalar(text("SELECT 1")) == 1
@@ -63,6 +78,4 @@ def test_a_statement_ends_when_the_machine_of_the_database_is_gone(
         assert time.monotonic() - began < 30
         gone.join()
         store.close()
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
     lan.close()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,7 +61,8 @@ def children() -> set[int]:
     """Processes below this one that live."""
     found = set[int]()
     for task in Path("/proc/self/task").iterdir():
-        found |= {int(pid) for pid in (task / "children").read_text().split()}
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
     return {pid for pid in found if is_running(pid)}
 
 

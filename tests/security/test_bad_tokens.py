@@ -123,7 +123,7 @@ async def test_a_flood_of_bad_tokens_delays_no_report(sqlite_store: Store, tmp_p
         slowest = 0.0
         until = time.monotonic() + 2.0
         number = 0
-        while time.monotonic() < until:
+        while time.monotonic() < until or codes[429] <= codes[401]:  # a slow machine takes longer for a flood
             number += 1
             began = time.monotonic()
             answer = await http.post(
@@ -134,7 +134,6 @@ async def test_a_flood_of_bad_tokens_delays_no_report(sqlite_store: Store, tmp_p
             await asyncio.sleep(0.05)
         over.set()
         await asyncio.gather(*floods)
-    assert codes[429] > codes[401], "it was a flood"
     assert set(codes) == {401, 429}
     # When one more is allowed, up to 20 that come at once are looked up before one of them has taken it.
     assert looks["find_token"] <= 3 * codes[401] + 20
