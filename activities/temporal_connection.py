@@ -1,6 +1,7 @@
-"""The connection to Temporal, which is made anew when its certificate was renewed: Temporal's SDK reads it only once.
+"""The connection to Temporal. No call waits for ever for a Temporal that stands still.
 
-The client object stays the same, so that whoever has it need not know.
+It is made anew when its certificate was renewed: Temporal's SDK reads that only once. The client object stays the same,
+so that whoever has it need not know.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ off, would keep from all others what it has locked: reports of hosts waited for 
 
 DEAD_LINK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 """A machine of the database that is gone says nothing, and a statement would wait for its answer for hours. The kernel
-gives such a connection up after 11 s. In seconds, the last one in milliseconds."""
+gives such a connection up after 11 s. Times are in seconds, ``tcp_user_timeout`` is in milliseconds."""
 
 
 def normalised(url: str) -> URL:
