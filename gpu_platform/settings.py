@@ -339,7 +339,9 @@ class Settings(BaseSettings):
     """More services: a node worker that does not reach one service reports to the next, and a client asks the next."""
     lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
     """Length of a host's lease. A host that has not reported for this time is suspected, and LOST 0.3 leases later.
-    Lower it only while every host reports: a host that is cut off still uses the lease that it got."""
+    Lower it only while every host reports: a host that is cut off still uses the lease that it got. On PostgreSQL a
+    process that stands still in a transaction keeps a host's row for up to 5 s: with a lease below 8 s, that host may
+    lose it."""
     fencing: Literal["lease", "strict", "relaxed"] = "lease"
     """What happens to ranks on a host that is cut off, for jobs that do not say. ``lease``: the host ends them before
     the job starts elsewhere. ``strict``: the job starts elsewhere only when the old ranks are known to be dead, or an

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -67,13 +67,12 @@ class Server(uvicorn.Server):
                 _answered(app),
                 host=host,
                 port=port,
-                http=connections_of(trust_domain),
+                http=connections_of(trust_domain, tls),
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # service/app.py trusts the proxies of the settings only
                 timeout_graceful_shutdown=3,
-                **tls_options(tls),
             )
         )
 
@@ -141,11 +140,6 @@ def _answered(app: ASGIApp) -> ASGIApp:
             await problems.answer(Problem.of(Unavailable(_ENDS), scope["path"]))(scope, receive, send)
 
     return call
-
-
-def tls_options(tls: TlsContexts | None) -> dict[str, Any]:
-    """Arguments of ``uvicorn.Config`` for a server with this certificate. None: plain HTTP."""
-    return {} if tls is None else {"ssl_context_factory": lambda config, default: tls.server()}
 
 
 def check_address(host: str, setting: str, *, tls: bool, insecure: bool) -> None:

@@ -36,6 +36,9 @@ OUR_BUILD = version("gpu-platform")
 """What our workers tell Temporal that they are. Without it the SDK reads and hashes the sources of all modules, in the
 event loop: for a second, or for ever if their disk hangs."""
 
+CONNECT_WITHIN_S = 10.0
+"""How long one try to connect to Temporal may take."""
+
 log = structlog.get_logger()
 
 
@@ -60,17 +63,20 @@ async def connect(
     waiting = Waiting("temporal", address=temporal.address)
     while True:
         try:
-            client = await Client.connect(
-                temporal.address,
-                namespace=temporal.namespace,
-                data_converter=converter,
-                tls=tls_of(temporal),
-                runtime=ProcessRuntime.get(),
-                lazy=lazy,
-                interceptors=[*tracing_interceptors(), *([] if host is None else [NamingItself(host)])],
-            )
-            if not lazy:
-                await describe_namespace(client)
+            async with asyncio.timeout(CONNECT_WITHIN_S):  # the SDK waits for ever for the first answer
+                client = await Client.connect(
+                    temporal.address,
+                    namespace=temporal.namespace,
+                    data_converter=converter,
+                    tls=tls_of(temporal),
+                    runtime=ProcessRuntime.get(),
+                    lazy=lazy,
+                    interceptors=[*tracing_interceptors(), *([] if host is None else [NamingItself(host)])],
+                )
+                if not lazy:
+                    await describe_namespace(client)
+        except TimeoutError:
+            waiting.still(f"no answer within {CONNECT_WITHIN_S:g} s")
         except RPCError as error:
             missing = is_missing(error)
             waiting.still(

@@ -29,6 +29,8 @@ OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 256),
+    # Else a stranger who says nothing has two minutes.
+    ("grpc.server_handshake_timeout_ms", 10_000),
     # On fast networks it would let each stream send megabytes before its message is asked for.
     ("grpc.http2.bdp_probe", 0),
     # As bodies of REST. Who may send so much is asked before a message is read: see `admission.py`.

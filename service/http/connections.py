@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import Counter
 from typing import Any
 
@@ -12,17 +13,21 @@ import h11
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
 
-from gpu_platform.identity.certificates import Peer
+from gpu_platform.identity.certificates import Peer, TlsContexts
 from gpu_platform.identity.names import DEFAULT_DOMAIN
 from service.http.machines import PEER
 from service.http.networks import network_of
 
 REQUEST_TIMEOUT_S = 10.0
-"""A request and its body must arrive within this time after the first byte of the connection or request."""
+"""A request and its body must arrive within this time after the first byte of the connection or request. A handshake of
+TLS has as long."""
 MOST_WAITING = 256
-"""So many connections of one network may wait for their requests at once: a stranger may not take all files that this
-process may open. What sends its request at once does not count: hosts, and a proxy that all come through."""
+"""So many connections of one network may wait for their handshakes and requests at once: a stranger may not take all
+files that this process may open. What sends its request at once does not count: hosts, and a proxy that all come
+through."""
 TAKEN_WITHIN_S = 120.0
 """So long a client may take for the end of an answer: a page of 4 MiB, at 0.3 megabits a second. Until then it is in
 memory, and its request is not over: it keeps its turn."""
@@ -52,7 +57,7 @@ class TimeLimitedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio for a new connection: start the limit for the first request."""
         super().connection_made(transport)
-        self._network = network_of(self.client[0] if self.client else None)
+        self._network = _network_of(transport)
         if _WAITING[self._network] >= MOST_WAITING:
             transport.abort()
             return
@@ -115,9 +120,7 @@ class TimeLimitedConnection(H11Protocol):
             return
         self._waiting.cancel()
         self._waiting = None
-        _WAITING[self._network] -= 1
-        if not _WAITING[self._network]:
-            del _WAITING[self._network]
+        _one_less(self._network)
 
     def _give_up(self) -> None:
         self._request_came()
@@ -128,9 +131,88 @@ class TimeLimitedConnection(H11Protocol):
         self.transport.close()
 
 
-def connections_of(trust_domain: str) -> type[TimeLimitedConnection]:
-    """For ``uvicorn.Config(http=…)``: the same, for clients with certificates of ``trust_domain``."""
-    return type("TlsConnection", (TimeLimitedConnection,), {"trust_domain": trust_domain})
+class TlsHandshake(asyncio.Protocol):
+    """What a connection with TLS is until its handshake ends: then it becomes a :class:`TimeLimitedConnection`.
+
+    Until then it counts as one that waits for its request, and has the same time. asyncio would give each a minute, and
+    show it to nobody before.
+    """
+
+    context: ssl.SSLContext
+    connection: type[TimeLimitedConnection]
+
+    def __init__(self, *, server_state: ServerState, **given: Any) -> None:
+        """``given``: what uvicorn gives to each connection."""
+        self._given = {**given, "server_state": server_state}
+        self._open = server_state.connections
+        self._early: list[bytes] = []
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called by asyncio for a new connection: begin the handshake."""
+        self._transport = transport
+        network = _network_of(transport)
+        if _WAITING[network] >= MOST_WAITING:
+            transport.abort()
+            return
+        transport.pause_reading()  # the first bytes are for TLS
+        _WAITING[network] += 1
+        self._open.add(self)  # pyright: ignore[reportArgumentType]  # uvicorn ends all of them by shutdown()
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(network))
+
+    def data_received(self, data: bytes) -> None:
+        """Called with what came behind the handshake."""
+        self._early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called when the connection is closed during the handshake."""
+        self._is_lost = True
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server ends."""
+        self._transport.abort()
+
+    async def _shake_hands(self, network: str) -> None:
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                self._transport, self, self.context, server_side=True, ssl_handshake_timeout=REQUEST_TIMEOUT_S
+            )
+        except OSError:  # not TLS, no trust, too slow, or gone
+            self._transport.abort()
+            return
+        finally:
+            self._open.discard(self)  # pyright: ignore[reportArgumentType]
+            _one_less(network)
+        if secured is None or self._is_lost:
+            return
+        connection = self.connection(**self._given)
+        secured.set_protocol(connection)
+        connection.connection_made(secured)
+        for data in self._early:
+            connection.data_received(data)
+
+
+def connections_of(trust_domain: str, tls: TlsContexts | None) -> type[asyncio.Protocol]:
+    """For ``uvicorn.Config(http=…)``: connections of clients with certificates of ``trust_domain``.
+
+    ``tls``: of this server; uvicorn itself gets none. None: plain HTTP. Raises :class:`CannotStart` if a file of it
+    cannot be read.
+    """
+    limited = type("LimitedConnection", (TimeLimitedConnection,), {"trust_domain": trust_domain})
+    if tls is None:
+        return limited
+    return type("TlsConnection", (TlsHandshake,), {"context": tls.server(), "connection": limited})
+
+
+def _network_of(transport: asyncio.Transport) -> str:
+    client = get_remote_addr(transport)
+    return network_of(client[0] if client else None)
+
+
+def _one_less(network: str) -> None:
+    _WAITING[network] -= 1
+    if not _WAITING[network]:
+        del _WAITING[network]
 
 
 def _notice_lost_peers(connection: socket.socket | None) -> None:

@@ -6,11 +6,13 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,21 @@ LARGE_JOB = b'{"command": ["x"]}' + b" " * LARGE_BYTES
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture
-def service(sqlite_store: Store, tmp_path: Path) -> Iterator[ServiceProcess]:
-    sign_in(sqlite_store, ADMIN, "admin", {CLUSTER: Role.ADMIN})
-    with service_process(str(sqlite_store.url), tmp_path) as running:
-        yield running
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the service of these tests keeps its database and its log."""
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def service(sqlite_template: Path, directory: Path) -> Iterator[ServiceProcess]:
+    """One for all tests that leave it as they found it."""
+    path = directory / "platform.db"
+    shutil.copy(sqlite_template, path)
+    with closing(Store(f"sqlite:///{path}")) as store:
+        sign_in(store, ADMIN, "admin", {CLUSTER: Role.ADMIN})
+        with service_process(str(store.url), directory) as running:
+            yield running
 
 
 def starter(service: ServiceProcess) -> int:
@@ -114,13 +126,14 @@ async def test_it_is_slow_and_answers_at_last(service: ServiceProcess) -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_it_ends_with_its_service(service: ServiceProcess, number: signal.Signals) -> None:
-    pids, socket = service.pids, sockets(starter(service))[0]
-    assert len(pids) == 3
-    assert socket.is_socket()
-    os.kill(service.pid, number)
-    await eventually(lambda: all(map(has_ended, pids)), "all of them to end")
-    assert not socket.parent.exists()
+async def test_it_ends_with_its_service(sqlite_store: Store, tmp_path: Path, number: signal.Signals) -> None:
+    with service_process(str(sqlite_store.url), tmp_path) as service:
+        pids, socket = service.pids, sockets(starter(service))[0]
+        assert len(pids) == 3
+        assert socket.is_socket()
+        os.kill(service.pid, number)
+        await eventually(lambda: all(map(has_ended, pids)), "all of them to end")
+        assert not socket.parent.exists()
 
 
 @pytest.mark.long
@@ -140,7 +153,7 @@ def test_it_is_forked_when_it_is_needed(sqlite_store: Store, tmp_path: Path) -> 
         assert answering(service) is not None
 
 
-async def test_it_knows_who_asks_and_nobody_can_say_otherwise(sqlite_store: Store, service: ServiceProcess) -> None:
+async def test_it_knows_who_asks_and_nobody_can_say_otherwise(service: ServiceProcess, directory: Path) -> None:
     spoofed = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as http:
         stranger = await http.post("/v1/arrays", headers=spoofed, json={})
@@ -148,7 +161,7 @@ async def test_it_knows_who_asks_and_nobody_can_say_otherwise(sqlite_store: Stor
     assert stranger.status_code == 401
     assert known.status_code == 422
     assert len(stranger.headers.get_list("x-request-id")) == len(stranger.headers.get_list("date")) == 1
-    log = (Path(str(sqlite_store.url).removeprefix("sqlite:///")).parent / "service.log").read_text()
+    log = (directory / "service.log").read_text()
     assert "203.0.113.7" not in log
     assert "127.0.0.1" in log
 

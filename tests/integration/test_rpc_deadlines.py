@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
@@ -14,6 +16,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import temporal_connection
 from activities.temporal_connection import renewable
+from gpu_platform.settings import Settings, TemporalSettings
+from tests.waiting import eventually
+from workers import process
 
 
 async def listed(client: Client) -> None:
@@ -39,35 +44,66 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
 }
 
 
+class Relay:
+    """Passes on to Temporal, unless it is silent: then it takes connections and answers nothing."""
+
+    def __init__(self, behind: str) -> None:
+        self._host, self._port = behind.rsplit(":", 1)
+        self._ends: list[asyncio.StreamWriter] = []
+        self.is_silent = False
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Gives the address."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()
+        for end in self._ends:
+            end.close()
+            await end.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection(self._host, int(self._port))
+        self._ends.extend([writer, there_writer])
+        await asyncio.gather(self._pipe(reader, there_writer), self._pipe(there_reader, writer))
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not self.is_silent:
+                writer.write(data)
+
+
+@pytest.fixture
+def relay(temporal: Client) -> Relay:
+    return Relay(temporal.service_client.config.target_host)
+
+
 @pytest.mark.parametrize("connected_before", [True, False])
-async def test_every_call_ends(temporal: Client, connected_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_call_ends(relay: Relay, connected_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(temporal_connection, "ANSWER_WITHIN", timedelta(seconds=0.2))
     monkeypatch.setattr(temporal_connection, "NEXT_EVENT_WITHIN", timedelta(seconds=0.2))
     monkeypatch.setattr(temporal_connection, "_TO_CONNECT_S", 0.1)
-    silent = False
+    async with relay.serving() as address:
+        client = renewable(await Client.connect(address, lazy=not connected_before))
+        relay.is_silent = True
+        for call in CALLS.values():
+            with pytest.raises(RPCError) as failed:
+                await asyncio.wait_for(call(client), 30)
+            assert failed.value.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED)
 
-    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            if not silent:
-                writer.write(data)
 
-    host, port = temporal.service_client.config.target_host.rsplit(":", 1)
-    ends: list[asyncio.StreamWriter] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection(host, int(port))
-        ends.extend([writer, there_writer])
-        await asyncio.gather(pipe(reader, there_writer), pipe(there_reader, writer))
-
-    proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    client = renewable(await Client.connect(address, lazy=not connected_before))
-    silent = True
-    for call in CALLS.values():
-        with pytest.raises(RPCError) as failed:
-            await asyncio.wait_for(call(client), 30)
-        assert failed.value.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED)
-    proxy.close()
-    for end in ends:
-        end.close()
-        await end.wait_closed()
+async def test_a_process_that_starts_says_that_it_waits(
+    relay: Relay, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CONNECT_WITHIN_S", 1.0)
+    relay.is_silent = True
+    async with relay.serving() as address:
+        settings = Settings(temporal=TemporalSettings(address=address, namespace=temporal.namespace))
+        with capture_logs() as lines:
+            connecting = asyncio.create_task(process.connect(settings))
+            await eventually(lambda: lines, "it to say that it waits")
+            relay.is_silent = False
+            client = await asyncio.wait_for(connecting, 30)
+    assert [line["event"] for line in lines] == ["process.waits", "process.goes_on"]
+    assert lines[0]["error"] == "no answer within 1 s"
+    assert client.namespace == temporal.namespace

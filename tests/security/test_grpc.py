@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -187,6 +188,18 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
         getattr(files, name).write_bytes(getattr(of_another_authority, name).read_bytes())
     assert await _reached(address, of_another_authority.trusted.read_bytes())
     assert not await _reached(address, old)
+
+
+async def test_who_does_not_shake_hands_is_cut_off(
+    secured: tuple[str, CertificateFiles, Certificates],
+) -> None:
+    host, port = secured[0].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"\x16")
+    async with asyncio.timeout(30):  # by itself gRPC waits for two minutes
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
 
 
 async def test_plain_text_is_not_answered_where_there_is_tls(

@@ -18,6 +18,7 @@ from gpu_platform.store import Store
 from service.http import connections
 from service.http.connections import MOST_WAITING
 from service.http.costs import SHARES, Cost
+from tests.security.tls_cluster import TlsCluster
 from tests.service_process import ServiceProcess, noticed, service_process
 from tests.store_cluster import Cluster
 from tests.unit.service.api_server import ADMIN, application, bearer, served, sign_in
@@ -102,7 +103,10 @@ async def test_a_request_lasts_until_its_answer_was_taken_and_not_for_ever(url: 
 
 def _was_cut_off(connection: socket.socket) -> bool:
     """The other end of a connection of this machine was closed, though its answer was not taken."""
-    ends = f":{connection.getpeername()[1]:04X}", f":{connection.getsockname()[1]:04X}"
+    try:
+        ends = f":{connection.getpeername()[1]:04X}", f":{connection.getsockname()[1]:04X}"
+    except OSError:
+        return True
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return not any((local[-5:], remote[-5:]) == ends and state == _ESTABLISHED for _, local, remote, state, *_ in lines)
 
@@ -185,3 +189,58 @@ async def test_one_network_has_few_connections_that_ask_nothing(url: str) -> Non
             return False
 
         await eventually(is_let_in, "a new connection to be let in")
+
+
+async def test_a_handshake_counts_and_has_the_time_of_a_request(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_WAITING", 8)
+    cluster = TlsCluster(sqlite_store, tmp_path)
+    async with cluster.serving(), cluster.client(None) as known:
+        assert (await known.get("/v1/whoami")).status_code == 200
+        with ExitStack() as strangers:
+            monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 2.0)
+            silent = [strangers.enter_context(socket.create_connection(("127.0.0.1", cluster.port))) for _ in range(16)]
+            for connection in silent:
+                with suppress(ConnectionError):
+                    connection.send(b"\x16")  # the first byte of a handshake
+            await eventually(lambda: sum(map(_was_cut_off, silent)) == 8, "those over the limit to be cut off")
+            async with cluster.client(None) as new:
+                with pytest.raises(httpx.TransportError):
+                    await new.get("/healthz")
+            assert (await known.get("/healthz")).status_code == 200, "a connection that has asked goes on"
+            await eventually(lambda: all(map(_was_cut_off, silent)), "the others to be cut off, too")
+        async with cluster.client(None) as new:
+            assert (await new.get("/v1/whoami")).status_code == 200
+    assert not connections._WAITING
+
+
+async def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    cluster = TlsCluster(sqlite_store, tmp_path)
+    async with cluster.serving():
+        context = cluster.contexts("node/a").client()
+        for _ in range(20):
+            assert await asyncio.to_thread(_ask_with_the_handshake, context, cluster.port)
+
+
+def _ask_with_the_handshake(context: ssl.SSLContext, port: int) -> bool:
+    """Send the end of the handshake and a request in one piece."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, sent, server_hostname="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(sent.read())
+                received.write(connection.recv(1 << 16))
+        tls.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.sendall(sent.read())
+        while True:
+            try:
+                return tls.read(1 << 16).startswith(b"HTTP/1.1 200")
+            except ssl.SSLWantReadError:
+                received.write(connection.recv(1 << 16))

@@ -120,6 +120,8 @@ def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials)
             ("grpc.keepalive_permit_without_calls", 1),
             # Each host has a few polls and short calls; more is an attack. See `host_calls.py`.
             ("grpc.max_concurrent_streams", 256),
+            # Else a stranger who says nothing has two minutes.
+            ("grpc.server_handshake_timeout_ms", 10_000),
             # Else a second gateway could listen on the same port, and hosts would get one or the other.
             ("grpc.so_reuseport", 0),
         ],

@@ -38,7 +38,7 @@ from gpu_platform.observability import get_logger
 from gpu_platform.settings import NodeSettings
 from service.http.connections import connections_of
 from service.http.machines import peer_of
-from service.server import cannot_listen, check_address, tls_options
+from service.server import cannot_listen, check_address
 from workers.node.checkpoints import checkpoint_routes
 from workers.node.exec import exec_routes
 from workers.node.logs import log_routes
@@ -180,12 +180,11 @@ class NodeHttp:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 node_app(agent, token, sessions, more, open_metrics=tls.metrics == "open", revoked=revoked),
-                http=connections_of(tls.trust_domain),
+                http=connections_of(tls.trust_domain, contexts),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 timeout_graceful_shutdown=1,
-                **tls_options(contexts),
             )
         )
 
