@@ -121,7 +121,7 @@ def allocations_idle(facts: Facts) -> list[Violation]:
         ]
         left = Spans.of(busy + excused).without(hold.reserved[1], min(hold.released[0], facts.now))
         longest = max((end - begin for begin, end in left), default=0.0)
-        if longest > SWEEP_S + LATENESS_S:  # the observer wrote when it began
+        if longest > SWEEP_S:
             found.append(Violation(Kind.ALLOCATION_IDLE, f"{hold.job}#{hold.attempt} ran nothing", longest))
     return found
 
