@@ -148,7 +148,7 @@ class CheckingOrders:
 class OrderGuard(Interceptor):
     """Runs an activity of a host only if its order is signed, has not expired and was not used by another activity.
 
-    ``required`` False: unsigned orders are carried out, too, as those of an older release. ``kept``: the file in which
+    ``required`` False: unsigned orders are carried out, too: see ``node.require_signed_orders``. ``kept``: the file in which
     used orders of repairs outlast this process. The records of an attempt do that for the other orders.
     """
 

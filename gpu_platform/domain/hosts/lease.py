@@ -66,7 +66,7 @@ class Heartbeat(BaseModel):
     protocol: SmallCount = 0
     """The version of the protocol that the node worker speaks: ``protocol.PROTOCOL`` of its release."""
     facts: FactsHash = ""
-    """The hash of the host's facts: see :func:`facts_hash`. Empty: a node worker of an older release."""
+    """The hash of the host's facts: see :func:`facts_hash`. Empty: it has sent none yet."""
     attempts: list[ReportedAttempt] = Field(default=[], max_length=MAX_ATTEMPTS)
     """Attempts with processes on this host."""
     checkpoints: list[SavedCheckpoint] = Field(default=[], max_length=MAX_ATTEMPTS)

@@ -97,8 +97,8 @@ def renews(times: LeaseTimes, echoed_round: int, current: int) -> bool:
 def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:
     """True if a rank may start now that was planned in the host's term ``planned``.
 
-    ``leased_until`` and ``term`` are those of the host's lease. ``planned`` 0: an older release planned it; the term is
-    not checked.
+    ``leased_until`` and ``term`` are those of the host's lease. ``planned`` 0: the term is not
+    checked.
     """
     return now < leased_until and planned in (0, term)
 

@@ -58,7 +58,7 @@ def record_submission(
     after it, or never end by its deadline, :class:`InvalidRequest`.
     """
     if idempotency_key is not None:
-        taken = take_key(session, idempotency_key, spec, job_id, now)
+        taken = take_key(session, idempotency_key, job_id, now)
         if taken is not None:
             return _same_submission(session, taken, spec, retry_of)
     inferred = inferred_kind(session, spec)
