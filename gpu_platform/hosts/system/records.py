@@ -111,16 +111,6 @@ def write_new(path: str, record: dict[str, Any]) -> None:
     os.close(_write_file(path, record))
 
 
-def write_in_place(path: str, record: dict[str, Any]) -> None:
-    """Write a record into the file that is there, or a new one. A file that was written like this before needs no more
-    room on the disk. Nobody may read it meanwhile. Not durable. Raises ``OSError``."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        _write_padded(fd, record, path)
-    finally:
-        os.close(fd)
-
-
 class StartRecord:
     """The start record of a rank, written before its program is executed and once more after that, when its pid is
     known. The second write needs no more room on the disk."""
