@@ -151,7 +151,7 @@ def read_moves(session: Session, since: datetime) -> dict[str, list[float]]:
     query = _PREEMPTED_JOBS.where(event.c.at > since)
     moved: dict[str, list[float]] = {}
     for row in session.execute(query):
-        if json.loads(row.data)["move"]:
+        if json.loads(row.data).get("move"):
             moved.setdefault(row.job_id, []).append(row.at.timestamp())
     return moved
 
