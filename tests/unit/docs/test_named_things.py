@@ -91,7 +91,7 @@ def test_a_word_stands_once_in_the_glossary() -> None:
         r"^\| \*\*(.+?)\*\*(?: \((.+?)\))? \|", (ROOT / "docs/explanation/glossary.md").read_text(), re.MULTILINE
     )
     words = [(word.strip(), of) for term, of in terms for word in term.split(",")]
-    assert len(words) > 200
+    assert len(words) > 100
     assert [word for word in words if words.count(word) > 1] == []
     without = {"upload", "outputs", "script", "session", "executor", "what-if", "launcher"} - {
         word for word, _ in words
