@@ -1,7 +1,7 @@
 """Temporal's worker versioning, if a team wants it: which release of the control workers gets the workflows' steps.
 
 Temporal gives steps to the current version of the deployment only. A version that is not current gets none, even if no
-other worker lives. So the first version makes itself current; later ones wait for an operator (ADR 0078).
+other worker lives. So the first version makes itself current; later ones wait for an operator (ADR 75).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.pages import DOCS, ROOT
 
 LONG = {"check-a-deployment.md", "install.md"}
 """Pages that take more than five seconds: `make test-docs` follows them, too."""
-SHORT = {"README.md", "tutorial.md", "submit.md", "exec-and-logs.md", "from-slurm.md", "arrays.md", "environments.md"}
+SHORT = {"tutorial.md", "submit.md", "exec-and-logs.md", "from-slurm.md", "arrays.md", "environments.md"}
 """Pages that a newcomer reads: `make test` follows them. `make test-long` follows the others."""
 
 NOT_HERE = ("systemctl", "nvidia-smi", "py-spy")

@@ -1,6 +1,6 @@
 """How the client without asyncio sends requests: with ``http.client``. ``http_async.py`` has the same methods.
 
-The command line is a new process each time, and importing httpx takes longer than most requests (ADR 0080).
+The command line is a new process each time, and importing httpx takes longer than most requests (ADR 93).
 """
 
 from __future__ import annotations

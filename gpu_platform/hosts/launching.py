@@ -420,5 +420,5 @@ def _not_executable(rank: int, failure: Failure, exit_code: int) -> PreflightFai
 
 
 def _is_script(plan: HostPlan) -> bool:
-    """True if the ranks run a batch script (ADR 86)."""
+    """True if the ranks run a batch script (ADR 69)."""
     return any(SCRIPT in program.env for program in plan.programs)

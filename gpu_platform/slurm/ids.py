@@ -1,6 +1,6 @@
 """Numbers for our ids, because programs for Slurm count with ``SLURM_JOB_ID`` and look for digits in sbatch's answer.
 
-A number is the id, written in another way: nobody counts, and nobody looks anything up (ADR 103). It has 24 digits,
+A number is the id, written in another way: nobody counts, and nobody looks anything up (ADR 70). It has 24 digits,
 that of an element of an array more. Bash keeps the last 64 bits of a larger number; bit 63 is always 0, so that they
 are never below 0 for it, and they differ from job to job.
 

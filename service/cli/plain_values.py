@@ -1,4 +1,4 @@
-"""Reads typed values without pydantic, which typer would import for the first one: 45 ms of each command (ADR 0080).
+"""Reads typed values without pydantic, which typer would import for the first one: 45 ms of each command (ADR 93).
 
 Only what is certain is read here. Everything else goes typer's way, so that errors and rare types are typer's own.
 """

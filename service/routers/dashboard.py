@@ -1,5 +1,5 @@
 """The dashboard: one page with every script from this service. What it shows it asks of the public API, with the token
-of who uses it. So the files are for everybody, and the data is not (ADR 82)."""
+of who uses it. So the files are for everybody, and the data is not (ADR 91)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sign-in of the dashboard at the identity provider. It is a part of the page, as its files are (ADR 97): programs use
+"""Sign-in of the dashboard at the identity provider. It is a part of the page, as its files are (ADR 92): programs use
 the device grant, or an API token."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Arrays on real processes: ``python -m tests.benchmarks.bench_arrays [--elements 2000] [--wide 100000]``.
 
-Eight simulated DGX H100 (64 GPUs), Temporal dev server on disk, SQLite. Budgets: docs/explanation/performance.md.
+Eight simulated DGX H100 (64 GPUs), Temporal dev server on disk, SQLite. Budgets: docs/reference/measurements.md.
 ``--wide``: one array of so many elements of simulated duration on a fleet of 32 hosts. SIGKILL of each process of the
 platform in turn; memory, history and the ends of all elements are looked at.
 """

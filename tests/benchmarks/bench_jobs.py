@@ -1,6 +1,6 @@
 """The whole platform end to end, on real processes: ``python -m tests.benchmarks.bench_jobs [PART ...]``.
 
-Eight simulated DGX H100 (64 GPUs), Temporal dev server on disk, SQLite. Budgets: docs/explanation/performance.md.
+Eight simulated DGX H100 (64 GPUs), Temporal dev server on disk, SQLite. Budgets: docs/reference/measurements.md.
 """
 
 from __future__ import annotations

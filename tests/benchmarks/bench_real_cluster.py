@@ -3,7 +3,7 @@
 Three platforms with the same eight hosts, alternately: dev server and SQLite (what ``up`` starts), dev server and
 PostgreSQL, and a real Temporal server with PostgreSQL for both. Everything that is acknowledged is synced. Needs
 ``make cluster-setup``. With ``--shards 4 16 64`` the real one alone, with each of these numbers of history shards.
-Figures: docs/explanation/performance.md.
+Figures: docs/reference/measurements.md.
 """
 
 from __future__ import annotations

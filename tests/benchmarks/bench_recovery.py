@@ -1,7 +1,7 @@
 """Seconds until work goes on after a part of the platform died: ``python -m tests.benchmarks.bench_recovery``.
 
 Six simulated DGX H100 in three racks, Temporal dev server on disk, PostgreSQL. What died is started again at once, as
-systemd would. Budgets: docs/explanation/performance.md.
+systemd would. Budgets: docs/reference/measurements.md.
 """
 
 from __future__ import annotations

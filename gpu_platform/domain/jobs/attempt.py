@@ -170,7 +170,7 @@ class Prepared(BaseModel):
     isolates_gangs: bool = False
     """The host gives a gang on several hosts a network of its own."""
     step_key: Annotated[str | None, Field(repr=False)] = None
-    """What the ranks of a script prove to each other (ADR 86). None: the job is no script."""
+    """What the ranks of a script prove to each other (ADR 69). None: the job is no script."""
     gang: list[str] = []
     """The addresses of all hosts of the gang, in the order of node ranks, if each of them isolates gangs. The workflow
     fills it."""

@@ -13,7 +13,7 @@ PAST       the attempt is over, so the workflow is older       the workflow stop
 ENDED      the job has ended                                   the workflow ends
 =========  ==================================================  ==================================================
 
-A workflow that asks for a step of attempt N proves that every attempt before N is over.
+A workflow asks for a step of attempt N only when every earlier attempt has ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs and arrays as rows of a list, made from the service's JSON: a list needs no models (ADR 0080)."""
+"""Jobs and arrays as rows of a list, made from the service's JSON: a list needs no models (ADR 93)."""
 
 from __future__ import annotations
 

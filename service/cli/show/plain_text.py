@@ -1,4 +1,4 @@
-"""Tables as plain text, without rich, whose import is a third of what a list takes (ADR 0080).
+"""Tables as plain text, without rich, whose import is a third of what a list takes (ADR 93).
 
 What is written here is what rich would write. It does the easy case: every cell is one line of ASCII, and the table
 fits into the terminal. Everything else, which needs folding or the width of characters, is rich's.

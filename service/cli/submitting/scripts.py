@@ -1,4 +1,4 @@
-"""Scripts with directives: ``gpu-platform submit job.sh``. The script's text is what runs, on whatever host (ADR 86).
+"""Scripts with directives: ``gpu-platform submit job.sh``. The script's text is what runs, on whatever host (ADR 69).
 
 Options of the command line win over ``#GPU`` lines, and these over ``#SBATCH`` lines.
 """

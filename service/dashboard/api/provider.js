@@ -1,6 +1,6 @@
 /**
  * Sign-in at the identity provider: the authorization code grant with PKCE (RFC 7636). The service carries the requests
- * to the provider (ADR 97), so this page talks to no other site; the browser itself goes there and comes back.
+ * to the provider (ADR 92), so this page talks to no other site; the browser itself goes there and comes back.
  */
 import { Problem, problemOf } from "./problem.js";
 import { askOtherTabs, grant, keepGrant, me, tellOtherTabs, token } from "./session.js";

@@ -1,7 +1,7 @@
 /**
  * Who uses the dashboard: their token, and what the service says about them.
  *
- * The token is in the sessionStorage of this tab (ADR 82), with what renews it if it is of an identity provider (ADR 97).
+ * The token is in the sessionStorage of this tab (ADR 91), with what renews it if it is of an identity provider (ADR 92).
  * A new tab asks the other tabs of the dashboard for it; they are of the same origin, so nobody else hears the question
  * or the answer.
  */

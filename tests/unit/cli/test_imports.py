@@ -1,4 +1,4 @@
-"""What a command does not need is not imported (ADR 0080): the real limit is time, which no test can measure here."""
+"""What a command does not need is not imported (ADR 93): the real limit is time, which no test can measure here."""
 
 from __future__ import annotations
 

@@ -91,9 +91,19 @@ def test_a_word_stands_once_in_the_glossary() -> None:
         r"^\| \*\*(.+?)\*\*(?: \((.+?)\))? \|", (ROOT / "docs/explanation/glossary.md").read_text(), re.MULTILINE
     )
     words = [(word.strip(), of) for term, of in terms for word in term.split(",")]
-    assert len(words) > 200
+    assert len(words) > 100
     assert [word for word in words if words.count(word) > 1] == []
     without = {"upload", "outputs", "script", "session", "executor", "what-if", "launcher"} - {
         word for word, _ in words
     }
     assert not without
+
+
+def test_decisions_are_numbered_without_gaps_and_each_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "adr"
+    names = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    assert re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text()) == names
+    named = {int(number) for number in re.findall(r"\bADR (\d+)", SOURCES)}
+    assert named
+    assert max(named) <= len(names)
