@@ -15,9 +15,9 @@ HOSTS_LOOKED_AT, FEWEST_LOOKS = 20_000, 8
 """So many hosts are looked at in a round, and so many looks at all hosts are allowed however many there are."""
 
 
-def needs_trials(row: PlacementRequest) -> bool:
+def needs_trials(request: PlacementRequest) -> bool:
     """Tell whether only a trial shows if, or when, the job fits: see ``GangBackfill``."""
-    return not row.is_plain or row.resources.share is not None
+    return not request.is_plain or request.resources.share is not None
 
 
 class GangTrials:
@@ -42,9 +42,9 @@ class GangTrials:
         self._round += 1
         self._left, self._seen = self._allowance, {}
 
-    def may_try(self, group: GroupKey, row: PlacementRequest, must: bool) -> bool:
+    def may_try(self, group: GroupKey, request: PlacementRequest, must: bool) -> bool:
         """Tell whether the job is tried in this round. ``must``: in any case, beside the others."""
-        cost = self._seen[group] = self._looks(row)
+        cost = self._seen[group] = self._looks(request)
         if not must:
             is_due = group in self._due or group not in self._tried
             if not is_due or self._left <= 0:
@@ -75,8 +75,8 @@ class GangTrials:
         """How often all hosts may be looked at in a round."""
         return max(FEWEST_LOOKS, HOSTS_LOOKED_AT // max(len(self._snapshot), 1))
 
-    def _looks(self, row: PlacementRequest) -> int:
+    def _looks(self, request: PlacementRequest) -> int:
         """Return how often all hosts are looked at for one trial."""
-        if row.resources.total is not None:
-            return min(row.gpu_count, int(self._snapshot.size.max(initial=1)))
-        return max(1, len(row.groups))
+        if request.resources.total is not None:
+            return min(request.gpu_count, int(self._snapshot.size.max(initial=1)))
+        return max(1, len(request.groups))

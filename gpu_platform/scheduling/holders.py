@@ -44,10 +44,10 @@ class Holders:
         ended, self._ended = self._ended, []
         return ended
 
-    def propose(self, row: PlacementRequest, placement: Placement, now: float) -> None:
+    def propose(self, request: PlacementRequest, placement: Placement, now: float) -> None:
         """Note a placement that goes to the store."""
-        self.proposals.add(Proposal(row, placement, now + self._state.policy.proposal_timeout_s))
-        self.begin(holder_of(row, placement, now), now)
+        self.proposals.add(Proposal(request, placement, now + self._state.policy.proposal_timeout_s))
+        self.begin(holder_of(request, placement, now), now)
 
     def confirm(self, job_id: str, attempt: int, now: float) -> bool:
         """Note that the store has the reservation. False: there is no such proposal."""
@@ -68,17 +68,17 @@ class Holders:
 
     def expire(self, now: float) -> list[PlacementRequest]:
         """Reject the proposals that nobody answered in time. Returns the jobs that wait again."""
-        rows = []
+        requests = []
         for key in self.proposals.expired(now):
             proposal = self.proposals.get(key)
             self.reject(*key, now)
             if proposal is not None and proposal.wanted:
-                rows.append(proposal.row)
-        return rows
+                requests.append(proposal.request)
+        return requests
 
     def _release_holds_of(self, proposal: Proposal) -> None:
         for host_slice in proposal.placement.slices:
-            self._state.snapshot.release_hold(host_slice, proposal.row.namespace)
+            self._state.snapshot.release_hold(host_slice, proposal.request.namespace)
 
     def _charge(self, row: RunningRow, sign: int, now: float) -> None:
         gpus = sign * len(row.gpu_uuids)

@@ -83,22 +83,22 @@ class RoundKeptHosts:
         self.outside = KeptHosts(hosts)
         self._inside: dict[str, KeptHosts] = {}
 
-    def of(self, row: PlacementRequest) -> KeptHosts:
-        """Return the hosts that jobs keep which compete with ``row``."""
-        asked = row.resources.reservation
+    def of(self, request: PlacementRequest) -> KeptHosts:
+        """Return the hosts that jobs keep which compete with ``request``."""
+        asked = request.resources.reservation
         if asked is None:
             return self.outside
         if asked not in self._inside:
             self._inside[asked] = KeptHosts(self._hosts)
         return self._inside[asked]
 
-    def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
-        """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
-        return self.keeping_turns(row, row.longest_s is None and row.job_id not in self._promised)
+    def blocking_turns(self, request: PlacementRequest) -> NDArray[np.int64]:
+        """Return for each host the turn of the first job that keeps it from ``request``. NO_TURN: no job does."""
+        return self.keeping_turns(request, request.longest_s is None and request.job_id not in self._promised)
 
-    def keeping_turns(self, row: PlacementRequest, unlimited: bool = False) -> NDArray[np.int64]:
+    def keeping_turns(self, request: PlacementRequest, unlimited: bool = False) -> NDArray[np.int64]:
         """Do the same. Hosts that are kept only from jobs without a time limit count if ``unlimited``."""
-        return self.of(row).turns(resources_taken(row), unlimited, row.job_id in self._promised)
+        return self.of(request).turns(resources_taken(request), unlimited, request.job_id in self._promised)
 
 
 def _first(turns: NDArray[np.int64], resources: Sequence[int]) -> NDArray[np.int64]:

@@ -38,24 +38,24 @@ class RespectedReservations:
         finally:
             self._all_but_claim = None
 
-    def of(self, row: PlacementRequest) -> list[PlannedReservation]:
-        """Return the reservations that ``row`` must respect, and the windows that are to come."""
-        others = self.of_jobs(row)
-        return [*others, *self._state.window_bookings.of(row)] if self._has_windows else others
+    def of(self, request: PlacementRequest) -> list[PlannedReservation]:
+        """Return the reservations that ``request`` must respect, and the windows that are to come."""
+        others = self.of_jobs(request)
+        return [*others, *self._state.window_bookings.of(request)] if self._has_windows else others
 
-    def of_jobs(self, row: PlacementRequest) -> list[PlannedReservation]:
+    def of_jobs(self, request: PlacementRequest) -> list[PlannedReservation]:
         """Return those of jobs ahead, and promises made while it waited already."""
-        return [*self._ahead(row), *self._earlier.to_others(row)]
+        return [*self._ahead(request), *self._earlier.to_others(request)]
 
-    def free(self, row: PlacementRequest, candidates: Candidates) -> Candidates:
-        """Return ``candidates`` without what is reserved for other jobs before ``row`` would end."""
+    def free(self, request: PlacementRequest, candidates: Candidates) -> Candidates:
+        """Return ``candidates`` without what is reserved for other jobs before ``request`` would end."""
         if self._all_but_claim is not None:
-            return self._state.backfill.without_reserved([self._all_but_claim], row, candidates)
-        binding = [other for other in self._ahead(row) if other.binds(row, self._now)]
-        as_promised = self._earlier.as_promised(row)
-        binding += [promise for promise in self._earlier.to_others(row) if promise.binds(as_promised, self._now)]
-        return self._state.backfill.without_reserved(binding, row, candidates) if binding else candidates
+            return self._state.backfill.without_reserved([self._all_but_claim], request, candidates)
+        binding = [other for other in self._ahead(request) if other.binds(request, self._now)]
+        as_promised = self._earlier.as_promised(request)
+        binding += [promise for promise in self._earlier.to_others(request) if promise.binds(as_promised, self._now)]
+        return self._state.backfill.without_reserved(binding, request, candidates) if binding else candidates
 
-    def _ahead(self, row: PlacementRequest) -> list[PlannedReservation]:
-        claims = [claim for claim in self._claims if claim.job_id != row.job_id]
+    def _ahead(self, request: PlacementRequest) -> list[PlannedReservation]:
+        claims = [claim for claim in self._claims if claim.job_id != request.job_id]
         return [*claims, *(reservation for _, reservation in self._planned)]

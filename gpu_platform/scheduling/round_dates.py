@@ -29,7 +29,7 @@ class RoundDates:
         self.is_conservative = state.policy.backfill == "conservative"
         hosts, most = len(state.snapshot), state.policy.backfill_depth
         standing = earlier.standing
-        gangs = [one for one in standing if (row := state.queue.get(one)) is not None and needs_trials(row)]
+        gangs = [one for one in standing if (request := state.queue.get(one)) is not None and needs_trials(request)]
         depth = most if self.is_conservative else 0
         self._slices = DateSlice.of_slices(state.remembered, standing.keys() - set(gangs), hosts, depth)
         self._gangs = DateSlice.of_gangs(state.remembered, gangs, hosts, most)
@@ -53,9 +53,9 @@ class RoundDates:
         """True if no further job with equal slices gets a date in this round."""
         return self._slices.is_used_up
 
-    def is_due(self, row: PlacementRequest) -> bool:
+    def is_due(self, request: PlacementRequest) -> bool:
         """Tell whether the job's date is to be computed anew in this round."""
-        return self._of(row).is_due(row.job_id)
+        return self._of(request).is_due(request.job_id)
 
     def are_out(self, given: int, *, first: bool, others: int = 0) -> bool:
         """Tell whether no job gets a date any more in this round.
@@ -72,7 +72,7 @@ class RoundDates:
 
     def plan(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         given: int,
         *,
         first: bool,
@@ -88,38 +88,38 @@ class RoundDates:
         is_promised = first or is_conservative
         is_known = state.running_jobs.limited or given or self._earlier.unrenewed or state.window_bookings
         # Shares change the order. A job that is served earlier now takes the date of nobody who was promised one.
-        may_put_off = row.job_id in state.queue.newcomers or row.job_id in self._earlier.standing
+        may_put_off = request.job_id in state.queue.newcomers or request.job_id in self._earlier.standing
         others = 0 if may_put_off else len(self._earlier.unrenewed)
         if not is_known or self.are_out(given, first=first, others=others) or is_kept():
             return None
-        had_promise = row.job_id in self._earlier.standing
-        dates = self._of(row)
+        had_promise = request.job_id in self._earlier.standing
+        dates = self._of(request)
         # With EASY each first job is told its date in each round; there are few.
         is_free = first and not is_conservative
-        if not had_promise and not is_free and not dates.allows(row.job_id):
+        if not had_promise and not is_free and not dates.allows(request.job_id):
             return None
-        if is_free and needs_trials(row):
+        if is_free and needs_trials(request):
             dates.use_up()  # no tentative ones in this round
         self.tentative += not is_promised
-        if needs_trials(row):
+        if needs_trials(request):
             reservations, trials = respected(), dates.most_trials
-            if not is_conservative or (had_promise and self._earlier.better(row, None, reservations) is None):
+            if not is_conservative or (had_promise and self._earlier.better(request, None, reservations) is None):
                 trials = math.inf  # no date is remembered, or the job would lose its promise meanwhile
             found = state.gang_backfill.plan_start(
-                row, self._now, reservations, is_promised, begun=dates.begun(row.job_id), most_trials=trials
+                request, self._now, reservations, is_promised, begun=dates.begun(request.job_id), most_trials=trials
             )
             if isinstance(found, Unfinished):
-                dates.goes_on(row.job_id, had_promise, found)
+                dates.goes_on(request.job_id, had_promise, found)
                 return None
         else:
-            able = state.candidates.able(row)
-            found = state.backfill.plan_start(row, able, self._now, respected(), is_promised)
-        dates.computed(row.job_id, had_promise, found is not None)
+            able = state.candidates.able(request)
+            found = state.backfill.plan_start(request, able, self._now, respected(), is_promised)
+        dates.computed(request.job_id, had_promise, found is not None)
         return found
 
     def plan_expected(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         *,
         is_kept: Callable[[], bool],
         respected: Callable[[], list[PlannedReservation]],
@@ -128,7 +128,7 @@ class RoundDates:
         if not self._state.policy.counts_on_run_times or self._expected >= MAX_DATES or is_kept():
             return None
         self._expected += 1
-        return self._state.expected_dates.plan(row, self._now, respected())
+        return self._state.expected_dates.plan(request, self._now, respected())
 
     def end(self) -> None:
         """Remember for the next round what was computed."""
@@ -138,5 +138,5 @@ class RoundDates:
         for dates in (self._slices, self._gangs):
             dates.end(self._state.remembered.reservations, self._state.queue)
 
-    def _of(self, row: PlacementRequest) -> DateSlice:
-        return self._gangs if needs_trials(row) else self._slices
+    def _of(self, request: PlacementRequest) -> DateSlice:
+        return self._gangs if needs_trials(request) else self._slices

@@ -29,42 +29,42 @@ class RoundPlaces:
         self._answered: tuple[tuple[str, int], Candidates] | None = None
         """The job and the version of the snapshot that :meth:`candidates` was asked for last, and the answer."""
 
-    def hold(self, row: PlacementRequest) -> Placement | None:
+    def hold(self, request: PlacementRequest) -> Placement | None:
         """Hold a place for the job. None: there is none."""
-        return self._hold_slices(row) if row.is_plain else self._hold_gang(row)
+        return self._hold_slices(request) if request.is_plain else self._hold_gang(request)
 
-    def candidates(self, row: PlacementRequest) -> Candidates:
+    def candidates(self, request: PlacementRequest) -> Candidates:
         """Return the answers of the hosts that may fit the job. What other hosts say is not known."""
-        asked = row.job_id, self._state.snapshot.version
+        asked = request.job_id, self._state.snapshot.version
         if self._answered is None or self._answered[0] != asked:
-            hosts, candidates = self._screening.possible_hosts(row), self._state.candidates
-            self._answered = asked, candidates.of(row) if hosts is None else candidates.among(row, hosts)
+            hosts, candidates = self._screening.possible_hosts(request), self._state.candidates
+            self._answered = asked, candidates.of(request) if hosts is None else candidates.among(request, hosts)
         return self._answered[1]
 
-    def _hold_slices(self, row: PlacementRequest) -> Placement | None:
+    def _hold_slices(self, request: PlacementRequest) -> Placement | None:
         """Hold a place for equal slices."""
         state, snapshot = self._state, self._state.snapshot
-        candidates = self.candidates(row)
-        offered = self._respected.free(row, candidates)
-        open_hosts = np.flatnonzero(offered.fits & (self._kept.blocking_turns(row) == NO_TURN))
-        chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
+        candidates = self.candidates(request)
+        offered = self._respected.free(request, candidates)
+        open_hosts = np.flatnonzero(offered.fits & (self._kept.blocking_turns(request) == NO_TURN))
+        chosen = state.framework.choose(request.resources, snapshot, offered.offers, open_hosts)
         if chosen is None:
-            if snapshot.windows.answer(row) is None:  # what it notes also counts for jobs that windows do not keep out
-                self._screening.looked(row, candidates)
+            if snapshot.windows.answer(request) is None:  # what it notes also counts for jobs that windows do not keep out
+                self._screening.looked(request, candidates)
             return None
-        scores = score_table(row.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
+        scores = score_table(request.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
         placement = build_placement(
-            row.resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores
+            request.resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores
         )
         for host_slice in placement.slices:
-            snapshot.hold(host_slice, row.namespace)
+            snapshot.hold(host_slice, request.namespace)
         return placement
 
-    def _hold_gang(self, row: PlacementRequest) -> Placement | None:
+    def _hold_gang(self, request: PlacementRequest) -> Placement | None:
         """Hold a place for all rank groups of a gang."""
 
-        def lookup(request: PlacementRequest) -> Candidates:
-            return self._respected.free(request, self._state.candidates.fitting(request))
+        def lookup(group: PlacementRequest) -> Candidates:
+            return self._respected.free(group, self._state.candidates.fitting(group))
 
         lookups = Remembering(self._state.snapshot, lookup)
-        return self._state.gangs.place(row, lookups, self._kept.blocking_turns(row) != NO_TURN)
+        return self._state.gangs.place(request, lookups, self._kept.blocking_turns(request) != NO_TURN)

@@ -105,38 +105,38 @@ def build_state(policy: Policy, epoch: int, tasks: ExpectedTasks) -> SchedulerSt
 class WaitingEntry:
     """A job that waits after a round."""
 
-    row: PlacementRequest
+    request: PlacementRequest
     turn: float
     denial: QuotaDenial | None = None
     starts_by: float | None = None
 
 
-def resources_taken(row: PlacementRequest) -> list[int]:
+def resources_taken(request: PlacementRequest) -> list[int]:
     """Return which of RESOURCES the job takes. Only jobs that take the same are in its way."""
-    resources = [GPUS] if row.gpu_count else []
-    return [*resources, HOST_ROOM] if row.needs_host_resources else resources or [GPUS]
+    resources = [GPUS] if request.gpu_count else []
+    return [*resources, HOST_ROOM] if request.needs_host_resources else resources or [GPUS]
 
 
-def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.bool_] | None:
+def usable_hosts(state: SchedulerState, request: PlacementRequest) -> NDArray[np.bool_] | None:
     """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
-    if not row.is_plain:
-        return state.empty_fits.usable_hosts(row, must=row.job_id in state.remembered.told)
-    usable = together(row.resources, state.snapshot, state.candidates.able(row))
-    return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
+    if not request.is_plain:
+        return state.empty_fits.usable_hosts(request, must=request.job_id in state.remembered.told)
+    usable = together(request.resources, state.snapshot, state.candidates.able(request))
+    return usable if int(np.count_nonzero(usable)) >= request.resources.hosts else None
 
 
 def hosts_beside_windows(
-    state: SchedulerState, row: PlacementRequest, usable: NDArray[np.bool_]
+    state: SchedulerState, request: PlacementRequest, usable: NDArray[np.bool_]
 ) -> NDArray[np.bool_] | None:
     """Return the ``usable`` hosts of which no window keeps anything from the job. None: they are not enough."""
     windows = state.snapshot.windows
-    closed = windows.answer(row)
+    closed = windows.answer(request)
     if closed is None:
         return usable
     if closed == ALL_CLOSED:
         return None
     usable = usable & (windows.closed_gpus(closed, np.arange(len(usable))) == 0)
-    if not row.is_plain:
+    if not request.is_plain:
         return usable if usable.any() else None
-    together_there = np.count_nonzero(together(row.resources, state.snapshot, usable))
-    return usable if together_there >= row.resources.hosts else None
+    together_there = np.count_nonzero(together(request.resources, state.snapshot, usable))
+    return usable if together_there >= request.resources.hosts else None

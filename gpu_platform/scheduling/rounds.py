@@ -127,20 +127,20 @@ class SchedulingRound:
         turns = every(queue, share) if self._is_conservative else QueueCursor(queue, share)
         self._screening.begin(turns, self._view, self._progress, self.state.remembered.told)
         while (following := turns.next()) is not None:
-            place, row = following
-            if row.priority <= self.hold_back_priority:
+            place, request = following
+            if request.priority <= self.hold_back_priority:
                 turns.waits()
                 continue
             self.turns.append(place)
-            self.had_turns.add(row.job_id)
-            if self._place(row, len(self.turns)):
+            self.had_turns.add(request.job_id)
+            if self._place(request, len(self.turns)):
                 turns.placed()
                 # The next round begins with the first job again. So nobody passes a job that had no turn.
                 self.is_cut = self._started_enough()
                 if self.is_cut:
                     break
             else:
-                turns.waits(*self._also_wait(row))
+                turns.waits(*self._also_wait(request))
                 self._screening.waits()
         if self._is_conservative:
             planned = [reservation for _, reservation in self.reservations]
@@ -187,178 +187,178 @@ class SchedulingRound:
             if reservation.is_promised and not reservation.overdue
         }
 
-    def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
-        """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
-        return self._kept.blocking_turns(row)
+    def blocking_turns(self, request: PlacementRequest) -> NDArray[np.int64]:
+        """Return for each host the turn of the first job that keeps it from ``request``. NO_TURN: no job does."""
+        return self._kept.blocking_turns(request)
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
         if class_key in self.waiting:
             return self.waiting[class_key]
-        row = self.state.queue.first_of(class_key)
-        return None if row is None else WaitingEntry(row, self.turn_of(row), self.denial(row))
+        request = self.state.queue.first_of(class_key)
+        return None if request is None else WaitingEntry(request, self.turn_of(request), self.denial(request))
 
-    def turn_of(self, row: PlacementRequest) -> float:
+    def turn_of(self, request: PlacementRequest) -> float:
         """Return a number between the turns that were given. Jobs with smaller turns are ahead."""
-        return bisect(self.turns, self._sort_key(row)) + 0.5
+        return bisect(self.turns, self._sort_key(request)) + 0.5
 
     def in_order(self) -> Iterator[WaitingEntry]:
         """Yield the first job of each class that waits, in the order of service, whether it had a turn or not."""
         jobs, seen = self.state.queue.jobs_in_order.items, set[str]()
-        for row in in_share_order(jobs, self._sort_key) if self._shares.decide else jobs:
-            if row.class_key not in seen and row.job_id not in self._screening.not_examined:
-                seen.add(row.class_key)
-                yield self.waiting.get(row.class_key) or WaitingEntry(row, self.turn_of(row), self.denial(row))
+        for request in in_share_order(jobs, self._sort_key) if self._shares.decide else jobs:
+            if request.class_key not in seen and request.job_id not in self._screening.not_examined:
+                seen.add(request.class_key)
+                yield self.waiting.get(request.class_key) or WaitingEntry(request, self.turn_of(request), self.denial(request))
 
-    def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
-        return self._shares.of(row), self.state.queue.order(row)
+    def _sort_key(self, request: PlacementRequest) -> ServiceSortKey:
+        return self._shares.of(request), self.state.queue.order(request)
 
-    def denial(self, row: PlacementRequest) -> QuotaDenial | None:
+    def denial(self, request: PlacementRequest) -> QuotaDenial | None:
         """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
-        return self._denials.of(row)
+        return self._denials.of(request)
 
-    def _also_wait(self, row: PlacementRequest) -> tuple[float | None, bool, float | None]:
-        """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
-        if self.denial(row) is not None:
+    def _also_wait(self, request: PlacementRequest) -> tuple[float | None, bool, float | None]:
+        """Return which other jobs wait because ``request`` does, as arguments for ``QueueCursor.waits``."""
+        if self.denial(request) is not None:
             return None, False, None
-        is_free = self._no_windows and row.resources.reservation is None
-        closed = None if is_free else self.state.snapshot.windows.answer(row)
+        is_free = self._no_windows and request.resources.reservation is None
+        closed = None if is_free else self.state.snapshot.windows.answer(request)
         if closed == ALL_CLOSED:
             return None, False, None
-        state, verdict = self.state, self._screening.of(row)
-        limits = row.time_limit_s or math.inf, False, row.longest_s or math.inf
-        if verdict.hopeless and not row.has_exclusions:
+        state, verdict = self.state, self._screening.of(request)
+        limits = request.time_limit_s or math.inf, False, request.longest_s or math.inf
+        if verdict.hopeless and not request.has_exclusions:
             return ALL_BLOCKED, False, None
         if verdict.settled and verdict.no_place:
             return limits
         if closed is not None:  # a shorter job may have a place that windows keep from this one, whatever its grace is
-            return (None, False, None) if row.has_exclusions else (holds_at_most_s(row), False, limits[2])
-        if not row.is_plain:
-            return (None, False, None) if row.has_exclusions else limits
-        excludes = row.has_exclusions
-        candidates = state.candidates.of(row.without_exclusions()) if excludes else self._places.candidates(row)
-        kept = self._kept.keeping_turns(row)
-        hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.resources.hosts
+            return (None, False, None) if request.has_exclusions else (holds_at_most_s(request), False, limits[2])
+        if not request.is_plain:
+            return (None, False, None) if request.has_exclusions else limits
+        excludes = request.has_exclusions
+        candidates = state.candidates.of(request.without_exclusions()) if excludes else self._places.candidates(request)
+        kept = self._kept.keeping_turns(request)
+        hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < request.resources.hosts
         if excludes:
-            taken = (kept != NO_TURN) | self._kept.outside.has_reservation[resources_taken(row)].any(axis=0)
+            taken = (kept != NO_TURN) | self._kept.outside.has_reservation[resources_taken(request)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
-            alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER
+            alike = self._kept_nothing_more[state.queue.need(request)] >= GIVE_UP_AFTER
             return None, bool(hopeless and (alike or not (usable & ~taken).any())), None
         return (ALL_BLOCKED, False, None) if hopeless else limits
 
-    def _place(self, row: PlacementRequest, turn: int) -> bool:
-        denial = self.denial(row)
+    def _place(self, request: PlacementRequest, turn: int) -> bool:
+        denial = self.denial(request)
         if denial is not None:
             # It waits for quota and not for GPUs, so it keeps no hosts. But an earlier promise stays: the job was
             # within its guarantee then, and would lose its date only because other jobs of its namespace started.
-            keeps = denial.for_want_of_gpus and row.job_id in self._earlier.unrenewed
+            keeps = denial.for_want_of_gpus and request.job_id in self._earlier.unrenewed
             if not keeps:
-                self._earlier.unrenewed.pop(row.job_id, None)
-            self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
+                self._earlier.unrenewed.pop(request.job_id, None)
+            self._waits(WaitingEntry(request, turn, denial, self._wait(request, turn) if keeps else None))
             return False
-        verdict = self._screening.of(row)
-        if row.job_id in self._earlier.standing or any(claim.job_id == row.job_id for claim in self.claims):
+        verdict = self._screening.of(request)
+        if request.job_id in self._earlier.standing or any(claim.job_id == request.job_id for claim in self.claims):
             # Nobody keeps hosts from a job with a promise, nor what it claims itself. So the screen knows only whether
             # enough is free at all.
             verdict = Verdict(no_place=verdict.full)
         # A job that came in after the last round may put promises off, so it changes something if it waits.
-        new = self._is_conservative and row.job_id in self.state.queue.newcomers
+        new = self._is_conservative and request.job_id in self.state.queue.newcomers
         if verdict.no_place and verdict.settled and (verdict.behind or not new):
-            self._waits(WaitingEntry(row, turn))
+            self._waits(WaitingEntry(request, turn))
             return False
-        if verdict.no_place or not self._may_try(row) or not self._start(row):
-            before = self._amount_kept() if row.has_exclusions else None
-            starts_by = self._wait(row, turn)
+        if verdict.no_place or not self._may_try(request) or not self._start(request):
+            before = self._amount_kept() if request.has_exclusions else None
+            starts_by = self._wait(request, turn)
             if before is not None:
-                need = self.state.queue.need(row)
+                need = self.state.queue.need(request)
                 self._kept_nothing_more[need] = (
                     self._kept_nothing_more[need] + 1 if self._amount_kept() == before else 0
                 )
-            self._waits(WaitingEntry(row, turn, starts_by=starts_by))
+            self._waits(WaitingEntry(request, turn, starts_by=starts_by))
             return False
         return True
 
-    def _may_try(self, row: PlacementRequest) -> bool:
+    def _may_try(self, request: PlacementRequest) -> bool:
         """Tell whether it is looked for a place now. Only a part of the jobs that need trials is, besides the first job
         that waits and those whose promised dates have come."""
-        if row.is_plain:
+        if request.is_plain:
             return True
-        promise = self._earlier.standing.get(row.job_id)
+        promise = self._earlier.standing.get(request.job_id)
         must = not self.job_of_turn or (promise is not None and promise.start <= self.now)
-        return self._gang_trials.may_try(self.state.queue.group(row), row, must)
+        return self._gang_trials.may_try(self.state.queue.group(request), request, must)
 
-    def _start(self, row: PlacementRequest) -> bool:
+    def _start(self, request: PlacementRequest) -> bool:
         """Place the job, if there is a place. Return whether there was one."""
         state = self.state
-        placement = self._places.hold(row)
+        placement = self._places.hold(request)
         if placement is None:
             return False
-        state.queue.remove(row.job_id)
-        self._earlier.unrenewed.pop(row.job_id, None)
-        self.placed(row, placement)
+        state.queue.remove(request.job_id)
+        self._earlier.unrenewed.pop(request.job_id, None)
+        self.placed(request, placement)
         self._denials.forget()
         self._shares.forget()
-        self.placements.append((row, placement))
+        self.placements.append((request, placement))
         return True
 
     def _waits(self, entry: WaitingEntry) -> None:
-        if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:
-            self.promised_start[entry.row.class_key] = entry.starts_by
+        if self.waiting.setdefault(entry.request.class_key, entry) is entry and entry.starts_by is not None:
+            self.promised_start[entry.request.class_key] = entry.starts_by
 
-    def _wait(self, row: PlacementRequest, turn: int) -> float | None:
+    def _wait(self, request: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
-        usable = usable_hosts(self.state, row)
-        is_free = self._no_windows and row.resources.reservation is None
-        if usable is None or not (is_free or self.state.snapshot.windows.will_admit(row)):
+        usable = usable_hosts(self.state, request)
+        is_free = self._no_windows and request.resources.reservation is None
+        if usable is None or not (is_free or self.state.snapshot.windows.will_admit(request)):
             return None
-        self.job_of_turn[turn] = row.job_id
-        kept = self._kept.of(row)
+        self.job_of_turn[turn] = request.job_id
+        kept = self._kept.of(request)
         if self.state.policy.backfill == "none":
-            if hosts_beside_windows(self.state, row, usable) is not None:
+            if hosts_beside_windows(self.state, request, usable) is not None:
                 kept.keep_all(turn)
             return None
-        resources = resources_taken(row)
+        resources = resources_taken(request)
         first = not kept.are_reserved(resources, usable)
 
         def is_kept() -> bool:
-            return bool((usable & (self._kept.keeping_turns(row) != NO_TURN)).any())
+            return bool((usable & (self._kept.keeping_turns(request) != NO_TURN)).any())
 
-        reservation = None if self._dates.is_due(row) else self._kept_promise(row, None)
+        reservation = None if self._dates.is_due(request) else self._kept_promise(request, None)
         if reservation is None:
             found = self._dates.plan(
-                row, len(self.reservations), first=first, is_kept=is_kept, respected=lambda: self._respected.of(row)
+                request, len(self.reservations), first=first, is_kept=is_kept, respected=lambda: self._respected.of(request)
             )
-            reservation = self._kept_promise(row, found)
-        if reservation is None and first and (is_free or self.state.snapshot.windows.answer(row) is None):
+            reservation = self._kept_promise(request, found)
+        if reservation is None and first and (is_free or self.state.snapshot.windows.answer(request) is None):
             reservation = self._dates.plan_expected(
-                row, is_kept=is_kept, respected=lambda: self._respected.of_jobs(row)
+                request, is_kept=is_kept, respected=lambda: self._respected.of_jobs(request)
             )
         if reservation is not None:
             reservation = reservation if reservation.is_expected else self._overruns.mark(reservation)
             self.reservations.append((turn, reservation))
             if reservation.overdue:
-                self.overdue[row.job_id] = reservation.overdue
+                self.overdue[request.job_id] = reservation.overdue
             kept.reserve(resources, usable)
-            if row.time_limit_s is None and not self.state.queue.is_alone(row):
+            if request.time_limit_s is None and not self.state.queue.is_alone(request):
                 kept.keep_from_unlimited(resources, usable, turn)  # for its like, which get no turn
             is_known = reservation.is_promised and reservation.start > self.now and not reservation.overdue
             return reservation.start if is_known else None
         # A job that waits for the end of a window keeps no hosts from jobs that can start before.
-        beside = usable if is_free else hosts_beside_windows(self.state, row, usable)
+        beside = usable if is_free else hosts_beside_windows(self.state, request, usable)
         if beside is None:
             return None
         if first:
-            kept.keep(resources, beside, turn, row.job_id in self.state.queue.newcomers)
+            kept.keep(resources, beside, turn, request.job_id in self.state.queue.newcomers)
         else:  # it gets a date or hosts once the jobs ahead have started, so nobody behind is promised these hosts
             kept.reserve(resources, beside)
             kept.keep_from_unlimited(resources, beside, turn)
         return None
 
-    def _kept_promise(self, row: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:
+    def _kept_promise(self, request: PlacementRequest, planned: PlannedReservation | None) -> PlannedReservation | None:
         """Return ``planned``, or what was promised before, if that is earlier and can be kept."""
-        promise = self._earlier.better(row, planned, self._respected.of(row))
-        self._earlier.unrenewed.pop(row.job_id, None)
-        if promise is None or self._kept.of(row).newcomers_keep(promise.hosts):
+        promise = self._earlier.better(request, planned, self._respected.of(request))
+        self._earlier.unrenewed.pop(request.job_id, None)
+        if promise is None or self._kept.of(request).newcomers_keep(promise.hosts):
             return planned
         return promise
 

@@ -187,21 +187,21 @@ class Scheduler:
         if self._state.order.uses_shares:
             self.shares.remember(row, now)
 
-    def add(self, row: PlacementRequest) -> None:
+    def add(self, request: PlacementRequest) -> None:
         """Note that a job waits, or waits again. Calling it twice changes nothing.
 
         While a proposal for the same job, attempt and task token is not answered, the job does not wait. A new token
         is a new request: the old proposal is rejected.
         """
-        proposal = self._holders.proposals.get((row.job_id, row.attempt))
+        proposal = self._holders.proposals.get((request.job_id, request.attempt))
         if proposal is not None:
-            if proposal.row.task_token == row.task_token:
+            if proposal.request.task_token == request.task_token:
                 return
-            self.reject(row.job_id, row.attempt)
-        self._holders.proposals.forget(row.job_id)
-        if row.job_id not in self.queue:
-            self._expected_tasks.note(row.requests, row.enqueued_at)
-        self.queue.add(row.with_assumed_limit() if self.policy.counts_on_run_times else row)
+            self.reject(request.job_id, request.attempt)
+        self._holders.proposals.forget(request.job_id)
+        if request.job_id not in self.queue:
+            self._expected_tasks.note(request.requests, request.enqueued_at)
+        self.queue.add(request.with_assumed_limit() if self.policy.counts_on_run_times else request)
 
     def remove(self, job_id: str) -> None:
         """Note that the job does not wait any more. Proposed GPUs stay held: see ``confirm`` and ``reject``."""
@@ -283,8 +283,8 @@ class Scheduler:
             if latest_end(job) + TOLERANCE_S < now:
                 self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
         expired = self._holders.expire(now)
-        for row in expired:
-            self.queue.add(row)
+        for request in expired:
+            self.queue.add(request)
         policy = self.policy
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.displaced.hold_back_priority(now)
@@ -351,11 +351,11 @@ class Scheduler:
 
     def why(self, job_id: str, now: float) -> Reason | None:
         """Say why this one job waits, as of the last decision. None: it does not wait."""
-        row = self.queue.get(job_id)
-        if row is None:
+        request = self.queue.get(job_id)
+        if request is None:
             return None
         with self._trial():
-            return self._book.why(row, self.round, now)
+            return self._book.why(request, self.round, now)
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
@@ -377,7 +377,7 @@ class Scheduler:
         self._book.pass_time(self._now)
         return {} if settled and not self._book.pending() else self._book.renew(self.round, self._now, idle)
 
-    def _propose(self, row: PlacementRequest, placement: Placement) -> None:
-        self._holders.propose(row, placement, self._now)
-        self.intervals.started(row.job_id, self._now)
-        self._planner.placed(row.job_id)
+    def _propose(self, request: PlacementRequest, placement: Placement) -> None:
+        self._holders.propose(request, placement, self._now)
+        self.intervals.started(request.job_id, self._now)
+        self._planner.placed(request.job_id)

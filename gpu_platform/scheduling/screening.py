@@ -73,29 +73,29 @@ class Screening:
             self._limit = max(MOST_IN_VAIN, len(numbers) // REQUESTS_PER_TURN)
             self._indices = self._screen.begin(numbers, self._queue)
             if (self._indices == NOT_EXAMINED).any():
-                rows = (self._queue.get(job_id) for job_id in promised)
-                always = [number for row in rows if row is not None for number in self._queue.numbers_for(row)]
+                requests = (self._queue.get(job_id) for job_id in promised)
+                always = [number for request in requests if request is not None for number in self._queue.numbers_for(request)]
                 out = (self._indices == NOT_EXAMINED) & ~np.isin(numbers, always)
                 self.not_examined = frozenset(turns.leave_out(out))
             self._look()
 
-    def of(self, row: PlacementRequest) -> Verdict:
+    def of(self, request: PlacementRequest) -> Verdict:
         """Return what is known about a job."""
         verdicts = self._verdicts
-        index = -1 if verdicts is None else self._screen.index(self._queue.group(row))
+        index = -1 if verdicts is None else self._screen.index(self._queue.group(request))
         if verdicts is None or index < 0:
             return NOTHING_KNOWN
         flags = (verdicts.full, verdicts.hopeless, verdicts.no_place, verdicts.settled, verdicts.behind)
         return Verdict(*(bool(flag[index]) for flag in flags))
 
-    def possible_hosts(self, row: PlacementRequest) -> HostIndices | None:
+    def possible_hosts(self, request: PlacementRequest) -> HostIndices | None:
         """Return the hosts of which one may fit the job: no other does. None: nothing is known."""
-        index = -1 if self._verdicts is None else self._screen.index(self._queue.group(row))
+        index = -1 if self._verdicts is None else self._screen.index(self._queue.group(request))
         return None if index < 0 else self._screen.possible_hosts(index)
 
-    def looked(self, row: PlacementRequest, candidates: Candidates) -> None:
+    def looked(self, request: PlacementRequest, candidates: Candidates) -> None:
         """Note that the round looked at all hosts for a job and found no place."""
-        index = -1 if self._verdicts is None or row.has_exclusions else self._screen.index(self._queue.group(row))
+        index = -1 if self._verdicts is None or request.has_exclusions else self._screen.index(self._queue.group(request))
         if index >= 0:
             self._screen.looked(index, candidates)
 

@@ -20,15 +20,15 @@ class ShareKeys:
         """Forget all shares: a job started."""
         self._known.clear()
 
-    def of(self, row: PlacementRequest) -> FairShareKey:
+    def of(self, request: PlacementRequest) -> FairShareKey:
         """Return the sort key. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
         if not self.decide:
             return ()
-        state, who = self._state, (row.namespace, row.user)
+        state, who = self._state, (request.namespace, request.user)
         share = self._known.get(who)
         if share is None:
             share = self._known[who] = state.order.share(*who, state.shares, state.snapshot.gpus, self._now)
-        fair = state.order.share_key(state.queue.order(row), *share)
+        fair = state.order.share_key(state.queue.order(request), *share)
         if not state.quotas.lends:
             return fair
-        return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
+        return ((0.0 if state.quotas.is_guaranteed(request.namespace, request.gpu_count) else 1.0, ""), *fair)

@@ -130,7 +130,7 @@ class Twins:
                 getattr(one._kept.outside, name) != NO_TURN, getattr(other._kept.outside, name) != NO_TURN
             ), name
         assert np.array_equal(one._kept.outside.has_reservation, other._kept.outside.has_reservation)
-        assert [entry.row for entry in one.in_order()] == [entry.row for entry in other.in_order()]
+        assert [entry.request for entry in one.in_order()] == [entry.request for entry in other.in_order()]
         self.skipped += len(one.turns) - len(other.turns)
         if self.rng.random() < 0.3:
             assert plain.explain(self.now) == screened.explain(self.now)

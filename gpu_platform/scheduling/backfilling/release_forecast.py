@@ -102,9 +102,9 @@ class ReleaseForecast:
         expected = np.fmin(np.maximum(end, start + growth * (now - start)), ends)
         return np.where(np.isnan(end), ends, expected)
 
-    def availability(self, row: PlacementRequest) -> HostAvailability:
+    def availability(self, request: PlacementRequest) -> HostAvailability:
         """Return when hosts can serve a job. Callers must not change it."""
-        snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
+        snapshot, ends, key = self._snapshot, self.ends(), shape_of(request)
         known = self._known.get(key)
         if known is None:
             known = HostAvailability(np.zeros(len(snapshot), np.uint64), np.full(len(snapshot), math.inf))
@@ -112,36 +112,36 @@ class ReleaseForecast:
         if known.seen != snapshot.version:
             changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > known.seen)
             known.usable[changed] = self._framework.usable(
-                HostQuery(row.resources, tenant=row.tenant), snapshot, changed, ChangeKind.USE
+                HostQuery(request.resources, tenant=request.tenant), snapshot, changed, ChangeKind.USE
             )
-            refresh_availability(known, ends, changed, row.resources.gpus_per_host)
+            refresh_availability(known, ends, changed, request.resources.gpus_per_host)
             known.seen = snapshot.version
-        query = host_query(snapshot, row)
+        query = host_query(snapshot, request)
         if query.excluded:
             known, hosts = known.copy(), np.array(sorted(query.excluded), np.intp)
             known.usable[hosts] = self._framework.usable(query, snapshot, hosts, ChangeKind.USE)
-            refresh_availability(known, ends, hosts, row.resources.gpus_per_host)
+            refresh_availability(known, ends, hosts, request.resources.gpus_per_host)
         return known
 
-    def holders(self, row: PlacementRequest, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
-        """Return the jobs that must end before ``row`` can start, and how many more there are than the HOLDERS that
+    def holders(self, request: PlacementRequest, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
+        """Return the jobs that must end before ``request`` can start, and how many more there are than the HOLDERS that
         are named.
 
         For each host it is a smallest set of jobs. Hosts that are free first are used; where nobody knows when, those
         that lack the fewest GPUs. ``able``, by host index: hosts that could serve the job once all others have ended.
         """
-        request, snapshot, available = row.resources, self._snapshot, self.availability(row)
+        resources, snapshot, available = request.resources, self._snapshot, self.availability(request)
         free = np.bitwise_count(available.usable & snapshot.available())
-        known = np.bitwise_count(available.usable & ~self._unknown) >= request.gpus_per_host
+        known = np.bitwise_count(available.usable & ~self._unknown) >= resources.gpus_per_host
         hosts = np.flatnonzero(able & known)
         order = np.lexsort((snapshot.by_name[hosts], -free[hosts].astype(np.int64), available.at[hosts]))
         rank = np.full(len(snapshot), math.inf)
         rank[hosts[order]] = np.arange(len(hosts))
         for _ in range(TRIES):
-            chosen = earliest_hosts(request, snapshot, rank)
+            chosen = earliest_hosts(resources, snapshot, rank)
             if chosen is None:
                 break
-            found = {host_index: self._blockers(request, host_index, available) for host_index in chosen.tolist()}
+            found = {host_index: self._blockers(resources, host_index, available) for host_index in chosen.tolist()}
             impossible = [host_index for host_index, holders in found.items() if holders is None]
             if not impossible:
                 return self._describe({host_index: holders for host_index, holders in found.items() if holders})
@@ -149,7 +149,7 @@ class ReleaseForecast:
         return [], 0
 
     def first_fit(
-        self, request: ResourceRequest, host_index: int, usable: int, ends: Times, after: float
+        self, resources: ResourceRequest, host_index: int, usable: int, ends: Times, after: float
     ) -> tuple[float, int]:
         """Return when, not before ``after``, and on which GPUs the host has a slice with GPUs connected as requested.
 
@@ -159,13 +159,13 @@ class ReleaseForecast:
         row = ends.tolist()
         for end in sorted({max(end, after) for end in row if end < math.inf}):
             there = usable & sum(1 << position for position, at in enumerate(row) if at <= end)
-            gpus = _best(machine, there, request)
+            gpus = _best(machine, there, resources)
             if gpus:
                 return end, gpus
         return math.inf, 0
 
     def _blockers(
-        self, request: ResourceRequest, host_index: int, available: HostAvailability
+        self, resources: ResourceRequest, host_index: int, available: HostAvailability
     ) -> dict[AttemptId, int] | None:
         """Return the jobs that must end so that a slice fits on the host, with the number of their GPUs there.
 
@@ -173,14 +173,14 @@ class ReleaseForecast:
         """
         seen, holders = available.blockers.get(host_index, (-1, None))
         if seen < int(self._snapshot.changed_at[ChangeKind.USE][host_index]):
-            holders = self._find_blockers(request, host_index, int(available.usable[host_index]))
+            holders = self._find_blockers(resources, host_index, int(available.usable[host_index]))
             available.blockers[host_index] = (self._snapshot.version, holders)
         return holders
 
-    def _find_blockers(self, request: ResourceRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
+    def _find_blockers(self, resources: ResourceRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
         snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
-        if _best(machine, free, request):
+        if _best(machine, free, resources):
             return {}
         theirs: dict[AttemptId, int] = {}
         jobs: dict[AttemptId, RunningRow] = {}
@@ -195,7 +195,7 @@ class ReleaseForecast:
             """Tell whether the host has enough once these jobs have ended. A shared GPU is free once all its jobs
             have ended."""
             freed = sum(1 << position for position, holders in of_gpu.items() if holders.issubset(ended))
-            return _best(machine, free | freed, request) != 0
+            return _best(machine, free | freed, resources) != 0
 
         chosen: list[AttemptId] = []
         for key in sorted(jobs, key=lambda key: (latest_end(jobs[key]), -theirs[key].bit_count(), key)):
@@ -256,7 +256,7 @@ def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIn
 
 
 def earliest_hosts(
-    request: ResourceRequest, snapshot: Snapshot, at: Times, is_later: Callable[[int], bool] = lambda _: False
+    resources: ResourceRequest, snapshot: Snapshot, at: Times, is_later: Callable[[int], bool] = lambda _: False
 ) -> HostIndices | None:
     """Return as many hosts as the gang needs, in one domain of its required level, so that the last is ready first.
 
@@ -264,11 +264,11 @@ def earliest_hosts(
     :func:`soonest`. Of domains that are ready at the same time it is the one whose first host is first by name.
     """
     hosts = np.flatnonzero(at < math.inf)
-    if len(hosts) < request.hosts:
+    if len(hosts) < resources.hosts:
         return None
-    anywhere = request.hosts == 1 or not is_between_hosts(request.gang_level)
+    anywhere = resources.hosts == 1 or not is_between_hosts(resources.gang_level)
     domain_of = np.zeros(len(at), np.intp)
-    domain_of[hosts] = 0 if anywhere else domains_of(request, snapshot, hosts)
+    domain_of[hosts] = 0 if anywhere else domains_of(resources, snapshot, hosts)
     found: dict[int, list[int]] = {}
     whole: list[list[int]] = []
     for host_index in soonest(at, hosts, snapshot.by_name[hosts], is_later):
@@ -276,16 +276,16 @@ def earliest_hosts(
             break
         inside = found.setdefault(int(domain_of[host_index]), [])
         inside.append(host_index)
-        if len(inside) == request.hosts:
+        if len(inside) == resources.hosts:
             whole.append(inside)
             if anywhere:
                 break
     if not whole:
         return None
     best = min(whole, key=lambda inside: int(snapshot.by_name[inside[0]]))
-    return np.array(best[: request.hosts], np.intp)
+    return np.array(best[: resources.hosts], np.intp)
 
 
-def _best(machine: Machine, free: int, request: ResourceRequest) -> int:
-    best = best_subset_for(request, machine, free)
+def _best(machine: Machine, free: int, resources: ResourceRequest) -> int:
+    best = best_subset_for(resources, machine, free)
     return 0 if best is None else best.gpus

@@ -41,27 +41,27 @@ class WhatIf:
         """Return a copy of what the forecast expects now."""
         return cls(forecast, snapshot, forecast.expected_ends(now), phases=phases_of(snapshot))
 
-    def earliest(self, row: PlacementRequest, now: float) -> tuple[float, Mapping[int, int]] | None:
+    def earliest(self, request: PlacementRequest, now: float) -> tuple[float, Mapping[int, int]] | None:
         """Return when the gang could start at the earliest, and where: host index -> GPUs. None: nobody knows.
 
         Without windows the start may be before ``now``: then it is now.
         """
-        available = self._availability(row)
+        available = self._availability(request)
         if self.phases is not None:
-            return self._earliest_beside(self.phases, row, available, now)
-        request = row.resources
+            return self._earliest_beside(self.phases, request, available, now)
+        resources = request.resources
 
         def is_later(host_index: int) -> bool:
             at = float(available.at[host_index])
-            available.at[host_index], _ = self._first_fit(row, host_index, available, at)
+            available.at[host_index], _ = self._first_fit(request, host_index, available, at)
             return bool(available.at[host_index] > at)
 
-        chosen = earliest_hosts(request, self.snapshot, available.at, is_later)
+        chosen = earliest_hosts(resources, self.snapshot, available.at, is_later)
         if chosen is None:
             return None
         start = float(available.at[chosen].max())
         return start, {
-            host_index: self._first_fit(row, host_index, available, start)[1] for host_index in chosen.tolist()
+            host_index: self._first_fit(request, host_index, available, start)[1] for host_index in chosen.tolist()
         }
 
     def take(self, gpus: Mapping[int, int], until: float) -> None:
@@ -76,7 +76,7 @@ class WhatIf:
         self.changes.append(hosts)
 
     def _earliest_beside(
-        self, phases: WindowPhases, row: PlacementRequest, available: HostAvailability, now: float
+        self, phases: WindowPhases, request: PlacementRequest, available: HostAvailability, now: float
     ) -> tuple[float, Mapping[int, int]] | None:
         """Do what :meth:`earliest` does where windows come and go: a host that is ready now may be closed when the last
         one is ready, and then the next moment is tried."""
@@ -85,14 +85,14 @@ class WhatIf:
         def fit(host_index: int, after: float) -> tuple[float, int]:
             if math.isinf(after):
                 return math.inf, 0
-            return self._first_fit_beside(phases, row, host_index, available, after)
+            return self._first_fit_beside(phases, request, host_index, available, after)
 
         def is_later(host_index: int) -> bool:
             before = float(at[host_index])
             at[host_index], _ = fit(host_index, before)
             return bool(at[host_index] > before)
 
-        while (chosen := earliest_hosts(row.resources, self.snapshot, at, is_later)) is not None:
+        while (chosen := earliest_hosts(request.resources, self.snapshot, at, is_later)) is not None:
             start = float(at[chosen].max())
             found = {host_index: fit(host_index, start) for host_index in chosen.tolist()}
             late = {host_index: when for host_index, (when, _) in found.items() if when > start}
@@ -103,7 +103,12 @@ class WhatIf:
         return None
 
     def _first_fit_beside(
-        self, phases: WindowPhases, row: PlacementRequest, host_index: int, available: HostAvailability, after: float
+        self,
+        phases: WindowPhases,
+        request: PlacementRequest,
+        host_index: int,
+        available: HostAvailability,
+        after: float,
     ) -> tuple[float, int]:
         machine = self.snapshot.machines[self.snapshot.machine[host_index]]
         usable, ends = int(available.usable[host_index]), self.ends[host_index].tolist()
@@ -111,29 +116,30 @@ class WhatIf:
         moments |= {moment for moment in phases.moments if moment > after}
         for moment in sorted(moments):
             free = sum(1 << position for position, end in enumerate(ends) if end <= moment)
-            there = usable & free & ~phases.closed_on(row, host_index, moment)
-            best = best_subset_for(row.resources, machine, there)
+            there = usable & free & ~phases.closed_on(request, host_index, moment)
+            best = best_subset_for(request.resources, machine, there)
             if best is not None:
                 return moment, best.gpus
         return math.inf, 0
 
     def _first_fit(
-        self, row: PlacementRequest, host_index: int, available: HostAvailability, after: float
+        self, request: PlacementRequest, host_index: int, available: HostAvailability, after: float
     ) -> tuple[float, int]:
         return self.forecast.first_fit(
-            row.resources, host_index, int(available.usable[host_index]), self.ends[host_index], after
+            request.resources, host_index, int(available.usable[host_index]), self.ends[host_index], after
         )
 
-    def _availability(self, row: PlacementRequest) -> HostAvailability:
-        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+    def _availability(self, request: PlacementRequest) -> HostAvailability:
+        key = (*shape_of(request), request.excluded_gpus, request.excluded_hosts)
         available = self.known.get(key)
         if available is None:
-            available = self.known[key] = self.forecast.availability(row).copy()
+            available = self.known[key] = self.forecast.availability(request).copy()
             changed = [np.arange(len(self.snapshot))]
         else:
             changed = self.changes[available.seen :]
         if changed:
-            refresh_availability(available, self.ends, np.unique(np.concatenate(changed)), row.resources.gpus_per_host)
+            hosts = np.unique(np.concatenate(changed))
+            refresh_availability(available, self.ends, hosts, request.resources.gpus_per_host)
         available.seen = len(self.changes)
         return available
 

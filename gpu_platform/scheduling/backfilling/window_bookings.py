@@ -24,7 +24,7 @@ class WindowBookings:
     def __bool__(self) -> bool:
         return bool(self._snapshot.windows)
 
-    def of(self, row: PlacementRequest) -> list[PlannedReservation]:
+    def of(self, request: PlacementRequest) -> list[PlannedReservation]:
         """Return what is booked for others than the job: windows that are not its own, and all times outside its own.
 
         Bookings of other windows begin earlier by the job's grace, because only its time limit is planned. Callers must
@@ -33,11 +33,11 @@ class WindowBookings:
         windows = self._snapshot.windows
         if not windows.rows:
             return []
-        asked = reservation_of(row)
+        asked = reservation_of(request)
         seen = windows.version, self._snapshot.facts_version, len(self._snapshot)
         if seen != self._seen:
             self._seen, self._of = seen, {}
-        key = asked, row.grace_s
+        key = asked, request.grace_s
         found = self._of.get(key)
         if found is None:
             found = self._of[key] = [one for window in windows.rows.values() for one in self._book(window, *key)]

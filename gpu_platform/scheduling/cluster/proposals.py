@@ -17,7 +17,7 @@ from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 class Proposal:
     """One placement that was proposed to the store."""
 
-    row: PlacementRequest
+    request: PlacementRequest
     placement: Placement
     expires_at: float
     wanted: bool = True
@@ -43,7 +43,7 @@ class Proposals:
 
     def add(self, proposal: Proposal) -> None:
         """Remember a proposal. It replaces an earlier one for the same attempt."""
-        self._of[proposal.row.job_id, proposal.row.attempt] = proposal
+        self._of[proposal.request.job_id, proposal.request.attempt] = proposal
 
     def pop(self, key: AttemptId) -> Proposal | None:
         """Remove and return the proposal for an attempt, or None."""
@@ -54,7 +54,7 @@ class Proposals:
         expire.
         """
         for proposal in self._of.values():
-            if proposal.row.job_id == job_id:
+            if proposal.request.job_id == job_id:
                 proposal.wanted = False
 
     def expired(self, now: float) -> list[AttemptId]:
@@ -62,7 +62,7 @@ class Proposals:
         return [key for key, proposal in self._of.items() if proposal.expires_at <= now]
 
 
-def holder_of(row: PlacementRequest, placement: Placement, started_at: float) -> RunningRow:
+def holder_of(request: PlacementRequest, placement: Placement, started_at: float) -> RunningRow:
     """Return the running job that a placement makes of a waiting one."""
     slices = placement.slices
     shares: tuple[ShareGrant | None, ...] = ()
@@ -70,4 +70,4 @@ def holder_of(row: PlacementRequest, placement: Placement, started_at: float) ->
         shares = tuple(grant for one in slices for grant in one.shares or [None] * len(one.gpu_uuids))
     host_use = tuple(HostUse(one.host, one.cpus, one.ram_mib) for one in slices if one.cpus or one.ram_mib)
     gpu_uuids = tuple(placement.gpu_uuids)
-    return RunningRow.of(row, gpu_uuids=gpu_uuids, started_at=started_at, shares=shares, host_use=host_use)
+    return RunningRow.of(request, gpu_uuids=gpu_uuids, started_at=started_at, shares=shares, host_use=host_use)

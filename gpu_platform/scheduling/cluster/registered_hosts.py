@@ -145,7 +145,7 @@ class RegisteredHosts(HostArrays):
             known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
         return np.array(known, np.uint64)
 
-    def largest_gang(self, request: ResourceRequest) -> Capacity:
+    def largest_gang(self, resources: ResourceRequest) -> Capacity:
         """Compare a request with all hosts, in whatever state they are. Remembered until a machine changes."""
         if self._capacities_at != self.facts_version or len(self._capacities) > MAX_QUESTIONS:
             self._capacities_at = self.facts_version
@@ -153,10 +153,10 @@ class RegisteredHosts(HostArrays):
             alike: dict[Hashable, HostInventory] = {}
             hosts = zip(self.machine.tolist(), self._inventories, strict=True)
             self._alike = [alike.setdefault(_facts_besides_gpus(machine, one), one) for machine, one in hosts]
-        known = self._capacities.get(request)
+        known = self._capacities.get(resources)
         if known is None:
-            chosen = self.accepted_by(request.host_choice).tolist() if request.host_choice else [True] * len(self)
-            known = self._capacities[request] = largest_gang(list(compress(self._alike, chosen)), request)
+            chosen = self.accepted_by(resources.host_choice).tolist() if resources.host_choice else [True] * len(self)
+            known = self._capacities[resources] = largest_gang(list(compress(self._alike, chosen)), resources)
         return known
 
     def accepted_by(self, choice: HostChoice) -> NDArray[np.bool_]:

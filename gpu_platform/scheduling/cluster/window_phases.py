@@ -72,19 +72,19 @@ class WindowPhases:
         place = bisect_right(self.moments, moment)
         return self.moments[place] if place < len(self.moments) else math.inf
 
-    def key(self, row: PlacementRequest) -> Hashable:
+    def key(self, request: PlacementRequest) -> Hashable:
         """Return a key that is equal for jobs that windows treat alike at all times, whatever hosts they ask for."""
-        asked = reservation_of(row)
-        return asked, holds_at_most_s(row), row.time_limit_s if asked else None
+        asked = reservation_of(request)
+        return asked, holds_at_most_s(request), request.time_limit_s if asked else None
 
-    def closed_on(self, row: PlacementRequest, host_index: int, moment: float) -> int:
+    def closed_on(self, request: PlacementRequest, host_index: int, moment: float) -> int:
         """Return which GPUs of a host the job could not get at that moment, as a set of bits."""
-        asked = reservation_of(row)
-        if asked is not None and not self._admits(asked, row, moment):
+        asked = reservation_of(request)
+        if asked is not None and not self._admits(asked, request, moment):
             return ~0
         if host_index not in self._touched:
             return 0
-        gone = moment + holds_at_most_s(row)
+        gone = moment + holds_at_most_s(request)
         closed = 0
         for window in self._windows:
             gpus = int(window.kept.gpus[host_index])
@@ -92,12 +92,12 @@ class WindowPhases:
                 closed |= gpus
         return closed
 
-    def _admits(self, asked: str, row: PlacementRequest, moment: float) -> bool:
+    def _admits(self, asked: str, request: PlacementRequest, moment: float) -> bool:
         window = self._of.get(asked)
         one = window.at(moment) if window is not None else None
-        if one is None or row.time_limit_s is None:
+        if one is None or request.time_limit_s is None:
             return False
-        return one.row.start <= moment and moment + row.time_limit_s <= one.row.end
+        return one.row.start <= moment and moment + request.time_limit_s <= one.row.end
 
     def closes_by_window(self, moment: float) -> NDArray[np.float64]:
         """Return for each window, in order of their names, by when the jobs must be gone that it keeps out.
@@ -107,10 +107,10 @@ class WindowPhases:
         found = (window.at(moment) for window in self._windows)
         return np.array([math.inf if one is None else one.closes_at for one in found])
 
-    def is_admitted(self, row: PlacementRequest, moment: float) -> bool:
+    def is_admitted(self, request: PlacementRequest, moment: float) -> bool:
         """Tell whether the reservation for which the job asks is open to it then. True if it asks for none."""
-        asked = reservation_of(row)
-        return asked is None or self._admits(asked, row, moment)
+        asked = reservation_of(request)
+        return asked is None or self._admits(asked, request, moment)
 
     @property
     def names(self) -> list[str]:

@@ -112,41 +112,42 @@ class Windows:
         finally:
             self._later, self._answers = before, answers
 
-    def answer(self, row: PlacementRequest) -> Closed | None:
+    def answer(self, request: PlacementRequest) -> Closed | None:
         """Return the windows whose GPUs the job cannot get now. None: it can get those of all windows."""
-        asked = row.resources.reservation  # as ``reservation_of``: this is asked for each job in each round
+        asked = request.resources.reservation  # as ``reservation_of``: this is asked for each job in each round
         if (asked is None and not self.rows) or self._is_aside:
             return None
-        key = asked, row.time_limit_s, row.grace_s, row.namespace if asked else "", row.user if asked else ""
+        who = (request.namespace, request.user) if asked else ("", "")
+        key = asked, request.time_limit_s, request.grace_s, *who
         if key not in self._answers:
-            self._answers[key] = self._answer(row, asked)
+            self._answers[key] = self._answer(request, asked)
         return self._answers[key]
 
-    def _answer(self, row: PlacementRequest, asked: str | None) -> Closed | None:
+    def _answer(self, request: PlacementRequest, asked: str | None) -> Closed | None:
         now, rows = (self.now, self.rows) if self._later is None else self._later
         if asked is not None:
             own = rows.get(asked)
-            if own is None or not own.is_open or not own.allows(row.namespace, row.user):
+            if own is None or not own.is_open or not own.allows(request.namespace, request.user):
                 return ALL_CLOSED
-            if row.time_limit_s is None or now + row.time_limit_s > own.end:
+            if request.time_limit_s is None or now + request.time_limit_s > own.end:
                 return ALL_CLOSED
-        closed = frozenset(name for name, one in rows.items() if name != asked and self._closes(one, row, now))
+        closed = frozenset(name for name, one in rows.items() if name != asked and self._closes(one, request, now))
         return closed or None
 
-    def will_admit(self, row: PlacementRequest) -> bool:
+    def will_admit(self, request: PlacementRequest) -> bool:
         """Tell whether the advance reservation for which the job asks is, or will be, open to it. True if it asks for
         none.
         """
-        asked = row.resources.reservation
+        asked = request.resources.reservation
         if asked is None:
             return True
         own = self.rows.get(asked)
-        if own is None or not own.allows(row.namespace, row.user):
+        if own is None or not own.allows(request.namespace, request.user):
             return False
-        return row.time_limit_s is not None and row.time_limit_s <= own.duration_s
+        return request.time_limit_s is not None and request.time_limit_s <= own.duration_s
 
-    def _closes(self, window: WindowRow, row: PlacementRequest, now: float) -> bool:
-        return window.is_open or now + holds_at_most_s(row) > self.closes_at(window)
+    def _closes(self, window: WindowRow, request: PlacementRequest, now: float) -> bool:
+        return window.is_open or now + holds_at_most_s(request) > self.closes_at(window)
 
     def closes_at(self, window: WindowRow) -> float:
         """Return when jobs must have ended that the window keeps out."""
@@ -203,13 +204,13 @@ class Windows:
         return asked == window.name and window.allows(job.namespace, job.user)
 
 
-def holds_at_most_s(row: PlacementRequest) -> float:
+def holds_at_most_s(request: PlacementRequest) -> float:
     """Return how long the job may hold its GPUs once it has started, in seconds: its time limit and then its grace.
     Infinity: it has no limit. What the platform adds to start and to clean up is in the margin.
     """
-    return math.inf if row.time_limit_s is None else row.time_limit_s + row.grace_s
+    return math.inf if request.time_limit_s is None else request.time_limit_s + request.grace_s
 
 
-def reservation_of(row: PlacementRequest) -> str | None:
+def reservation_of(request: PlacementRequest) -> str | None:
     """Return the advance reservation for which the job asks. All rank groups ask for the same."""
-    return row.resources.reservation
+    return request.resources.reservation

@@ -18,9 +18,9 @@ NAMED = 5
 """How many labels, values or hosts a sentence names."""
 
 
-def too_few_chosen(request: ResourceRequest, snapshot: Snapshot) -> str:
+def too_few_chosen(resources: ResourceRequest, snapshot: Snapshot) -> str:
     """Say that the choice leaves too few of the registered hosts, and what there is. Empty: it leaves enough."""
-    choice, needed = request.host_choice, 1 if request.total is not None else request.hosts
+    choice, needed = resources.host_choice, 1 if resources.total is not None else resources.hosts
     if not choice or not len(snapshot):
         return ""
     left = int(np.count_nonzero(snapshot.accepted_by(choice)))
@@ -37,11 +37,11 @@ def too_few_chosen(request: ResourceRequest, snapshot: Snapshot) -> str:
     return f"{plural(left, 'host')} of {len(snapshot)} meet all of it ({each}): ask for less"
 
 
-def labels_there(request: ResourceRequest, snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+def labels_there(resources: ResourceRequest, snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
     """Say what these hosts have instead of what the constraints ask for."""
     labels = [snapshot.labels[host_index] for host_index in hosts.tolist()]
     found = []
-    for constraint in map(Constraint.parse, request.constraints):
+    for constraint in map(Constraint.parse, resources.constraints):
         unmet = [one for one in labels if not constraint.accepts(one)]
         if unmet:
             values = [one[constraint.label] for one in unmet if constraint.label in one]

@@ -49,28 +49,28 @@ class BlockedHosts:
 
 
 def explain(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     candidates: Candidates,
     kept: BlockedHosts | None,
     starts_by: float | None = None,
 ) -> Reason:
-    """Say why ``request`` was not placed on ``snapshot``."""
+    """Say why ``resources`` was not placed on ``snapshot``."""
     fits = int(candidates.fits.sum())
-    counts = _counts(request, snapshot, candidates, kept)
-    if int(together(request, snapshot, candidates.after_health).sum()) < request.hosts:
+    counts = _counts(resources, snapshot, candidates, kept)
+    if int(together(resources, snapshot, candidates.after_health).sum()) < resources.hosts:
         if len(snapshot) == 0:
             code, next_step = WaitCode.NO_HOSTS, "start a node worker: no host is registered yet"
         else:
-            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot, candidates)
+            code, next_step = WaitCode.NEVER_FITS, _smaller(resources, snapshot, candidates)
     elif not snapshot.ready.any():
         code, next_step = WaitCode.NO_HOSTS, "a host must become ready: start its node worker, or end its drain"
-    elif kept is not None and fits >= request.hosts:
+    elif kept is not None and fits >= resources.hosts:
         code, next_step = WaitCode.BEHIND_HIGHER_PRIORITY, f"starts once {kept.job_id}, ahead in the queue, has started"
     else:
-        code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(request, snapshot, candidates)
+        code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(resources, snapshot, candidates)
     free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
-    message = f"needs {_needs(request)}: {plural(len(snapshot), 'host')}"
+    message = f"needs {_needs(resources)}: {plural(len(snapshot), 'host')}"
     phrases = [_phrase(count, candidates) for count in counts]
     if free:
         phrases.append(f"{free} free")
@@ -94,11 +94,11 @@ def behind_displaced_jobs(reason: Reason) -> Reason:
     )
 
 
-def over_quota(request: ResourceRequest, denial: QuotaDenial) -> Reason:
+def over_quota(resources: ResourceRequest, denial: QuotaDenial) -> Reason:
     """Return the reason of a job that the quotas do not allow."""
     return Reason(
         code=WaitCode.OVER_QUOTA,
-        message=f"needs {_needs(request)}: {denial.message}",
+        message=f"needs {_needs(resources)}: {denial.message}",
         next_step=denial.next_step,
     )
 
@@ -116,7 +116,7 @@ def with_preemption_at(reason: Reason, at: float) -> Reason:
 
 
 def _counts(
-    request: ResourceRequest, snapshot: Snapshot, candidates: Candidates, kept: BlockedHosts | None
+    resources: ResourceRequest, snapshot: Snapshot, candidates: Candidates, kept: BlockedHosts | None
 ) -> list[HostCount]:
     offers, counts = candidates.offers, []
     for number in np.flatnonzero(np.bincount(offers.code - FITS, minlength=len(CODES) + 1)[1:]).tolist():
@@ -131,13 +131,13 @@ def _counts(
             )
             continue
         code = CODES[number]
-        asked = ASKED.get(code, asked_of_a_host)(request)
-        available = _available(request, code, snapshot, hosts, left)
+        asked = ASKED.get(code, asked_of_a_host)(resources)
+        available = _available(resources, code, snapshot, hosts, left)
         counts.append(HostCount(code=code, hosts=len(hosts), asked=asked, available=available))
     if kept is not None:
         hosts = int((candidates.fits & kept.hosts).sum())
         if hosts:
-            asked = asked_of_a_host(request)
+            asked = asked_of_a_host(resources)
             counts.append(HostCount(code=ReasonCode.KEPT, hosts=hosts, asked=asked, available=kept.job_id))
     return counts
 
@@ -155,13 +155,13 @@ def _phrase(count: HostCount, candidates: Candidates) -> str:
 
 
 def _available(
-    request: ResourceRequest, code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int
+    resources: ResourceRequest, code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int
 ) -> str:
     """Return the best that ``hosts`` have of what ``code`` counts."""
     if code is ReasonCode.HOST_NOT_READY:
         return _not_ready(snapshot, hosts)
     if code is ReasonCode.LABEL:
-        return labels_there(request, snapshot, hosts)
+        return labels_there(resources, snapshot, hosts)
     if code is ReasonCode.WINDOW:
         return kept_for(snapshot, hosts)
     if code in BEST_FACT:
@@ -181,20 +181,20 @@ def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
     return ", ".join(counts) + (f"; lost with {' and '.join(losses)}" if losses else "")
 
 
-def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+def _unblocking(resources: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """Say what must happen, if the machines themselves would be enough."""
-    if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
-        if int(candidates.fits.sum()) >= request.hosts:
-            if request.gang_level is None:
+    if int(together(resources, snapshot, candidates.after_use).sum()) >= resources.hosts:
+        if int(candidates.fits.sum()) >= resources.hosts:
+            if resources.gang_level is None:
                 return "the hosts that fit are reserved for jobs ahead, which start before this one would end"
-            return f"running jobs must free hosts {_within(request)}"
-        missing = request.hosts - int(candidates.fits.sum())
+            return f"running jobs must free hosts {_within(resources)}"
+        missing = resources.hosts - int(candidates.fits.sum())
         waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
-        if not request.gpus_per_host:
+        if not resources.gpus_per_host:
             where = "a host" if missing == 1 else f"{missing} hosts"
-            return f"running jobs must free {asked_of_a_host(request)} on {where}"
+            return f"running jobs must free {asked_of_a_host(resources)} on {where}"
         best = int(candidates.offers.left[waiting_for].max())
-        short = request.gpus_per_host - best
+        short = resources.gpus_per_host - best
         what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
         return f"running jobs must free {what} on {'a host' if missing == 1 else f'{missing} hosts'}"
     unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
@@ -226,48 +226,48 @@ def _healing(gpus: list[str]) -> str:
     return f"{what}: usable again as soon as the check after it passes, usually within a minute"
 
 
-def unknown_level(request: ResourceRequest, snapshot: Snapshot) -> str:
+def unknown_level(resources: ResourceRequest, snapshot: Snapshot) -> str:
     """Say that the fabric does not have the required level. Empty if it has."""
-    level = request.required_level
+    level = resources.required_level
     if level in INSIDE_ONE_HOST or not is_between_hosts(level) or level in snapshot.domains:
         return ""
     known = ", ".join(["numa", "socket", "host", *snapshot.domains, "any"])
     return f"there is no level {level!r}: require one of {known}, or none"
 
 
-def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+def _smaller(resources: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """Say what was asked, what there is and what to do. ``able``, by host index: hosts that could hold one slice."""
     able = candidates.after_health
-    if too_few := too_few_chosen(request, snapshot):
-        return f"asked for {describe(request)}; {too_few}"
-    capacity = snapshot.largest_gang(request)
+    if too_few := too_few_chosen(resources, snapshot):
+        return f"asked for {describe(resources)}; {too_few}"
+    capacity = snapshot.largest_gang(resources)
     if not capacity.fits:
         return capacity.message
-    count, level = int(able.sum()), request.gang_level
-    asked = f"asked for {describe(request)}"
+    count, level = int(able.sum()), resources.gang_level
+    asked = f"asked for {describe(resources)}"
     refused = _counts_of_site_filters(candidates, ~able)
     if refused:
         rejected = " and ".join(f"{plural(hosts, 'host')} {step.text.rejected}" for step, hosts in refused)
         return f"{asked}; {rejected}: {' or '.join(step.text.next_step for step, _ in refused)}"
-    if request.hosts > 1 and (unknown := unknown_level(request, snapshot)):
+    if resources.hosts > 1 and (unknown := unknown_level(resources, snapshot)):
         return f"{asked}; {unknown}"
-    if count >= request.hosts and level is not None:
+    if count >= resources.hosts and level is not None:
         most = int(np.bincount(snapshot.domains[level][able]).max(initial=0))
         near = "NVLink domain" if level == "nvlink" else level
-        else_ = f"require no {level}" if level == request.required_level else _slower(NETWORK_GB_S)
+        else_ = f"require no {level}" if level == resources.required_level else _slower(NETWORK_GB_S)
         return (
-            f"{asked} {_within(request)}; of {plural(count, 'such host')}, at most {most} "
+            f"{asked} {_within(resources)}; of {plural(count, 'such host')}, at most {most} "
             f"{'is' if most == 1 else 'are'} in one {near}: "
             f"ask for at most {plural(most, 'host')}, or {else_}"
         )
     there = f"only {plural(count, 'host')} can" if count else "no host can"
-    fastest = fastest_gb_s(request, snapshot)
-    if request.gpus_per_host > 1 and fastest < request.min_bandwidth_gb_s:
-        most_at_once = f"{gpu_count(request.gpus_per_host)} of one host have at most {fastest:g} GB/s between them"
+    fastest = fastest_gb_s(resources, snapshot)
+    if resources.gpus_per_host > 1 and fastest < resources.min_bandwidth_gb_s:
+        most_at_once = f"{gpu_count(resources.gpus_per_host)} of one host have at most {fastest:g} GB/s between them"
         return f"{asked}; {most_at_once}: ask for fewer GPUs per host, or {_slower(fastest)}"
     if level in INSIDE:
         return f"{asked}{INSIDE[level]}; {there} give that: ask for fewer GPUs per host, or require no {level}"
-    if not request.allow_cross_numa:
+    if not resources.allow_cross_numa:
         return (
             f"{asked}; {there} give so many on one NVLink ring or socket: "
             "ask for fewer GPUs per host, or allow_cross_numa (--allow-cross-numa)"
@@ -275,23 +275,23 @@ def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidate
     return f"{asked}; {there} give that, even when empty: ask for less per host"
 
 
-def _needs(request: ResourceRequest) -> str:
+def _needs(resources: ResourceRequest) -> str:
     place = ""
-    if request.gpus_per_host > 1:
-        anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
-        place = INSIDE.get(request.required_level or "", anywhere)
-    if request.hosts > 1 and is_between_hosts(request.gang_level):
-        place += f" {_within(request)}"
-    return describe(request) + place
+    if resources.gpus_per_host > 1:
+        anywhere = " of one host" if resources.allow_cross_numa else " of one NVLink island or socket"
+        place = INSIDE.get(resources.required_level or "", anywhere)
+    if resources.hosts > 1 and is_between_hosts(resources.gang_level):
+        place += f" {_within(resources)}"
+    return describe(resources) + place
 
 
-def _within(request: ResourceRequest) -> str:
-    return "of one NVLink domain" if request.gang_level == "nvlink" else f"under one {request.gang_level}"
+def _within(resources: ResourceRequest) -> str:
+    return "of one NVLink domain" if resources.gang_level == "nvlink" else f"under one {resources.gang_level}"
 
 
-def fastest_gb_s(request: ResourceRequest, snapshot: Snapshot) -> float:
+def fastest_gb_s(resources: ResourceRequest, snapshot: Snapshot) -> float:
     """Return the bandwidth of the fastest ring that one host has for the request, in GB/s. 0: no host has a ring."""
-    any_speed = request.model_copy(update={"min_bandwidth_gb_s": 0.0})
+    any_speed = resources.model_copy(update={"min_bandwidth_gb_s": 0.0})
     machines = [snapshot.machines[number] for number in set(snapshot.machine[: len(snapshot)].tolist())]
     rings = (best_subset_for(any_speed, machine, machine.all_gpus) for machine in machines)
     return max((ring.bandwidth_gb_s for ring in rings if ring is not None), default=0.0)

@@ -20,7 +20,7 @@ from gpu_platform.scheduling.placing.splitting import can_hold, capacities
 
 
 def explain_gang(
-    row: PlacementRequest,
+    request: PlacementRequest,
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
@@ -28,27 +28,26 @@ def explain_gang(
     kept: Callable[[PlacementRequest, Candidates], BlockedHosts | None],
     starts_by: float | None = None,
 ) -> Reason:
-    """Say why ``row`` was not placed on ``snapshot``.
+    """Say why ``request`` was not placed on ``snapshot``.
 
     ``fits_empty`` tells whether it would have a place once all jobs have ended, ``kept`` which hosts jobs ahead keep
     from a plain request.
     """
-    first_unplaceable = placer.first_unplaceable(row)
+    first_unplaceable = placer.first_unplaceable(request)
     if first_unplaceable is not None:
         reason = _explain_group(first_unplaceable, snapshot, candidates, placer, kept)
         which = f"group {first_unplaceable.group} " if first_unplaceable.group else ""
         step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
         update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
         return reason.model_copy(update=update)
-    asked = " and ".join(f"{group.group or ''} {describe(group.resources)}".strip() for group in row.rank_groups())
-    whole = placer.fits(row)
-    held_back = (
-        next((k for group in row.rank_groups() if (k := kept(*_example(group, candidates)))), None) if whole else None
-    )
+    asked = " and ".join(f"{group.group or ''} {describe(group.resources)}".strip() for group in request.rank_groups())
+    whole = placer.fits(request)
+    kept_hosts = (kept(*_example(group, candidates)) for group in request.rank_groups() if whole)
+    held_back = next((one for one in kept_hosts if one), None)
     if held_back is not None:
         code = WaitCode.BEHIND_HIGHER_PRIORITY
         message, step = "", f"starts once {held_back.job_id}, ahead in the queue, has started"
-    elif not fits_empty(row):
+    elif not fits_empty(request):
         code, message = WaitCode.NEVER_FITS, ", each of which would fit, but never all at once"
         step = f"asked for {asked}{message}: ask for less, or add hosts"
     else:
@@ -69,8 +68,8 @@ def _explain_group(
         return explain(group.resources, snapshot, answers, kept(group, answers))
     one, answers = _example(group, candidates)
     reason = explain(one.resources, snapshot, answers, kept(one, answers))
-    free = capacities(group, snapshot, lambda row: candidates.of(row).fits)
-    able = capacities(group, snapshot, lambda row: candidates.of(row).after_health)
+    free = capacities(group, snapshot, lambda request: candidates.of(request).fits)
+    able = capacities(group, snapshot, lambda request: candidates.of(request).after_health)
     message = f"needs {describe(group.resources)}{_where(group.resources)}: {len(snapshot)} hosts; "
     message += (
         f"{int(free.sum())} free on {int(np.count_nonzero(free))} hosts, at most {int(free.max(initial=0))} together"
@@ -92,18 +91,18 @@ def _explain_group(
 
 def _example(group: PlacementRequest, candidates: CandidateIndex) -> tuple[PlacementRequest, Candidates]:
     """Return a plain request of the same kind, with its candidates."""
-    row = group if group.resources.total is None else group.asking_for(group.resources.slices(1))
-    return row, candidates.of(row)
+    request = group if group.resources.total is None else group.asking_for(group.resources.slices(1))
+    return request, candidates.of(request)
 
 
-def _less(request: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str:
+def _less(resources: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str:
     """Say what was asked, what there is and what to do. ``able``: GPUs that each host could give, by host index."""
-    asked = f"asked for {describe(request)}{_where(request)}; "
-    if too_few := too_few_chosen(request, snapshot):
+    asked = f"asked for {describe(resources)}{_where(resources)}; "
+    if too_few := too_few_chosen(resources, snapshot):
         return asked + too_few
-    if unknown := unknown_level(request, snapshot):
+    if unknown := unknown_level(resources, snapshot):
         return asked + unknown
-    level = request.gang_level
+    level = resources.gang_level
     if level in INSIDE_ONE_HOST:
         most = int(able.max(initial=0))
     elif level is not None and is_between_hosts(level):
@@ -111,12 +110,12 @@ def _less(request: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str
     else:
         most = int(able.sum())
         return f"{asked}all hosts together could give {most}: ask for at most {most} GPUs"
-    else_ = f"require no {level}" if level == request.required_level else "for less bandwidth (--min-bandwidth)"
+    else_ = f"require no {level}" if level == resources.required_level else "for less bandwidth (--min-bandwidth)"
     return f"{asked}at most {most} are to be had so: ask for at most {most} GPUs, or {else_}"
 
 
-def _where(request: ResourceRequest) -> str:
-    level = request.gang_level
+def _where(resources: ResourceRequest) -> str:
+    level = resources.gang_level
     if level in INSIDE_ONE_HOST:
         return f" of one {level}"
     return f" under one {level}" if is_between_hosts(level) else ""

@@ -26,13 +26,15 @@ def kept_for(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
     return " and ".join(texts[:NAMED]) + (" and more" if len(texts) > NAMED else "") or "for others"
 
 
-def behind_windows(row: PlacementRequest, reason: Reason, snapshot: Snapshot, *, is_dated: bool) -> dict[str, object]:
+def behind_windows(
+    request: PlacementRequest, reason: Reason, snapshot: Snapshot, *, is_dated: bool
+) -> dict[str, object]:
     """Return what windows change of a reason. Empty: nothing, because the job would wait without them, too.
 
     ``is_dated``: it has an estimated start, which respects windows.
     """
     windows = snapshot.windows
-    closed, asked = windows.answer(row), reservation_of(row)
+    closed, asked = windows.answer(request), reservation_of(request)
     if closed is None:
         return {}
     no_date: dict[str, object] = (
@@ -42,8 +44,8 @@ def behind_windows(row: PlacementRequest, reason: Reason, snapshot: Snapshot, *,
     )
     if closed == ALL_CLOSED:
         own = windows.rows.get(asked or "")
-        return {"code": WaitCode.WINDOW, "next_step": _not_open(row, asked or "", own, windows.now), **no_date}
-    if not any(count.code == "window" for count in reason.counts) and row.is_plain:
+        return {"code": WaitCode.WINDOW, "next_step": _not_open(request, asked or "", own, windows.now), **no_date}
+    if not any(count.code == "window" for count in reason.counts) and request.is_plain:
         return {}
     found = [one for one in _in_order(snapshot) if one.name in closed]
     if not found:
@@ -56,27 +58,27 @@ def behind_windows(row: PlacementRequest, reason: Reason, snapshot: Snapshot, *,
         else f"hosts {', '.join(sorted(names)[:NAMED])}{', …' if len(names) > NAMED else ''} are"
     )
     kept = f"{where} kept {kind_of(first)}"
-    left_s = windows.closes_at(first) - windows.now - row.grace_s
+    left_s = windows.closes_at(first) - windows.now - request.grace_s
     if first.is_open or left_s < 60:
         step = f"{kept}: wait, or for other hosts to become free"
-    elif row.time_limit_s is None:
+    elif request.time_limit_s is None:
         step = f"{kept}, and this job has no time limit: give it one of at most {duration(left_s)} (--time), or wait"
     else:
-        until = time_text(windows.now + holds_at_most_s(row))
+        until = time_text(windows.now + holds_at_most_s(request))
         step = (
-            f"{kept}; this job may hold it until {until}, with the {duration(row.grace_s)} that it has to stop: "
+            f"{kept}; this job may hold it until {until}, with the {duration(request.grace_s)} that it has to stop: "
             f"give it a --time of at most {duration(left_s)}, or wait"
         )
     return {"code": WaitCode.WINDOW, "next_step": step, **no_date}
 
 
-def _not_open(row: PlacementRequest, asked: str, own: WindowRow | None, now: float) -> str:
+def _not_open(request: PlacementRequest, asked: str, own: WindowRow | None, now: float) -> str:
     """Say why the advance reservation for which the job asks is not open to it."""
     if own is None:
         return f"there is no advance reservation {asked} now: name another (jobs update --reservation), or cancel it"
-    if not own.allows(row.namespace, row.user):
-        return f"the advance reservation {asked} is not for jobs of {row.user} in namespace {row.namespace}"
-    longest = math.inf if row.time_limit_s is None else row.time_limit_s
+    if not own.allows(request.namespace, request.user):
+        return f"the advance reservation {asked} is not for jobs of {request.user} in namespace {request.namespace}"
+    longest = math.inf if request.time_limit_s is None else request.time_limit_s
     if longest > own.duration_s:
         return f"{asked} lasts {duration(own.duration_s)}: give the job a time limit of at most that (--time)"
     when = span_text(own.start, own.end)

@@ -104,15 +104,15 @@ class ForwardRun:
         self._dates: list[_Date] = []
         self._steps = self._run()
 
-    def add(self, jobs: Sequence[QueueSortKey], row: PlacementRequest, able: NDArray[np.bool_]) -> None:
-        """Let these jobs take part, before the first step. ``row``: the first of them. They may ask for whole GPUs in
+    def add(self, jobs: Sequence[QueueSortKey], request: PlacementRequest, able: NDArray[np.bool_]) -> None:
+        """Let these jobs take part, before the first step. ``request``: the first of them. They may ask for whole GPUs in
         equal slices only. ``able``, by host index: the hosts that could serve it once no job is left there.
         """
-        if row.has_exclusions or self._has_mixed_hosts or reservation_of(row) is not None:
-            usable = np.where(able, self._forecast.availability(row).usable, np.uint64(0))
+        if request.has_exclusions or self._has_mixed_hosts or reservation_of(request) is not None:
+            usable = np.where(able, self._forecast.availability(request).usable, np.uint64(0))
         else:
             usable = np.where(able, self._snapshot.all_gpus, np.uint64(0))
-        key = usable.tobytes(), None if self._phases is None else self._phases.key(row)
+        key = usable.tobytes(), None if self._phases is None else self._phases.key(request)
         kind = self._kinds.setdefault(key, len(self._usable))
         if kind == len(self._usable):
             if (kind + 1) * usable.nbytes > max(USABLE_BYTES, usable.nbytes):
@@ -120,8 +120,8 @@ class ForwardRun:
                 self.is_cut = True
                 return
             self._usable.append(usable)
-            self._row_of_kind.append(row)
-        self._lines.append(Line(jobs, kind, row))
+            self._row_of_kind.append(request)
+        self._lines.append(Line(jobs, kind, request))
 
     def step(self) -> bool:
         """Do a little. Return False when the run has ended."""
@@ -139,11 +139,11 @@ class ForwardRun:
         self.is_cut = True
 
     def _prepare(self) -> None:
-        requests = [line.row.resources for line in self._lines]
-        self._gpus = np.array([request.gpus_per_host for request in requests])
-        self._hosts = np.array([request.hosts for request in requests])
-        self._limit = np.array([line.row.time_limit_s or math.inf for line in self._lines])
-        self._longest = np.array([line.row.longest_s or math.inf for line in self._lines])
+        requests = [line.request.resources for line in self._lines]
+        self._gpus = np.array([resources.gpus_per_host for resources in requests])
+        self._hosts = np.array([resources.hosts for resources in requests])
+        self._limit = np.array([line.request.time_limit_s or math.inf for line in self._lines])
+        self._longest = np.array([line.request.longest_s or math.inf for line in self._lines])
         self._kind = np.array([line.kind for line in self._lines])
         self._order = np.array([line.jobs[line.place][:2] for line in self._lines]).reshape(-1, 2)
         self._waits = np.ones(len(self._lines), bool)
@@ -196,12 +196,12 @@ class ForwardRun:
         line, found = self._lines[number], self._place(number, hosts, free)
         if found is None:
             return False
-        job_id, row = line.jobs[line.place][2], line.row
+        job_id, request = line.jobs[line.place][2], line.request
         self.starts[job_id] = self.now
-        run_s = row.expected_run_s
+        run_s = request.expected_run_s
         if run_s is not None:
             self._ends.add(self.now + run_s, found)
-        self._limits.take(found, self.now + (row.time_limit_s or math.inf))
+        self._limits.take(found, self.now + (request.time_limit_s or math.inf))
         self._expected.take(found, self.now + (run_s or math.inf))
         for host, gpus in found.items():
             self._free[host] &= ~np.uint64(gpus)
@@ -213,14 +213,14 @@ class ForwardRun:
         """Return host index -> GPUs for the job at the head of a line, on the fullest of ``hosts``. None: there is no
         place. ``free``: what it may take, by host index.
         """
-        row, kind, snapshot = self._lines[number].row, int(self._kind[number]), self._snapshot
-        request = row.resources
-        if len(hosts) < request.hosts:
+        request, kind, snapshot = self._lines[number].request, int(self._kind[number]), self._snapshot
+        resources = request.resources
+        if len(hosts) < resources.hosts:
             return None
-        if request.hosts > 1 and is_between_hosts(request.gang_level):
+        if resources.hosts > 1 and is_between_hosts(resources.gang_level):
             at = np.full(len(snapshot), math.inf)
             at[hosts] = 0.0
-            chosen = earliest_hosts(request, snapshot, at)
+            chosen = earliest_hosts(resources, snapshot, at)
             if chosen is None:
                 return None
             hosts = chosen
@@ -228,10 +228,10 @@ class ForwardRun:
         found: dict[int, int] = {}
         for host in hosts[order].tolist():
             there = int(free[host] & self._usable_gpus.now[kind, host])
-            best = best_subset_for(request, snapshot.machines[snapshot.machine[host]], there)
+            best = best_subset_for(resources, snapshot.machines[snapshot.machine[host]], there)
             if best is not None:
                 found[host] = best.gpus
-                if len(found) == request.hosts:
+                if len(found) == resources.hosts:
                     return found
         return None
 
@@ -257,13 +257,13 @@ class ForwardRun:
         return self._dated(number) or self._dated_by_run_times(number) or self._undated(number)
 
     def _dated(self, number: int) -> _Date | None:
-        found = self._limits.earliest(self._lines[number].row, self.now) if self._with_dates else None
+        found = self._limits.earliest(self._lines[number].request, self.now) if self._with_dates else None
         return None if found is None else _date(number, max(found[0], self.now), found[1])
 
     def _dated_by_run_times(self, number: int) -> _Date | None:
-        row, expected = self._lines[number].row, self._expected_dates
+        request, expected = self._lines[number].request, self._expected_dates
         others = sum(date.is_expected for date in self._dates if date.line != number)
-        found = expected.earliest(row, self.now, self._expected) if expected and others < MAX_DATES else None
+        found = expected.earliest(request, self.now, self._expected) if expected and others < MAX_DATES else None
         return None if found is None else _date(number, *found, is_expected=True)
 
     def _undated(self, number: int) -> _Date | None:
@@ -349,7 +349,7 @@ class ForwardRun:
     def _is_over(self, date: _Date) -> bool:
         """Tell whether the job may have no expected date any more."""
         expected = self._expected_dates if date.is_expected else None
-        return expected is not None and not expected.allows(self._lines[date.line].row, self.now)
+        return expected is not None and not expected.allows(self._lines[date.line].request, self.now)
 
     def _is_closed(self, date: _Date) -> bool:
         """Tell whether a window keeps the job from hosts that it keeps for want of a date: it keeps them no more."""

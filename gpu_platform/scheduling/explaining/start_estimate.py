@@ -82,16 +82,16 @@ class Estimates:
                 self.ended = not all(self._run.step() for _ in range(STEPS))
         return looks
 
-    def get(self, row: PlacementRequest) -> Estimate | None:
+    def get(self, request: PlacementRequest) -> Estimate | None:
         """Return a job's estimate. None: it comes later, or not at all: it was not in the queue when the run began."""
-        start = self._run.starts.get(row.job_id)
+        start = self._run.starts.get(request.job_id)
         if start is not None:
             return Estimate(start, self._basis)
         if not self._limited:
-            return Estimate(None, EstimateBasis.REPAIR if self._able(row) is None else EstimateBasis.NO_TIME_LIMIT)
-        why = self._without.get(self._state.queue.group(row))
+            return Estimate(None, EstimateBasis.REPAIR if self._able(request) is None else EstimateBasis.NO_TIME_LIMIT)
+        why = self._without.get(self._state.queue.group(request))
         if why is None and self.ended:
-            waits_for_window = self._windows.answer(row) is not None
+            waits_for_window = self._windows.answer(request) is not None
             why = EstimateBasis.WINDOW if waits_for_window else EstimateBasis.NO_TIME_LIMIT
             why = EstimateBasis.TOO_FAR if self._run.is_cut else why
         return None if why is None else Estimate(None, why)
@@ -99,28 +99,28 @@ class Estimates:
     def _look(self, group: GroupKey) -> None:
         """Let a group of jobs take part in the run, or note why not."""
         queue = self._state.queue
-        row = queue.first(group)
-        if row is None:
+        request = queue.first(group)
+        if request is None:
             return
-        able = self._able(row)
-        if self._denial(row) is not None:
+        able = self._able(request)
+        if self._denial(request) is not None:
             self._without[group] = EstimateBasis.QUOTA
-        elif not self._windows.will_admit(row):
+        elif not self._windows.will_admit(request):
             self._without[group] = EstimateBasis.WINDOW
         elif able is None:
             self._without[group] = EstimateBasis.REPAIR
-        elif not has_simple_estimate(row):
+        elif not has_simple_estimate(request):
             self._without[group] = EstimateBasis.PARTS
         else:
-            self._run.add(tuple(queue.members(group)), row, able)
+            self._run.add(tuple(queue.members(group)), request, able)
 
-    def _able(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+    def _able(self, request: PlacementRequest) -> NDArray[np.bool_] | None:
         """Return the hosts that could serve it once all jobs have ended. None: they are too few."""
         state = self._state
-        if not row.is_plain:
-            return state.gangs.usable_hosts(row)
-        able = together(row.resources, state.snapshot, state.candidates.able(row))
-        return able if np.count_nonzero(able) >= row.resources.hosts else None
+        if not request.is_plain:
+            return state.gangs.usable_hosts(request)
+        able = together(request.resources, state.snapshot, state.candidates.able(request))
+        return able if np.count_nonzero(able) >= request.resources.hosts else None
 
 
 def _stops(state: SchedulerState, now: float) -> dict[tuple[int, int], float]:
@@ -135,6 +135,6 @@ def _stops(state: SchedulerState, now: float) -> dict[tuple[int, int], float]:
     return found
 
 
-def has_simple_estimate(row: PlacementRequest) -> bool:
+def has_simple_estimate(request: PlacementRequest) -> bool:
     """Tell whether the job asks for equal slices of whole GPUs."""
-    return row.is_plain and not row.needs_partial_resources
+    return request.is_plain and not request.needs_partial_resources

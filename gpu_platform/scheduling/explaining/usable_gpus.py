@@ -18,8 +18,8 @@ NO_HOSTS = np.zeros(0, np.intp)
 class UsableGpus:
     """[kinds, hosts]: the GPUs that each kind may use, if no job is left there."""
 
-    def __init__(self, ever: NDArray[np.uint64], rows: Sequence[PlacementRequest], phases: WindowPhases | None) -> None:
-        """``ever``: without windows. ``rows``: one job of each kind. ``phases``: None if there are no windows."""
+    def __init__(self, ever: NDArray[np.uint64], requests: Sequence[PlacementRequest], phases: WindowPhases | None) -> None:
+        """``ever``: without windows. ``requests``: one job of each kind. ``phases``: None if there are no windows."""
         self.ever = ever
         self.now = ever if phases is None else ever.copy()
         """At the moment of the run. Changed in place."""
@@ -27,9 +27,9 @@ class UsableGpus:
         self._closed: NDArray[np.bool_] | None = None
         if phases is not None:
             names = phases.names
-            self._holds = np.array([holds_at_most_s(row) for row in rows])
-            self._is_own = np.array([[reservation_of(row) == name for name in names] for row in rows])
-            self._asking = [(kind, row) for kind, row in enumerate(rows) if reservation_of(row) is not None]
+            self._holds = np.array([holds_at_most_s(request) for request in requests])
+            self._is_own = np.array([[reservation_of(request) == name for name in names] for request in requests])
+            self._asking = [(kind, request) for kind, request in enumerate(requests) if reservation_of(request) is not None]
 
     def pass_time(self, moment: float) -> HostIndices:
         """Go to a later moment. Return the hosts on which something changed."""
@@ -39,8 +39,8 @@ class UsableGpus:
         closed = (moment + self._holds)[:, None] > phases.closes_by_window(moment)
         closed &= ~self._is_own
         out = np.zeros((len(closed), 1), bool)
-        for kind, row in self._asking:
-            out[kind] = not phases.is_admitted(row, moment)
+        for kind, request in self._asking:
+            out[kind] = not phases.is_admitted(request, moment)
         both = np.concatenate([closed, out], axis=1)
         if self._closed is not None and np.array_equal(both, self._closed):
             return NO_HOSTS

@@ -17,7 +17,7 @@ class Line:
     jobs: Sequence[QueueSortKey]
     kind: int
     """The number of the set of GPUs that they may use."""
-    row: PlacementRequest
+    request: PlacementRequest
     """The job at its head."""
     place: int = 0
     """Where that is in ``jobs``."""
@@ -25,8 +25,8 @@ class Line:
     def advance(self, queue: JobQueue) -> bool:
         """Let the next job that still waits step to the head. False: there is none."""
         for place in range(self.place + 1, len(self.jobs)):
-            row = queue.get(self.jobs[place][2])
-            if row is not None:
-                self.place, self.row = place, row
+            request = queue.get(self.jobs[place][2])
+            if request is not None:
+                self.place, self.request = place, request
                 return True
         return False

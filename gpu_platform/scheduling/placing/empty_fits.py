@@ -40,7 +40,7 @@ class EmptyFits:
         """Begin a round."""
         self._left, self.has_refused = max(FEWEST_LOOKS, HOSTS_LOOKED_AT // max(len(self._snapshot), 1)), False
 
-    def usable_hosts(self, row: PlacementRequest, must: bool) -> NDArray[np.bool_] | None:
+    def usable_hosts(self, request: PlacementRequest, must: bool) -> NDArray[np.bool_] | None:
         """Return the hosts that the gang could use then: see ``GangPlacer.usable_hosts``. None: it would have no place,
         or that is not known yet (``has_refused``). ``must``: it is found out in any case. Callers must not change the
         answer.
@@ -49,37 +49,37 @@ class EmptyFits:
         if seen != self._seen:
             self._seen = seen
             self._answers.clear()
-        key = row.resources, row.groups, row.tenant, row.excluded_gpus, row.excluded_hosts
+        key = request.resources, request.groups, request.tenant, request.excluded_gpus, request.excluded_hosts
         known = self._answers.get(key)
         if known is None:
             most = max(FEWEST_ANSWERS, REMEMBERED_BYTES // max(len(self._snapshot), 1))
             if self._left <= 0 and not must:
                 self.has_refused |= len(self._answers) < most  # else there would be no end
                 return None
-            known = (self._find(row),)
+            known = (self._find(request),)
             self._answers.put(key, known, most)
         return known[0]
 
-    def fits(self, row: PlacementRequest) -> bool:
+    def fits(self, request: PlacementRequest) -> bool:
         """Tell whether the gang would have a place then."""
-        return self.usable_hosts(row, must=True) is not None
+        return self.usable_hosts(request, must=True) is not None
 
-    def _find(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+    def _find(self, request: PlacementRequest) -> NDArray[np.bool_] | None:
         with self._snapshot.windows.set_aside():  # once all jobs have ended, they may have, too
-            return self._find_beside_no_window(row)
+            return self._find_beside_no_window(request)
 
-    def _find_beside_no_window(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
-        groups, sizes = row.rank_groups(), int(self._snapshot.size.max(initial=1))
+    def _find_beside_no_window(self, request: PlacementRequest) -> NDArray[np.bool_] | None:
+        groups, sizes = request.rank_groups(), int(self._snapshot.size.max(initial=1))
         self._left -= 2 * sum(1 if group.resources.total is None else sizes for group in groups)
-        usable = self._placer.usable_hosts(row)
-        if usable is None or self._has_hosts_of_its_own(row):
+        usable = self._placer.usable_hosts(request)
+        if usable is None or self._has_hosts_of_its_own(request):
             return usable
         self._left -= TRIAL_LOOKS
-        return usable if self._placer.fits_empty(row) else None
+        return usable if self._placer.fits_empty(request) else None
 
-    def _has_hosts_of_its_own(self, row: PlacementRequest) -> bool:
+    def _has_hosts_of_its_own(self, request: PlacementRequest) -> bool:
         """Tell whether each group has so many hosts that the others leave it enough. Then nothing need be tried."""
-        groups = row.rank_groups()
+        groups = request.rank_groups()
         if len(groups) == 1 and groups[0].resources.total is not None:
             return self._splits_evenly(groups[0])
         if any(group.resources.total is not None for group in groups):
@@ -93,16 +93,16 @@ class EmptyFits:
 
     def _splits_evenly(self, group: PlacementRequest) -> bool:
         """Tell whether the hosts of one domain could take the total in slices of one size and a rest."""
-        request, snapshot = group.resources, self._snapshot
+        resources, snapshot = group.resources, self._snapshot
         every = np.arange(len(snapshot))
-        domains = domains_of(request, snapshot, every)
-        if request.required_level in INSIDE_ONE_HOST or request.total is None:
+        domains = domains_of(resources, snapshot, every)
+        if resources.required_level in INSIDE_ONE_HOST or resources.total is None:
             return False
-        sizes = sizes_of(request, snapshot)
-        able = {size: self._candidates.able(group.asking_for(request.slices(size))) for size in sizes}
+        sizes = sizes_of(resources, snapshot)
+        able = {size: self._candidates.able(group.asking_for(resources.slices(size))) for size in sizes}
         hosts = {size: np.bincount(domains, weights=able[size], minlength=1) for size in sizes}
         for size in reversed(sizes):
-            full, rest = divmod(request.total, size)
+            full, rest = divmod(resources.total, size)
             enough = hosts[size] >= full
             if rest:
                 enough &= hosts[rest] > full

@@ -28,7 +28,7 @@ _IN_WORDS = {
 
 
 def build_placement(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     chosen: HostIndices,
@@ -46,11 +46,11 @@ def build_placement(
                 host=snapshot.names[host_index],
                 gpu_uuids=[uuid for uuid, _ in gpus],
                 gpu_indices=[index for _, index in gpus],
-                shares=choose_shares(request.share, snapshot, host_index, int(offers.gpus[host_index]))
-                if request.share
+                shares=choose_shares(resources.share, snapshot, host_index, int(offers.gpus[host_index]))
+                if resources.share
                 else [],
-                cpus=request.cpus_per_host,
-                ram_mib=request.ram_mib_per_host,
+                cpus=resources.cpus_per_host,
+                ram_mib=resources.ram_mib_per_host,
             )
         )
     inside = HOST_LEVELS[int(offers.level[chosen].max())]
@@ -58,13 +58,13 @@ def build_placement(
     bandwidth = float(offers.bandwidth_gb_s[chosen].min())
     if len(host_indices) > 1:
         network = bandwidth_between(snapshot, chosen, level)
-        bandwidth = min(bandwidth, network) if request.gpus_per_host > 1 else network
+        bandwidth = min(bandwidth, network) if resources.gpus_per_host > 1 else network
     return Placement(
         slices=slices,
         level=level,
         bandwidth_gb_s=bandwidth,
         score=round(float(offers.score[chosen].mean()), 6),
-        why=_why(request, snapshot, offers, host_indices, inside, level, considered),
+        why=_why(resources, snapshot, offers, host_indices, inside, level, considered),
         scores=scores,
         epoch=epoch,
     )
@@ -109,7 +109,7 @@ def bandwidth_between(snapshot: Snapshot, chosen: HostIndices, level: TopologyLe
 
 
 def _why(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     host_indices: list[int],
@@ -118,10 +118,10 @@ def _why(
     considered: int,
 ) -> str:
     """See ``Placement.why``."""
-    count = request.gpus_per_host
-    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(request)
-    if request.share is not None:
-        text = f"{describe_share(request.share)} of {text}"
+    count = resources.gpus_per_host
+    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(resources)
+    if resources.share is not None:
+        text = f"{describe_share(resources.share)} of {text}"
     if count > 1:
         text += " " + _IN_WORDS[inside].format(
             links=_links(snapshot, host_indices[0], int(offers.gpus[host_indices[0]]))
@@ -132,7 +132,7 @@ def _why(
         text += f" on each of {len(host_indices)} hosts {_IN_WORDS[level]}"
     if considered == len(host_indices):
         return f"{text}; the only {'host' if considered == 1 else 'hosts'} that {'fits' if considered == 1 else 'fit'}"
-    how = "emptiest" if request.strategy is Strategy.SPREAD else "best packed"
+    how = "emptiest" if resources.strategy is Strategy.SPREAD else "best packed"
     first = "best connected, then " if count else "fewest free GPUs, then " if how == "best packed" else ""
     return f"{text}; {first}{how}, of {considered} hosts that fit"
 

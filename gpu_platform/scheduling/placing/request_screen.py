@@ -126,9 +126,9 @@ class RequestScreen:
             self._make_room(len(new))
         for number in new:
             key = self._key_of[number]
-            row = queue.first(key)
-            if row is not None:
-                self._note(number, self._add(key, row) if _is_screened(row) else NOT_FOR_SCREEN, key)
+            request = queue.first(key)
+            if request is not None:
+                self._note(number, self._add(key, request) if _is_screened(request) else NOT_FOR_SCREEN, key)
         return self._index_of[numbers]
 
     def _note(self, number: int, index: int, key: GroupKey) -> None:
@@ -311,20 +311,20 @@ class RequestScreen:
             self._free = snapshot.version, whole, either
         return self._free
 
-    def _add(self, key: GroupKey, row: PlacementRequest) -> int:
-        known, request, index = self._groups, row.resources, len(self._of)
+    def _add(self, key: GroupKey, request: PlacementRequest) -> int:
+        known, resources, index = self._groups, request.resources, len(self._of)
         self._of[key] = index
         known.key[index] = key
-        known.gpus[index], known.hosts[index] = request.gpus_per_host, request.hosts
-        known.cpus[index], known.ram_mib[index] = request.cpus_per_host, request.ram_mib_per_host
-        known.limit_s[index] = math.inf if row.time_limit_s is None else row.time_limit_s
-        known.is_expected[index] = row.assumed_limit_s is not None
-        known.takes[index] = (TAKES_BOTH if row.gpu_count else TAKES_ROOM) if row.needs_host_resources else TAKES_GPUS
-        known.shares[index], known.excludes[index] = request.share is not None, row.has_exclusions
-        known.spans[index] = request.hosts > 1 and is_between_hosts(request.gang_level)
+        known.gpus[index], known.hosts[index] = resources.gpus_per_host, resources.hosts
+        known.cpus[index], known.ram_mib[index] = resources.cpus_per_host, resources.ram_mib_per_host
+        known.limit_s[index] = math.inf if request.time_limit_s is None else request.time_limit_s
+        known.is_expected[index] = request.assumed_limit_s is not None
+        known.takes[index] = (TAKES_BOTH if request.gpu_count else TAKES_ROOM) if request.needs_host_resources else TAKES_GPUS
+        known.shares[index], known.excludes[index] = resources.share is not None, request.has_exclusions
+        known.spans[index] = resources.hosts > 1 and is_between_hosts(resources.gang_level)
         known.checked_at[index], known.used[index] = -1, self._round
-        known.answer[index] = self._answer(row.asking_for(request.on_any_host()))
-        known.choice[index] = self._choices.setdefault(request.host_choice, len(self._choices))
+        known.answer[index] = self._answer(request.asking_for(resources.on_any_host()))
+        known.choice[index] = self._choices.setdefault(resources.host_choice, len(self._choices))
         return index
 
     def _make_room(self, more: int) -> None:
@@ -349,12 +349,12 @@ class RequestScreen:
         self._groups.choice[: len(indices)] = np.searchsorted(used, self._groups.choice[: len(indices)])
         self._choices = {choices[number]: place for place, number in enumerate(used.tolist())}
 
-    def _answer(self, row: PlacementRequest) -> int:
-        shape = shape_of(row)
+    def _answer(self, request: PlacementRequest) -> int:
+        shape = shape_of(request)
         number = self._answers.get(shape)
         if number is None:
             number = self._answers[shape] = len(self._queries)
-            self._queries.append(query := HostQuery(row.resources, tenant=row.tenant))
+            self._queries.append(query := HostQuery(request.resources, tenant=request.tenant))
             self._can[number] = False
             self._ask(number, query, self._classes.present)
         return number
@@ -373,9 +373,9 @@ class RequestScreen:
             self._ask(number, query, new)
 
 
-def _is_screened(row: PlacementRequest) -> bool:
+def _is_screened(request: PlacementRequest) -> bool:
     """Tell whether the screen knows such requests. It knows no windows: what it rules out has no place anyway."""
-    return row.is_plain and row.resources.reservation is None
+    return request.is_plain and request.resources.reservation is None
 
 
 def _any(rows: Flags) -> Flags:

@@ -13,7 +13,7 @@ SHOWN = 3
 
 
 def score_table(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     framework: Framework,
     offers: Offers,
@@ -28,14 +28,19 @@ def score_table(
     if len(chosen) > 1 and framework.binder:
         return ScoreTable()  # the ranking of domains did not decide
     return (
-        _of_domains(request, snapshot, framework, offers, hosts)
+        _of_domains(resources, snapshot, framework, offers, hosts)
         if len(chosen) > 1
-        else _of_hosts(request, snapshot, framework, offers, int(chosen[0]), hosts)
+        else _of_hosts(resources, snapshot, framework, offers, int(chosen[0]), hosts)
     )
 
 
 def _of_hosts(
-    request: ResourceRequest, snapshot: Snapshot, framework: Framework, offers: Offers, winner: int, hosts: HostIndices
+    resources: ResourceRequest,
+    snapshot: Snapshot,
+    framework: Framework,
+    offers: Offers,
+    winner: int,
+    hosts: HostIndices,
 ) -> ScoreTable:
     others = hosts[hosts != winner]
     total = offers.score[others]
@@ -48,7 +53,7 @@ def _of_hosts(
     these = offers.of(shown)
     rest, parts = these.score.copy(), dict[str, list[float]]()
     for score, weight in framework.scores[:-1]:
-        part = weight * score(request, snapshot, shown, these)
+        part = weight * score(resources, snapshot, shown, these)
         parts[score.name], rest = part.tolist(), rest - part
     for score, _ in framework.scores[-1:]:
         parts[score.name] = rest.tolist()  # the parts add up to the total, so the last score is not asked again
@@ -64,9 +69,9 @@ def _of_hosts(
 
 
 def _of_domains(
-    request: ResourceRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
+    resources: ResourceRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
 ) -> ScoreTable:
-    found = framework.rank_domains(request, snapshot, offers, hosts)
+    found = framework.rank_domains(resources, snapshot, offers, hosts)
     if found is None:
         return ScoreTable()
     level, ranking = found

@@ -33,12 +33,12 @@ def defragment(
     look is used up: then look at the others next time.
     """
     time = SolverTime(LOOK_LIMIT)
-    for number, row in enumerate(waiting):
+    for number, request in enumerate(waiting):
         if time.left <= 0:
             return number, None
-        allowed = [job for job in movable if job.priority <= row.priority]
-        limits = replace(budget, lost_gpu_s=min(budget.lost_gpu_s, gain(row)))
-        moves = yield from move_planner.smallest_plan(row, allowed, limits, now, time)
-        if moves is not None and moves.pays(gain(row), budget.restart_s):
+        allowed = [job for job in movable if job.priority <= request.priority]
+        limits = replace(budget, lost_gpu_s=min(budget.lost_gpu_s, gain(request)))
+        moves = yield from move_planner.smallest_plan(request, allowed, limits, now, time)
+        if moves is not None and moves.pays(gain(request), budget.restart_s):
             return number + 1, moves
     return len(waiting), None

@@ -108,9 +108,9 @@ class MoveSearches:
         policy = self._state.policy
         if not policy.defragmentation or now < self._next_look:
             return []
-        rows = (entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s)
-        gangs = islice((row for row in rows if row.gpu_count > 1), GANGS)
-        return [row for row in gangs if row.job_id not in self._looked_at]
+        requests = (entry.request for entry in waiting if now - entry.request.enqueued_at >= policy.defragment_after_s)
+        gangs = islice((request for request in requests if request.gpu_count > 1), GANGS)
+        return [request for request in gangs if request.job_id not in self._looked_at]
 
     def _look(
         self, gangs: Sequence[PlacementRequest], staying: Sequence[RunningRow], now: float, gain: Gain
@@ -128,7 +128,7 @@ class MoveSearches:
         budget = policy.defragmentation_budget
         movable = self._movable(staying, budget, now)
         looks, found = yield from defragment(gangs, self._planner, movable, budget, now, gain)
-        self._looked_at |= {row.job_id for row in gangs[:looks]}
+        self._looked_at |= {request.job_id for request in gangs[:looks]}
         if found is not None or looks == len(gangs):
             self._looked_at.clear()
             self._next_look = now + policy.defragment_every_s  # else the next decision looks at the others
@@ -179,37 +179,37 @@ class MoveSearches:
         """Return the plan with the jobs and places as they are now, and hold the places in ``attempt``. None: the gang
         or a job to move is not there any more, or the moves cost too much, or somebody finds no place.
         """
-        row = self._state.queue.get(plan.row.job_id)
+        request = self._state.queue.get(plan.request.job_id)
         jobs = [job for one in plan.jobs if (job := movable.get((one.job_id, one.attempt)))]
-        if row is None or row.attempt != plan.row.attempt or len(jobs) < len(plan.jobs):
+        if request is None or request.attempt != plan.request.attempt or len(jobs) < len(plan.jobs):
             return None
-        renewed = replace(plan, row=row, jobs=tuple(jobs), lost_gpu_s=sum(lost_work(job, now) for job in jobs))
+        renewed = replace(plan, request=request, jobs=tuple(jobs), lost_gpu_s=sum(lost_work(job, now) for job in jobs))
         if not jobs:
             self._planner.carry_out(renewed, attempt)
             return renewed
-        if any(job.priority > row.priority for job in jobs) or not renewed.pays(gain(row), budget.restart_s):
+        if any(job.priority > request.priority for job in jobs) or not renewed.pays(gain(request), budget.restart_s):
             return None
         if len(jobs) > budget.jobs or renewed.lost_gpu_s > budget.lost_gpu_s:
             return None
-        places = self._planner.try_moving(row, jobs, attempt, keep=True)
+        places = self._planner.try_moving(request, jobs, attempt, keep=True)
         return None if places is None else replace(renewed, placement=places[0], new_places=places[1])
 
     def _order(self, plan: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
-        self._claims.make(plan.row.job_id, plan.placement, now)
+        self._claims.make(plan.request.job_id, plan.placement, now)
         for job_id, placement in plan.new_places.items():
             self._claims.make(job_id, placement, now)
             self._moved.setdefault(job_id, []).append(now)
         return Preemption(
-            plan.row.job_id, plan.row.attempt, tuple((job.job_id, job.attempt) for job in plan.jobs), reason
+            plan.request.job_id, plan.request.attempt, tuple((job.job_id, job.attempt) for job in plan.jobs), reason
         )
 
 
-def _gain(promised: Mapping[str, float], now: float, row: PlacementRequest) -> float:
-    """Return the GPU-seconds that are saved if ``row`` need not wait on: as long as it has waited so far, but only
+def _gain(promised: Mapping[str, float], now: float, request: PlacementRequest) -> float:
+    """Return the GPU-seconds that are saved if ``request`` need not wait on: as long as it has waited so far, but only
     until it would start anyway. So moves begin when waiting has cost as much as they do (as in the ski-rental problem).
     """
-    return row.gpu_count * min(now - row.enqueued_at, promised.get(row.job_id, math.inf) - now)
+    return request.gpu_count * min(now - request.enqueued_at, promised.get(request.job_id, math.inf) - now)
 
 
-def _gain_of_displaced(row: PlacementRequest) -> float:
-    return row.gpu_count * DISPLACED_WAIT_S
+def _gain_of_displaced(request: PlacementRequest) -> float:
+    return request.gpu_count * DISPLACED_WAIT_S

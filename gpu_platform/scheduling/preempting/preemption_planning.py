@@ -64,7 +64,7 @@ class PreemptionPlanner:
     def claims(self, now: float) -> list[PlannedReservation]:
         """Return the claims that are valid now."""
         stopping = {job_id for job_id, _ in self._being_preempted}
-        return self._claims.renew(now, stopping, lambda row: quotas_allow(self._state, row, ()))
+        return self._claims.renew(now, stopping, lambda request: quotas_allow(self._state, request, ()))
 
     def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
         """Return which jobs are to be stopped or moved now. Each is returned once."""

@@ -29,15 +29,15 @@ def recover(
     plans: list[MovePlan] = []
     left, lost = budget.jobs, budget.lost_gpu_s
     moved: set[str] = set()
-    for row in sorted(displaced, key=lambda row: (-row.priority, row.enqueued_at, row.job_id)):
+    for request in sorted(displaced, key=lambda request: (-request.priority, request.enqueued_at, request.job_id)):
         if left <= 0:
             break
-        moves = yield from move_planner.without_moves(row, plans)
+        moves = yield from move_planner.without_moves(request, plans)
         if moves is None:
-            allowed = [job for job in movable if job.job_id not in moved and job.priority <= row.priority]
-            limits = replace(budget, jobs=left, lost_gpu_s=min(lost, gain(row)))
-            moves = yield from move_planner.smallest_plan(row, allowed, limits, now, None, plans)
-        if moves is None or (moves.jobs and not moves.pays(gain(row), budget.restart_s)):
+            allowed = [job for job in movable if job.job_id not in moved and job.priority <= request.priority]
+            limits = replace(budget, jobs=left, lost_gpu_s=min(lost, gain(request)))
+            moves = yield from move_planner.smallest_plan(request, allowed, limits, now, None, plans)
+        if moves is None or (moves.jobs and not moves.pays(gain(request), budget.restart_s)):
             continue
         moved |= {job.job_id for job in moves.jobs}
         left, lost = left - len(moves.jobs), lost - moves.lost_gpu_s

@@ -64,10 +64,10 @@ class TrialCluster:
             if number % HOSTS_IN_A_STEP == HOSTS_IN_A_STEP - 1:
                 yield HOSTS_IN_A_STEP * STEPS_PER_HOST
 
-    def place(self, row: PlacementRequest) -> Placement | None:
+    def place(self, request: PlacementRequest) -> Placement | None:
         """Return a place for the gang, or None. Nothing is held afterwards."""
         with Statement(self.snapshot) as attempt:
-            return self.placer.place_in(row, attempt)
+            return self.placer.place_in(request, attempt)
 
     def ended_on(self, hosts: Collection[str]) -> set[AttemptId]:
         """Return which of the ended jobs had anything on these hosts."""

@@ -34,7 +34,7 @@ looking at so many hosts for a group of ranks, each change of a host while it is
 
 
 def victim_trial(
-    row: PlacementRequest,
+    request: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     being_preempted: Sequence[RunningRow],
@@ -45,11 +45,11 @@ def victim_trial(
     quotas.
     """
     trial: VictimTrial
-    if row.is_plain and not row.needs_partial_resources and not snapshot.shared.partly.any():
-        trial = SliceVictimTrial(row, snapshot, framework, being_preempted)
+    if request.is_plain and not request.needs_partial_resources and not snapshot.shared.partly.any():
+        trial = SliceVictimTrial(request, snapshot, framework, being_preempted)
     else:
         assert trial_cluster is not None, "only plain gangs of whole GPUs can do without"
-        trial = GangVictimTrial(row, trial_cluster, being_preempted)
+        trial = GangVictimTrial(request, trial_cluster, being_preempted)
     return trial if allowed is None else QuotaVictimTrial(trial, snapshot, being_preempted, allowed)
 
 
@@ -82,12 +82,12 @@ class SliceVictimTrial:
     exact_up_to = EXACT_UP_TO
 
     def __init__(
-        self, row: PlacementRequest, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
+        self, request: PlacementRequest, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
     ) -> None:
-        self.request, self._snapshot = row.resources, snapshot
-        self.one_host = row.resources.hosts == 1
+        self.resources, self._snapshot = request.resources, snapshot
+        self.one_host = request.resources.hosts == 1
         host_indices = np.arange(len(snapshot))
-        query = host_query(snapshot, row, is_now=True)
+        query = host_query(snapshot, request, is_now=True)
         usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.available()).tolist()
@@ -126,8 +126,8 @@ class SliceVictimTrial:
     def fits(self, without: Collection[RunningRow]) -> Steps[bool]:
         """Tell whether enough hosts of one domain could take a slice."""
         changed = self._end(without)
-        request = self.request
-        fits = int(np.count_nonzero(together(request, self._snapshot, self._ready))) >= request.hosts
+        resources = self.resources
+        fits = int(np.count_nonzero(together(resources, self._snapshot, self._ready))) >= resources.hosts
         yield 1 + len(without) // JOBS_AT_ONCE + len(self._ready) // HOSTS_AT_ONCE + changed // 3
         return fits
 
@@ -156,15 +156,15 @@ class SliceVictimTrial:
 
     def domains(self) -> NDArray[np.intp]:
         """Return, for every host, the number of the domain that the gang must not leave."""
-        return domains_of(self.request, self._snapshot, np.arange(len(self._snapshot)))
+        return domains_of(self.resources, self._snapshot, np.arange(len(self._snapshot)))
 
     def offers(self, host_index: int, freed: int) -> bool:
         """Tell whether the host could take a slice if the GPUs ``freed`` were free as well."""
-        request, machine = self.request, self._snapshot.machines[self._snapshot.machine[host_index]]
+        resources, machine = self.resources, self._snapshot.machines[self._snapshot.machine[host_index]]
         free = self._free[host_index] | freed
-        if free.bit_count() < request.gpus_per_host:
+        if free.bit_count() < resources.gpus_per_host:
             return False
-        return best_subset_for(request, machine, free) is not None
+        return best_subset_for(resources, machine, free) is not None
 
 
 class GangVictimTrial:
@@ -176,16 +176,16 @@ class GangVictimTrial:
     one_host = False
 
     def __init__(
-        self, row: PlacementRequest, trial_cluster: TrialCluster, being_preempted: Iterable[RunningRow]
+        self, request: PlacementRequest, trial_cluster: TrialCluster, being_preempted: Iterable[RunningRow]
     ) -> None:
         trial_cluster.renew()
-        self._row, self._trial_cluster, self._being_preempted = row, trial_cluster, list(being_preempted)
-        usable = trial_cluster.placer.usable_hosts(row)
+        self._row, self._trial_cluster, self._being_preempted = request, trial_cluster, list(being_preempted)
+        usable = trial_cluster.placer.usable_hosts(request)
         self._usable_hosts = np.zeros(len(trial_cluster.snapshot), bool) if usable is None else usable
         self._of: dict[AttemptId, dict[int, int]] = {}
         self._enough: set[AttemptId] | None = None
         """If all of these have ended, the place that was found last is free. None: none was found yet."""
-        self._cost = STEPS_TO_PLACE * len(row.requests) * (1 + len(trial_cluster.snapshot) // HOSTS_AT_ONCE)
+        self._cost = STEPS_TO_PLACE * len(request.requests) * (1 + len(trial_cluster.snapshot) // HOSTS_AT_ONCE)
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> GPUs of the job there. Hosts where it has only CPUs and memory count, too."""

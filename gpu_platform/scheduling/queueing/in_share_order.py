@@ -22,14 +22,14 @@ class InShareOrder:
     """
 
     def __init__(
-        self, rows: Sequence[PlacementRequest], sort_key: Callable[[PlacementRequest], ServiceSortKey]
+        self, requests: Sequence[PlacementRequest], sort_key: Callable[[PlacementRequest], ServiceSortKey]
     ) -> None:
-        """``rows`` are in the order of the queue. What ``sort_key`` returns for a job may only grow."""
-        self._rows, self._sort_key = rows, sort_key
+        """``requests`` are in the order of the queue. What ``sort_key`` returns for a job may only grow."""
+        self._rows, self._sort_key = requests, sort_key
         places: dict[tuple[str, str, int], list[int]] = {}
-        for place, row in enumerate(rows):
-            places.setdefault((row.namespace, row.user, row.gpu_count), []).append(place)
-        self._heap = [(sort_key(rows[some[0]]), 0, some) for some in places.values()]
+        for place, request in enumerate(requests):
+            places.setdefault((request.namespace, request.user, request.gpu_count), []).append(place)
+        self._heap = [(sort_key(requests[some[0]]), 0, some) for some in places.values()]
         heapq.heapify(self._heap)
 
     def first(self) -> tuple[ServiceSortKey, int] | None:
@@ -55,8 +55,8 @@ class InShareOrder:
         return first[1]
 
 
-def in_share_order(rows: Sequence[PlacementRequest], sort_key: SortKey) -> Iterator[PlacementRequest]:
-    """Yield ``rows`` in the order of fair shares, next one first."""
-    order = InShareOrder(rows, sort_key)
+def in_share_order(requests: Sequence[PlacementRequest], sort_key: SortKey) -> Iterator[PlacementRequest]:
+    """Yield ``requests`` in the order of fair shares, next one first."""
+    order = InShareOrder(requests, sort_key)
     while (place := order.take()) is not None:
-        yield rows[place]
+        yield requests[place]

@@ -97,10 +97,10 @@ class QueueCursor:
             sort_key, number, cursor = entry
             if cursor.group is not None and self._is_blocked(cursor, cursor.group):
                 continue
-            row = self._first(cursor)
-            assert row is not None, "a group is listed while it has jobs"
-            self._current = (number, cursor, row)
-            return sort_key, row
+            request = self._first(cursor)
+            assert request is not None, "a group is listed while it has jobs"
+            self._current = (number, cursor, request)
+            return sort_key, request
         return None
 
     def _pop(self) -> tuple[ServiceSortKey, int, _NeedCursor] | None:
@@ -110,10 +110,10 @@ class QueueCursor:
             if self._gone[number]:
                 heapq.heappop(self._heap)
                 continue
-            row = self._first(cursor)
-            assert row is not None, "a group is listed while it has jobs"
+            request = self._first(cursor)
+            assert request is not None, "a group is listed while it has jobs"
             # Placements of this round count, so another namespace or user may be next now.
-            current = known if self._share is None else self._sort_key(row)
+            current = known if self._share is None else self._sort_key(request)
             if current == known:
                 break
             heapq.heapreplace(self._heap, (current, number, cursor))
@@ -125,8 +125,8 @@ class QueueCursor:
             self._turns.take()
             return sort_key, place, _NeedCursor(self._in_order.items[place])
         self._by_share.take()
-        row = self._firsts[place]
-        return sort_key, place, _NeedCursor(self._queue.need_of(row), self._queue.group(row))
+        request = self._firsts[place]
+        return sort_key, place, _NeedCursor(self._queue.need_of(request), self._queue.group(request))
 
     def _next_of_list(self) -> tuple[ServiceSortKey, int] | None:
         """Return the next need or group that had no turn yet, with the sort key of its first job."""
@@ -169,17 +169,17 @@ class QueueCursor:
             groups = cursor.need.groups
             while cursor.at < len(groups) and self._is_blocked(cursor, groups[cursor.at][1]):
                 cursor.at = len(groups) if self._blocked[id(cursor.need)].all else cursor.at + 1
-        row = self._first(cursor)
-        if row is not None:
-            heapq.heappush(self._heap, (self._sort_key(row), number, cursor))
+        request = self._first(cursor)
+        if request is not None:
+            heapq.heappush(self._heap, (self._sort_key(request), number, cursor))
 
     def _first(self, cursor: _NeedCursor) -> PlacementRequest | None:
         if cursor.group is not None:
             return self._queue.first(cursor.group)
         return self._queue.first(cursor.need.groups[cursor.at][1]) if cursor.at < len(cursor.need.groups) else None
 
-    def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
-        return (() if self._share is None else self._share(row), self._queue.order(row))
+    def _sort_key(self, request: PlacementRequest) -> ServiceSortKey:
+        return (() if self._share is None else self._share(request), self._queue.order(request))
 
     def _is_blocked(self, cursor: _NeedCursor, group: GroupKey) -> bool:
         blocked = self._blocked.get(id(cursor.need))
@@ -191,8 +191,8 @@ class QueueCursor:
         least, length = (blocked.longest_s, group[3]) if endless else (blocked.limit_s, group[2])
         if least is None or length < least:
             return False
-        row = self._queue.first(group) if cursor.need.with_exclusions else None
-        return row is None or not row.has_exclusions
+        request = self._queue.first(group) if cursor.need.with_exclusions else None
+        return request is None or not request.has_exclusions
 
 
 class EveryJobCursor:
@@ -250,12 +250,12 @@ class EveryJobCursor:
     def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left."""
         while (following := self._pop()) is not None:
-            sort_key, row, left = following
-            blocked = left <= 0 and self._queue.number(self._queue.group(row)) in self._blocked
-            if blocked and row.job_id not in self._always:
+            sort_key, request, left = following
+            blocked = left <= 0 and self._queue.number(self._queue.group(request)) in self._blocked
+            if blocked and request.job_id not in self._always:
                 continue
-            self._current = row
-            return sort_key, row
+            self._current = request
+            return sort_key, request
         return None
 
     def _pop(self) -> tuple[ServiceSortKey, PlacementRequest, int] | None:
@@ -280,8 +280,8 @@ class EveryJobCursor:
         return None
 
     def _places(self, jobs: Collection[str]) -> NDArray[np.intp]:
-        rows = (self._queue.get(job_id) for job_id in jobs)
-        return np.array([self._in_order.place(self._queue.order(row)) for row in rows if row is not None], np.intp)
+        requests = (self._queue.get(job_id) for job_id in jobs)
+        return np.array([self._in_order.place(self._queue.order(request)) for request in requests if request is not None], np.intp)
 
     def placed(self) -> None:
         """The current job was placed. There is nothing to do: all other jobs are in the list already."""
@@ -294,8 +294,8 @@ class EveryJobCursor:
         self._left -= 1
         self._blocked.add(self._queue.number(self._queue.group(self._current)))
 
-    def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
-        return (() if self._share is None else self._share(row), self._queue.order(row))
+    def _sort_key(self, request: PlacementRequest) -> ServiceSortKey:
+        return (() if self._share is None else self._share(request), self._queue.order(request))
 
 
 class Remaining:

@@ -20,12 +20,12 @@ class AdmissionCheck:
         self._places = [(host.name, fabric.labels_of(host)) for host in hosts]
         self._answers: dict[ResourceRequest, bool] = {}
 
-    def fits(self, request: ResourceRequest) -> bool:
+    def fits(self, resources: ResourceRequest) -> bool:
         """Tell whether the hosts could hold it if all of them were empty."""
-        if request not in self._answers:
-            accepted = [request.host_choice.accepts(*place) for place in self._places]
+        if resources not in self._answers:
+            accepted = [resources.host_choice.accepts(*place) for place in self._places]
             chosen = list(compress(self._inventories, accepted))
             # Without hosts nothing is known, and everything may fit. Here all hosts are known.
-            fits = largest_gang(chosen, request).fits and (bool(chosen) or not self._inventories)
-            self._answers[request] = fits
-        return self._answers[request]
+            fits = largest_gang(chosen, resources).fits and (bool(chosen) or not self._inventories)
+            self._answers[resources] = fits
+        return self._answers[resources]

@@ -246,8 +246,8 @@ class _Simulation:
         if self._clock:
             self._decision_s.append(self._clock() - begin)
         self._told.note_promises(self._scheduler, decision, self._now)
-        for row, placement in decision.placements:
-            self._start(self._records[row.job_id], row, placement)
+        for request, placement in decision.placements:
+            self._start(self._records[request.job_id], request, placement)
         for job_id in self._arrived:
             self._told.ask(self._scheduler, job_id, self._now)
         self._arrived.clear()
@@ -257,10 +257,10 @@ class _Simulation:
             self._preempt(cleared.victims)
         return decision
 
-    def _start(self, record: SimulatedJob, row: PlacementRequest, placement: Placement) -> None:
-        self._cluster.take(row.job_id, row.namespace, placement)
-        self._scheduler.confirm(row.job_id, row.attempt)
-        self._told.started(row.job_id, self._now)
+    def _start(self, record: SimulatedJob, request: PlacementRequest, placement: Placement) -> None:
+        self._cluster.take(request.job_id, request.namespace, placement)
+        self._scheduler.confirm(request.job_id, request.attempt)
+        self._told.started(request.job_id, self._now)
         self._windows.note_progress()
         if record.first_start_s is None:
             record.first_start_s = self._now
@@ -269,7 +269,7 @@ class _Simulation:
             record.recovery_s.append(self._now - record.failed_at_s)
             record.failed_at_s = None
         record.outcome, record.since_s, record.gpu_uuids = JobOutcome.RUNNING, self._now, placement.gpu_uuids
-        self._wanted -= self._waiting.pop(row.job_id)
+        self._wanted -= self._waiting.pop(request.job_id)
         self._runs(record)
 
     def _runs(self, record: SimulatedJob) -> None:
