@@ -1,6 +1,6 @@
 """The deciding core: state in, decisions out. No I/O and no clock: the same calls give the same answers.
 
-``rounds`` decides who gets what. This module keeps what the core knows, and follows its proposals.
+``round`` decides who gets what. This module keeps what the core knows, and follows its proposals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
-from gpu_platform.scheduling.holders import Holders
+from gpu_platform.scheduling.round.holders import Holders
 from gpu_platform.scheduling.policy import Policy, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
@@ -32,8 +32,8 @@ from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
-from gpu_platform.scheduling.round_state import build_state
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.state import build_state
+from gpu_platform.scheduling.round.round import SchedulingRound
 from gpu_platform.topology.fabric import FabricConfig
 from gpu_platform.topology.subsets import best_subset
 

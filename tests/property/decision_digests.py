@@ -17,11 +17,11 @@ from unittest.mock import patch
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import Quotas
-from gpu_platform.scheduling import rounds, screening
 from gpu_platform.scheduling.backfilling import date_slices
 from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.placing import request_screen
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.round import round as one_round
+from gpu_platform.scheduling.round import screen
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.promise_traces import LENT, Trace
 from tests.promise_worlds import Violation, play
@@ -32,12 +32,12 @@ from tests.window_worlds import play_foreseen, play_windows
 EXPLAINED = 7
 """Each so many decisions all jobs are explained."""
 SMALL = (
-    (rounds, "HOSTS_LOOKED_AT", 0),
-    (rounds, "FEWEST_TURNS", 2),
-    (rounds, "FEWEST_STARTS", 1),
-    (screening, "FEWEST", 2),
-    (screening, "FIRST_IN_VAIN", 1),
-    (request_screen, "NEW_GROUPS", 3),
+    (one_round, "HOSTS_LOOKED_AT", 0),
+    (one_round, "FEWEST_TURNS", 2),
+    (one_round, "FEWEST_STARTS", 1),
+    (screen, "FEWEST", 2),
+    (screen, "FIRST_IN_VAIN", 1),
+    (screen, "NEW_GROUPS", 3),
     (date_slices, "HOSTS_LOOKED_AT", 0),
     (date_slices, "FEWEST_DATES", 2),
 )

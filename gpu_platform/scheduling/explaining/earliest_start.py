@@ -22,7 +22,7 @@ from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.cluster.window_phases import WindowPhases
 from gpu_platform.scheduling.cluster.windows import reservation_of
-from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.round.state import SchedulerState
 
 MAX_MOMENTS = 32
 """At so many later moments it is looked whether windows leave the job a place."""

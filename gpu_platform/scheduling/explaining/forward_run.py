@@ -1,6 +1,6 @@
 """The queue run forward in time: who starts when, if jobs run as long as expected and nobody else comes.
 
-It is a light model of ``rounds``: whole GPUs, in the order of the queue, with backfill. Running jobs, and jobs that
+It is a light model of a scheduling round: whole GPUs, in the order of the queue, with backfill. Running jobs, and jobs that
 start in the run, end after their expected run times. The first job that has to wait gets a date by time limits, or else
 an expected date. Jobs that might still run then leave its GPUs alone. Where there is no date, it keeps all hosts that
 it could use. One run serves all waiting jobs at once. Nobody starts where a window would keep the job out then.

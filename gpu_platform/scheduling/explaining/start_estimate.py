@@ -21,7 +21,7 @@ from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.preempting.window_clearing import holders
 from gpu_platform.scheduling.queueing.job_queue import GroupKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
-from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.round.state import SchedulerState
 
 STEPS = 8
 """So many steps of the run take about as long as a look at a job."""

@@ -27,8 +27,8 @@ from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
 from gpu_platform.scheduling.explaining.explain_windows import behind_windows
 from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
+from gpu_platform.scheduling.round.round import SchedulingRound, Waits
 
 SLICE, BUSY_SLICE, IDLE_SLICE = 8, 3, 32
 """How many jobs are looked at during a decision, during one that gave many turns, and if there is nothing to decide. A
@@ -155,9 +155,8 @@ class WaitingReasons:
             estimates.advance(1)
         given = last_round.waiting.get(request.class_key)
         if given is None or given.request.job_id != request.job_id:
-            given = WaitingEntry(
-                request, last_round.turn_of(request), last_round.denial(request), last_round.promises().get(request.job_id)
-            )
+            starts_by = last_round.promises().get(request.job_id)
+            given = Waits(request, last_round.turn_of(request), last_round.denial(request), starts_by)
         reason = self.reason(given, last_round, estimates, now)
         if reason.code in (WaitCode.WAITING_FOR_GPUS, WaitCode.WINDOW) and not has_simple_estimate(request):
             reason = self._with_trial_estimate(reason, request, now)
@@ -174,7 +173,7 @@ class WaitingReasons:
         return reason.model_copy(update=update)
 
     def reason(
-        self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None, now: float
+        self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float
     ) -> Reason:
         """Say why a job waits, whatever was published before. No estimate in it is before ``now``."""
         reason, faults = self._reason(entry, last_round, estimates, now), self._state.policy.plugin_faults
@@ -188,7 +187,7 @@ class WaitingReasons:
         return reason.model_copy(update={"message": "; ".join([reason.message, *(fault.brief for fault in faults)])})
 
     def _reason(
-        self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None, now: float
+        self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float
     ) -> Reason:
         state, request = self._state, entry.request
         if entry.denial is not None:
@@ -286,7 +285,7 @@ class WaitingReasons:
     def _publish(self, keys: dict[str, None], last_round: SchedulingRound, now: float) -> dict[str, Reason]:
         changed, before = {}, self.stamp()
         for key in keys:
-            entry = last_round.entry_of_class(key)
+            entry = last_round.answer_to_class(key)
             if entry is None:
                 self._published.pop(key, None)
                 continue
@@ -299,7 +298,7 @@ class WaitingReasons:
 
 
 def _kept(
-    entry: WaitingEntry, last_round: SchedulingRound, request: PlacementRequest, candidates: Candidates
+    entry: Waits, last_round: SchedulingRound, request: PlacementRequest, candidates: Candidates
 ) -> BlockedHosts | None:
     """Return the hosts that jobs ahead of ``entry`` keep from ``request``: its job, or one of its rank groups."""
     blocked_by = last_round.blocking_turns(entry.request)

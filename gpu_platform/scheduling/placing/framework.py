@@ -137,7 +137,7 @@ class Filter(Protocol):
 
     @property
     def is_screened(self) -> bool:
-        """True if ``request_screen`` knows all of a host that the filter looks at. With another filter in the pipeline
+        """True if ``round.screen`` knows all of a host that the filter looks at. With another filter in the pipeline
         the screen is off, because it might skip requests that have a place, or the other way round."""
         ...
 

@@ -26,8 +26,8 @@ from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason, lost_work
 from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.preempting.steps import Search, Steps
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
+from gpu_platform.scheduling.round.round import SchedulingRound, Waits
 
 ALLOWANCE = 4_000
 """How many jobs and hosts one decision looks at. This takes 10 to 15 ms."""
@@ -72,7 +72,7 @@ class MoveSearches:
         self._moved = {job_id: list(at) for job_id, at in moved.items()}
 
     def begin(
-        self, found: SchedulingRound, waiting: Iterable[WaitingEntry], staying: Sequence[RunningRow], now: float
+        self, found: SchedulingRound, waiting: Iterable[Waits], staying: Sequence[RunningRow], now: float
     ) -> None:
         """Begin a search after a round, unless one goes on. ``waiting``: in order, without those over their quota.
         ``staying``: the running jobs that were not ordered to stop.
@@ -103,7 +103,7 @@ class MoveSearches:
 
     # -- searching -------------------------------------------------------------------------------
 
-    def _due(self, waiting: Iterable[WaitingEntry], now: float) -> list[PlacementRequest]:
+    def _due(self, waiting: Iterable[Waits], now: float) -> list[PlacementRequest]:
         """Return the gangs at which defragmentation looks now: they have waited long enough."""
         policy = self._state.policy
         if not policy.defragmentation or now < self._next_look:

@@ -32,8 +32,8 @@ from gpu_platform.scheduling.preempting.preemption import (
 )
 from gpu_platform.scheduling.preempting.steps import Search, Steps
 from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
-from gpu_platform.scheduling.round_state import SchedulerState
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
+from gpu_platform.scheduling.round.round import SchedulingRound
 
 PREEMPTORS = 8
 """For how many classes of waiting jobs other jobs may be stopped in one pass."""
@@ -269,7 +269,7 @@ class VictimPlanner:
         """Return the request without what preemption for the job must leave alone: claims of others, and promises to
         jobs that are ahead of it and at least as important.
         """
-        entry = found.entry_of_class(request.class_key)
+        entry = found.answer_to_class(request.class_key)
         turn = entry.turn if entry is not None and entry.request.job_id == request.job_id else found.turn_of(request)
         queue = self._state.queue
         others = [claim for claim in self._claims if claim.job_id != request.job_id]

@@ -9,8 +9,8 @@ import pytest
 import gpu_platform.topology.subsets as subsets
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling import gang_trials
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.placing import gang_trials
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.plugins.expected_tasks import MAX_AT_ONCE, ExpectedTasks
 from gpu_platform.scheduling.plugins.stranding import TypicalTask

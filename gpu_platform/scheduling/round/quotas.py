@@ -1,4 +1,4 @@
-"""Which jobs the quotas deny in one round. GPUs that are claimed for a job count as its own."""
+"""Step 2 of a turn: whom the quotas deny. GPUs that are claimed for a job count as its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
-from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.round.state import SchedulerState
 
 
 class QuotaDenials:

@@ -1,4 +1,4 @@
-"""The places that one round finds for jobs, and holds in the snapshot."""
+"""Step 3 of a turn: a place, which is held in the snapshot."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import numpy as np
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.kept_hosts import NO_TURN, RoundKeptHosts
 from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
 from gpu_platform.scheduling.placing.placement_builder import build_placement
 from gpu_platform.scheduling.placing.score_table import score_table
-from gpu_platform.scheduling.respected_reservations import RespectedReservations
-from gpu_platform.scheduling.round_state import SchedulerState
-from gpu_platform.scheduling.screening import Screening
+from gpu_platform.scheduling.round.kept import NO_TURN, RespectedReservations, RoundKeptHosts
+from gpu_platform.scheduling.round.screen import Screening
+from gpu_platform.scheduling.round.state import SchedulerState
 
 
 class RoundPlaces:
-    """``kept``: the hosts that jobs ahead keep from others."""
+    """Finds places beside the hosts that jobs ahead keep (``kept``) and what is reserved for others (``respected``)."""
 
     def __init__(
         self,
@@ -43,19 +42,18 @@ class RoundPlaces:
 
     def _hold_slices(self, request: PlacementRequest) -> Placement | None:
         """Hold a place for equal slices."""
-        state, snapshot = self._state, self._state.snapshot
+        state, snapshot, resources = self._state, self._state.snapshot, request.resources
         candidates = self.candidates(request)
         offered = self._respected.free(request, candidates)
         open_hosts = np.flatnonzero(offered.fits & (self._kept.blocking_turns(request) == NO_TURN))
-        chosen = state.framework.choose(request.resources, snapshot, offered.offers, open_hosts)
+        chosen = state.framework.choose(resources, snapshot, offered.offers, open_hosts)
         if chosen is None:
-            if snapshot.windows.answer(request) is None:  # what it notes also counts for jobs that windows do not keep out
+            if snapshot.windows.answer(request) is None:
+                # What the screen notes also counts for jobs that no window keeps out.
                 self._screening.looked(request, candidates)
             return None
-        scores = score_table(request.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
-        placement = build_placement(
-            request.resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores
-        )
+        scores = score_table(resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
+        placement = build_placement(resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores)
         for host_slice in placement.slices:
             snapshot.hold(host_slice, request.namespace)
         return placement

@@ -1,4 +1,4 @@
-"""Which waiting job is next in a round, and which jobs can be skipped.
+"""Step 1 of a turn: which waiting job is next, and which jobs can be skipped.
 
 Within a round GPUs are only taken, and hosts are only kept for waiting jobs. So once a job has to wait, all jobs
 behind it with the same need have to wait, too. The exception is a job that ends before the reservation that it would
@@ -19,10 +19,36 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.in_share_order import InShareOrder, ServiceSortKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
+from gpu_platform.scheduling.round.screen import Effect, Flags, Shortage, Verdicts
+from gpu_platform.scheduling.round.state import SchedulerState
 
-Flags = NDArray[np.bool_]
-ALL_BLOCKED = -1.0
-"""A time limit below all others: no job of the need can start in this round."""
+
+@dataclass(frozen=True)
+class AlsoWait:
+    """Which other jobs of the same need wait because one of them does."""
+
+    limit_s: float | None = None
+    """Jobs without exclusions wait if their time limit is this long or longer. None: not because of their limits."""
+    longest_s: float | None = None
+    """Jobs without exclusions and without a time limit wait if they will run this long or longer."""
+    everybody: bool = False
+    """All wait, with exclusions or without, and they do not keep any further hosts."""
+
+    def __or__(self, other: AlsoWait) -> AlsoWait:
+        """Return those who wait because of one of the two."""
+        limit_s, longest_s = _least(self.limit_s, other.limit_s), _least(self.longest_s, other.longest_s)
+        return AlsoWait(limit_s, longest_s, self.everybody or other.everybody)
+
+    def includes(self, group: GroupKey) -> bool:
+        """Tell whether the jobs of a group wait, if they have no exclusions."""
+        least, length = (self.longest_s, group[3]) if group[2] == math.inf else (self.limit_s, group[2])
+        return self.everybody or (least is not None and length >= least)
+
+
+NOBODY = AlsoWait()
+WITHOUT_EXCLUSIONS = AlsoWait(limit_s=-1.0, longest_s=-1.0)
+"""All without exclusions: none of them can start in this round."""
+EVERYBODY = AlsoWait(everybody=True)
 
 
 @dataclass
@@ -34,23 +60,21 @@ class _NeedCursor:
     at: int = 0
 
 
-@dataclass
-class _BlockedNeed:
-    limit_s: float | None = None
-    """Jobs without exclusions wait if their time limit is this long or longer."""
-    longest_s: float | None = None
-    """Jobs without exclusions and without a time limit wait if they will run this long or longer."""
-    all: bool = False
-    """All jobs of the need wait."""
-
-
 class QueueCursor:
     """Goes through the queue. Call ``next``, then ``placed`` or ``waits``, and again ``next``."""
 
-    def __init__(self, queue: JobQueue, share: Callable[[PlacementRequest], FairShareKey] | None = None) -> None:
-        """``share`` gives a job's fair share where fair share decides. It changes with each placement."""
-        self._queue, self._share = queue, share
-        self._blocked: dict[int, _BlockedNeed] = {}
+    def __init__(
+        self,
+        queue: JobQueue,
+        share: Callable[[PlacementRequest], FairShareKey] | None,
+        also_wait: Callable[[PlacementRequest], AlsoWait],
+    ) -> None:
+        """``share`` gives a job's fair share where fair share decides. It changes with each placement. ``also_wait``
+        says which other jobs wait because one does.
+        """
+        self._queue, self._share, self._also_wait = queue, share, also_wait
+        self._blocked: dict[int, AlsoWait] = {}
+        """By identity of the need."""
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
         """Groups or needs that had a turn and of which a job is left."""
         if share is None:
@@ -71,12 +95,18 @@ class QueueCursor:
         """Return the number of the first group of each need. Where fair share decides, of all groups."""
         return self._numbers
 
-    def drop(self, needs: Flags, groups: Flags, newcomers: Flags) -> None:
-        """Take needs out of the list, and ``groups`` that are the only ones of their needs, or any groups where fair
-        share decides. Both are flags in the order of :meth:`numbers`. ``newcomers`` does not matter here.
+    def drop(self, verdicts: Verdicts) -> None:
+        """Give no turn any more to those that find no place and change nothing. ``verdicts`` are in the order of
+        :meth:`numbers`.
+
+        A list of needs has the first group of each need only. What is kept does not depend on time limits and users,
+        so there the first group answers for all of its need without exclusions. Else it answers for itself.
         """
+        settled = verdicts.effect >= Effect.NONE
+        groups = settled & (verdicts.shortage >= Shortage.RESERVED)
         if self._share is None:
-            self._gone |= ((needs | groups) & self._alone) | (needs & ~self._excludes)
+            needs = settled & (verdicts.shortage >= Shortage.KEPT)
+            self._gone |= (groups & self._alone) | (needs & ~self._excludes)
             self._turns.without(self._gone)
         else:
             self._gone |= groups
@@ -141,26 +171,17 @@ class QueueCursor:
         """The current job was placed. The next job of its group takes its position."""
         self._follow()
 
-    def waits(self, limit_s: float | None = None, all_of_need: bool = False, longest_s: float | None = None) -> None:
-        """The current job and its group have to wait.
-
-        ``limit_s``: all jobs of its need without exclusions wait, too, if their time limit is that long or longer.
-        ``longest_s``: so do those without a time limit that will run that long or longer; default: ``limit_s``.
-        ``all_of_need``: all jobs of its need wait, with exclusions or without, and they do not keep any further
-        hosts.
-        """
+    def waits(self) -> None:
+        """The current job and its group have to wait."""
         assert self._current is not None
-        _, cursor, _ = self._current
-        blocked = self._blocked.setdefault(id(cursor.need), _BlockedNeed())
-        if limit_s is not None:
-            longest_s = limit_s if longest_s is None else longest_s
-            blocked.limit_s = limit_s if blocked.limit_s is None else min(blocked.limit_s, limit_s)
-            blocked.longest_s = longest_s if blocked.longest_s is None else min(blocked.longest_s, longest_s)
-        blocked.all |= all_of_need or (blocked.limit_s == ALL_BLOCKED and not cursor.need.with_exclusions)
-        if cursor.group is not None:
-            return
-        cursor.at += 1
-        self._follow()
+        _, cursor, request = self._current
+        blocked = self._blocked.get(id(cursor.need), NOBODY) | self._also_wait(request)
+        if blocked.limit_s == WITHOUT_EXCLUSIONS.limit_s and not cursor.need.with_exclusions:
+            blocked = EVERYBODY
+        self._blocked[id(cursor.need)] = blocked
+        if cursor.group is None:
+            cursor.at += 1
+            self._follow()
 
     def _follow(self) -> None:
         assert self._current is not None
@@ -168,7 +189,7 @@ class QueueCursor:
         if cursor.group is None:
             groups = cursor.need.groups
             while cursor.at < len(groups) and self._is_blocked(cursor, groups[cursor.at][1]):
-                cursor.at = len(groups) if self._blocked[id(cursor.need)].all else cursor.at + 1
+                cursor.at = len(groups) if self._blocked[id(cursor.need)].everybody else cursor.at + 1
         request = self._first(cursor)
         if request is not None:
             heapq.heappush(self._heap, (self._sort_key(request), number, cursor))
@@ -183,15 +204,9 @@ class QueueCursor:
 
     def _is_blocked(self, cursor: _NeedCursor, group: GroupKey) -> bool:
         blocked = self._blocked.get(id(cursor.need))
-        if blocked is None:
+        if blocked is None or not blocked.includes(group):
             return False
-        if blocked.all:
-            return True
-        endless = group[2] == math.inf
-        least, length = (blocked.longest_s, group[3]) if endless else (blocked.limit_s, group[2])
-        if least is None or length < least:
-            return False
-        request = self._queue.first(group) if cursor.need.with_exclusions else None
+        request = self._queue.first(group) if cursor.need.with_exclusions and not blocked.everybody else None
         return request is None or not request.has_exclusions
 
 
@@ -226,13 +241,13 @@ class EveryJobCursor:
         """Return the number of each job's group, in the order of the queue."""
         return self._numbers
 
-    def drop(self, needs: Flags, groups: Flags, newcomers: Flags) -> None:
-        """Take jobs out of the list that are in ``needs`` or ``groups``: flags in the order of :meth:`numbers`. They
-        count as jobs that wait. Those that did not wait yet at the last decision must be in ``newcomers``, too. Jobs
-        that have their turn always keep it.
+    def drop(self, verdicts: Verdicts) -> None:
+        """Give no turn any more to those that find no place and change nothing. ``verdicts`` are in the order of
+        :meth:`numbers`. They count as jobs that wait. Jobs that have their turn always keep it.
         """
-        gone, new = needs | groups, self._places_of_newcomers
-        gone[new] &= newcomers[new]
+        new = self._places_of_newcomers
+        gone = (verdicts.shortage >= Shortage.RESERVED) & (verdicts.effect >= Effect.NONE)
+        gone[new] &= verdicts.effect[new] >= Effect.NONE_EVER
         gone[self._places_of_always] = False
         if self._share is None:
             gone[: self._turns.first() or 0] = False
@@ -286,10 +301,8 @@ class EveryJobCursor:
     def placed(self) -> None:
         """The current job was placed. There is nothing to do: all other jobs are in the list already."""
 
-    def waits(self, limit_s: float | None = None, all_of_need: bool = False, longest_s: float | None = None) -> None:
-        """The current job has to wait. Other jobs are skipped only after ``depth`` jobs wait; the arguments do not
-        matter.
-        """
+    def waits(self) -> None:
+        """The current job has to wait. Other jobs are skipped only after ``depth`` jobs wait."""
         assert self._current is not None
         self._left -= 1
         self._blocked.add(self._queue.number(self._queue.group(self._current)))
@@ -321,3 +334,34 @@ class Remaining:
         if begin is not None:
             among = np.asarray(self._places[self._at :], np.intp)
             self._places, self._at = among[~gone[among]].tolist(), 0
+
+
+class ShareKeys:
+    """The fair shares of waiting jobs as sort keys. Remembers those of users until somebody starts."""
+
+    def __init__(self, state: SchedulerState, now: float) -> None:
+        self._state, self._now = state, now
+        self.decide = state.order.uses_shares or state.quotas.lends
+        """False: shares do not matter to the order, and all keys are empty."""
+        self._known: dict[tuple[str, str], tuple[FairShareKey, float]] = {}
+
+    def forget(self) -> None:
+        """Forget all shares: a job started."""
+        self._known.clear()
+
+    def of(self, request: PlacementRequest) -> FairShareKey:
+        """Return the sort key. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
+        if not self.decide:
+            return ()
+        state, who = self._state, (request.namespace, request.user)
+        share = self._known.get(who)
+        if share is None:
+            share = self._known[who] = state.order.share(*who, state.shares, state.snapshot.gpus, self._now)
+        fair = state.order.share_key(state.queue.order(request), *share)
+        if not state.quotas.lends:
+            return fair
+        return ((0.0 if state.quotas.is_guaranteed(request.namespace, request.gpu_count) else 1.0, ""), *fair)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else min(one, other)
