@@ -25,7 +25,7 @@ from gpu_platform.scheduling.explaining.explain import (
 )
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
 from gpu_platform.scheduling.explaining.explain_windows import behind_windows
-from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
+from gpu_platform.scheduling.explaining.forward_run import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.scheduling.round.round import SchedulingRound, Waits
