@@ -23,7 +23,6 @@ from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
-from gpu_platform.scheduling.round.holders import Holders
 from gpu_platform.scheduling.policy import Policy, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
@@ -32,8 +31,9 @@ from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
-from gpu_platform.scheduling.round.state import build_state
+from gpu_platform.scheduling.round.holders import Holders
 from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import build_state
 from gpu_platform.topology.fabric import FabricConfig
 from gpu_platform.topology.subsets import best_subset
 

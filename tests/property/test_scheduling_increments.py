@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
-from gpu_platform.scheduling.backfilling.what_if import WhatIf
+from gpu_platform.scheduling.backfilling.release_forecast import WhatIf
 from gpu_platform.scheduling.placing.domains import soonest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import JobQueue

@@ -17,8 +17,7 @@ import numpy as np
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
-from gpu_platform.scheduling.backfilling.what_if import WhatIf
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 

@@ -16,12 +16,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.backfilling.backfill import (
-    Backfill,
-    PlannedReservation,
-    resources_of,
-    with_host_resources,
-)
+from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of, with_host_resources
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import Snapshot

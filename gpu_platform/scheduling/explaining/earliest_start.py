@@ -20,8 +20,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.cluster.window_phases import WindowPhases
-from gpu_platform.scheduling.cluster.windows import reservation_of
+from gpu_platform.scheduling.cluster.windows import WindowPhases, reservation_of
 from gpu_platform.scheduling.round.state import SchedulerState
 
 MAX_MOMENTS = 32

@@ -13,8 +13,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.explaining.explain import explain, unknown_level
-from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
+from gpu_platform.scheduling.explaining.explain import explain, explain_gang, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.gangs import GangPlacer

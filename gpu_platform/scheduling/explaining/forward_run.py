@@ -31,12 +31,10 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, earliest_hosts
-from gpu_platform.scheduling.backfilling.what_if import WhatIf, phases_of
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts, phases_of
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.cluster.window_phases import WindowPhases
-from gpu_platform.scheduling.cluster.windows import holds_at_most_s, reservation_of
+from gpu_platform.scheduling.cluster.windows import WindowPhases, holds_at_most_s, reservation_of
 from gpu_platform.scheduling.placing.domains import is_between_hosts, together
 from gpu_platform.scheduling.preempting.window_clearing import holders
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue
@@ -595,8 +593,8 @@ class Room:
 
 
 class UsableGpus:
-    """[kinds, hosts]: the GPUs that each kind may use at the moment of the run, if no job is left there. Without windows
-    that never changes.
+    """[kinds, hosts]: the GPUs that each kind may use at the moment of the run, if no job is left there. Without
+    windows that never changes.
     """
 
     def __init__(

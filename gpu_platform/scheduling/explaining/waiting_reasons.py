@@ -19,16 +19,16 @@ from gpu_platform.scheduling.explaining.earliest_start import find_earliest_star
 from gpu_platform.scheduling.explaining.explain import (
     BlockedHosts,
     behind_displaced_jobs,
+    behind_windows,
     explain,
+    explain_gang,
     over_quota,
     with_preemption_at,
 )
-from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
-from gpu_platform.scheduling.explaining.explain_windows import behind_windows
 from gpu_platform.scheduling.explaining.forward_run import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.scheduling.round.round import SchedulingRound, Waits
+from gpu_platform.scheduling.round.state import SchedulerState
 
 SLICE, BUSY_SLICE, IDLE_SLICE = 8, 3, 32
 """How many jobs are looked at during a decision, during one that gave many turns, and if there is nothing to decide. A

@@ -25,13 +25,7 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex, Rememberi
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, build_placement, level_between
-from gpu_platform.scheduling.placing.splitting import (
-    CandidateLookup,
-    HostShard,
-    can_hold,
-    capacities,
-    split_total,
-)
+from gpu_platform.scheduling.placing.splitting import CandidateLookup, HostShard, can_hold, capacities, split_total
 
 MAX_DOMAINS = 16
 """How many domains of each level are tried. Those with the fewest usable hosts come first."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.scheduling.cluster.registered_hosts import RegisteredHosts
+from gpu_platform.scheduling.cluster.snapshot import RegisteredHosts
 from gpu_platform.scheduling.plugins.stranding import TypicalTask, percent_of
 
 HALF_LIFE_S = 24 * 3600.0

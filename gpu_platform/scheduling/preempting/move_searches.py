@@ -1,5 +1,7 @@
-"""Searches for jobs to move: first for displaced jobs, then for defragmentation. One at a time, each in several
-decisions.
+"""Searches for jobs to move. One at a time, each in several decisions.
+
+**Recovery** comes first: jobs that lost hosts or GPUs get a place. Then **defragmentation**: a gang fits nowhere
+although enough GPUs are free, so jobs that can go on elsewhere are moved together.
 
 While a search goes on the cluster may change, and the search goes on with what it knows. Else a busy cluster would
 never have an answer. So its answer is only adopted as far as the cluster allows it then: see :meth:`_adopt`.
@@ -20,14 +22,13 @@ from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.claims import Claims
-from gpu_platform.scheduling.preempting.defragmentation import defragment
 from gpu_platform.scheduling.preempting.displaced_jobs import DisplacedJobs
+from gpu_platform.scheduling.preempting.move_solver import SolverTime
 from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason, lost_work
-from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.preempting.steps import Search, Steps
-from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.scheduling.round.round import SchedulingRound, Waits
+from gpu_platform.scheduling.round.state import SchedulerState
 
 ALLOWANCE = 4_000
 """How many jobs and hosts one decision looks at. This takes 10 to 15 ms."""
@@ -35,6 +36,8 @@ GANGS = 8
 """At how many waiting gangs defragmentation looks, at most."""
 DISPLACED_WAIT_S = 3600.0
 """How long a job that lost its GPUs is supposed to wait for others. Nobody knows."""
+LOOK_LIMIT = 0.05
+"""The solver's time for one look, in its own unit: all requests of one look together."""
 
 
 @dataclass(frozen=True)
@@ -213,3 +216,63 @@ def _gain(promised: Mapping[str, float], now: float, request: PlacementRequest) 
 
 def _gain_of_displaced(request: PlacementRequest) -> float:
     return request.gpu_count * DISPLACED_WAIT_S
+
+
+def recover(
+    displaced: Sequence[PlacementRequest],
+    move_planner: MovePlanner,
+    movable: Sequence[RunningRow],
+    budget: MoveBudget,
+    now: float,
+    gain: Gain,
+) -> Steps[list[MovePlan]]:
+    """Search for the jobs to move for each displaced job, by priority, within one budget. Displaced jobs that
+    fit without moves have a plan without moves. Those that do not fit, and those for which the moves would cost more
+    than they save, are left out.
+
+    The place of a displaced job counts as taken for those that follow, and so do the new places of moved jobs. So all
+    plans that are returned can be carried out together, in this order.
+    """
+    plans: list[MovePlan] = []
+    left, lost = budget.jobs, budget.lost_gpu_s
+    moved: set[str] = set()
+    for request in sorted(displaced, key=lambda request: (-request.priority, request.enqueued_at, request.job_id)):
+        if left <= 0:
+            break
+        moves = yield from move_planner.without_moves(request, plans)
+        if moves is None:
+            allowed = [job for job in movable if job.job_id not in moved and job.priority <= request.priority]
+            limits = replace(budget, jobs=left, lost_gpu_s=min(lost, gain(request)))
+            moves = yield from move_planner.smallest_plan(request, allowed, limits, now, None, plans)
+        if moves is None or (moves.jobs and not moves.pays(gain(request), budget.restart_s)):
+            continue
+        moved |= {job.job_id for job in moves.jobs}
+        left, lost = left - len(moves.jobs), lost - moves.lost_gpu_s
+        plans.append(moves)
+    return plans
+
+
+def defragment(
+    waiting: Sequence[PlacementRequest],
+    move_planner: MovePlanner,
+    movable: Sequence[RunningRow],
+    budget: MoveBudget,
+    now: float,
+    gain: Gain,
+) -> Steps[tuple[int, MovePlan | None]]:
+    """Search for the first of ``waiting`` for which moving jobs pays, and for the jobs to move. No job is moved for one
+    of lower priority.
+
+    The first number of the answer says at how many of ``waiting`` it looked. It stops when the solver's time for one
+    look is used up: then look at the others next time.
+    """
+    time = SolverTime(LOOK_LIMIT)
+    for number, request in enumerate(waiting):
+        if time.left <= 0:
+            return number, None
+        allowed = [job for job in movable if job.priority <= request.priority]
+        limits = replace(budget, lost_gpu_s=min(budget.lost_gpu_s, gain(request)))
+        moves = yield from move_planner.smallest_plan(request, allowed, limits, now, time)
+        if moves is not None and moves.pays(gain(request), budget.restart_s):
+            return number + 1, moves
+    return len(waiting), None

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import MoveBudget
-from gpu_platform.scheduling.preempting.minimal_sets import JobSets, jobs_by_host, minimal_sets
 from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, SolverTime, cheapest_sets
 from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.preempting.steps import Steps, computed
@@ -46,6 +46,10 @@ MAX_TARGETS = 40
 
 Gain = Callable[[PlacementRequest], float]
 """Returns the GPU-seconds of waiting that a waiting job would save if it started now."""
+MAX_SUBSETS_OF = 8
+"""If a host has at most this many jobs, every subset of them is looked at."""
+JobSets = list[tuple[int, ...]]
+"""Sets of jobs, by their numbers. An empty set: nobody must leave."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class _MoveProblem:
     free: NDArray[np.integer]
     """For each host, how many GPUs nobody has."""
     minimal_sets: dict[int, JobSets] | None
-    """See :mod:`minimal_sets`. None: the gang has no equal slices."""
+    """See :func:`minimal_sets`. None: the gang has no equal slices."""
     targets: NDArray[np.bool_]
     """The hosts to which the jobs may go."""
 
@@ -277,7 +281,9 @@ class MovePlanner:
         for job, cost in zip(problem.jobs, problem.costs, strict=True):
             jobs.append(self._job(job, cost, problem.targets))
             yield max(len(hosts) // 4, 1)
-        has_slices = problem.minimal_sets is not None
+        domains = [0] * len(hosts)
+        if problem.minimal_sets is not None:
+            domains = domains_of(resources, self._snapshot, np.arange(len(hosts))).tolist()
         return MoveModel(
             hosts=[
                 HostModel(int(free), {job: problem.held[job][host].bit_count() for job in jobs_on.get(host, ())})
@@ -285,9 +291,7 @@ class MovePlanner:
             ],
             jobs=jobs,
             minimal_sets=problem.minimal_sets,
-            domains=(
-                domains_of(resources, self._snapshot, np.arange(len(hosts))).tolist() if has_slices else [0] * len(hosts)
-            ),
+            domains=domains,
             gang_hosts=resources.hosts,
             gang_gpus_per_host=resources.gpus_per_host,
             max_moves=budget.jobs,
@@ -326,3 +330,53 @@ def _can_move(job: RunningRow) -> bool:
 def _hold(placement: Placement, namespace: str, attempt: Statement) -> None:
     for host_slice in placement.slices:
         attempt.hold(host_slice, namespace)
+
+
+def minimal_sets(
+    trial: SliceVictimTrial, snapshot: Snapshot, held: Sequence[dict[int, int]]
+) -> Steps[dict[int, JobSets]]:
+    """Return host index -> the smallest sets of jobs that must leave. Hosts that could never take a slice are left out.
+
+    ``held``: for each job, host index -> the GPUs that it has there. A step is a host. Hosts of the same kind that are
+    used in the same way have the same answer.
+    """
+    answers: dict[tuple[int, int, tuple[int, ...]], JobSets] = {}
+    found: dict[int, JobSets] = {}
+    jobs_on = jobs_by_host(held)
+    for host_index, free in enumerate(trial.free):
+        there = sorted(jobs_on.get(host_index, ()), key=lambda number: held[number][host_index])
+        gpus = tuple(held[number][host_index] for number in there)
+        alike = int(snapshot.machine[host_index]), free, gpus
+        if alike not in answers:
+            answers[alike] = _enough(trial, host_index, gpus)
+            yield 1 << min(len(gpus), MAX_SUBSETS_OF)
+        else:
+            yield 1
+        if answers[alike]:
+            found[host_index] = [tuple(sorted(there[place] for place in some)) for some in answers[alike]]
+    return found
+
+
+def jobs_by_host(held: Sequence[dict[int, int]]) -> dict[int, list[int]]:
+    """Return host index -> the numbers of the jobs that have GPUs there, ascending."""
+    jobs_on: dict[int, list[int]] = {}
+    for number, gpus in enumerate(held):
+        for host_index in gpus:
+            jobs_on.setdefault(host_index, []).append(number)
+    return jobs_on
+
+
+def _enough(trial: SliceVictimTrial, host_index: int, gpus: Sequence[int]) -> JobSets:
+    """Return the smallest sets of jobs without which the host could take a slice. ``gpus``: what each of them has."""
+    found: JobSets = []
+    places = range(len(gpus))
+    for size in range(len(gpus) + 1) if len(gpus) <= MAX_SUBSETS_OF else (0, 1, 2, 3, len(gpus)):
+        for some in combinations(places, size):
+            if any(set(less) <= set(some) for less in found):
+                continue
+            freed = 0
+            for place in some:
+                freed |= gpus[place]
+            if trial.offers(host_index, freed):
+                found.append(some)
+    return found

@@ -16,8 +16,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.preempting.steps import Steps
-from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
-from gpu_platform.scheduling.preempting.victim_trials import VictimTrial, victim_trial
+from gpu_platform.scheduling.preempting.victim_trials import TrialCluster, VictimTrial, victim_trial
 
 _BORROWED, _BORROWED_IN_PART = -(10**6), 1 - 10**6
 """Priorities below all others."""

@@ -12,15 +12,15 @@ from concurrent.futures import Executor
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
-from gpu_platform.scheduling.round.holders import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.preempting.claims import Claims
 from gpu_platform.scheduling.preempting.displaced_jobs import DisplacedJobs
 from gpu_platform.scheduling.preempting.move_searches import MoveSearches
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.victim_planning import VictimPlanner, quotas_allow
-from gpu_platform.scheduling.round.state import SchedulerState
+from gpu_platform.scheduling.round.holders import Proposals
 from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 
 
 class PreemptionPlanner:

@@ -31,9 +31,9 @@ from gpu_platform.scheduling.preempting.preemption import (
     eligible_victims,
 )
 from gpu_platform.scheduling.preempting.steps import Search, Steps
-from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
-from gpu_platform.scheduling.round.state import SchedulerState
+from gpu_platform.scheduling.preempting.victim_trials import TrialCluster
 from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 
 PREEMPTORS = 8
 """For how many classes of waiting jobs other jobs may be stopped in one pass."""

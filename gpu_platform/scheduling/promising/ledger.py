@@ -15,18 +15,18 @@ import numpy as np
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import (
     PromiseChange,
+    PromiseOutcome,
     PromisedPlace,
     PromisedStart,
-    PromiseOutcome,
     WithdrawalCode,
 )
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.backfilling.promises import what_is_asked
-from gpu_platform.scheduling.round.holders import Proposals
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, Cause, ServedBefore, Withdrawals, overrun
-from gpu_platform.scheduling.round.state import SchedulerState
+from gpu_platform.scheduling.round.holders import Proposals
 from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.topology.machine import members
 
 ANSWER_S = 60.0

@@ -11,8 +11,8 @@ from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.window import WindowPlace, kind_of
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
-from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 
 TOLERANCE_S = 1.0
 """A start that is later by less than this counts as on time."""

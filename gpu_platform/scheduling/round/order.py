@@ -1,4 +1,4 @@
-"""Step 1 of a turn: which waiting job is next, and which jobs can be skipped.
+"""Step 1 of a turn: which waiting job is next, and which jobs can be skipped. Fair shares change as jobs start.
 
 Within a round GPUs are only taken, and hosts are only kept for waiting jobs. So once a job has to wait, all jobs
 behind it with the same need have to wait, too. The exception is a job that ends before the reservation that it would
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
-from gpu_platform.scheduling.queueing.in_share_order import InShareOrder, ServiceSortKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
+from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
 from gpu_platform.scheduling.round.screen import Effect, Flags, Shortage, Verdicts
 from gpu_platform.scheduling.round.state import SchedulerState
 
+ServiceSortKey = tuple[FairShareKey, QueueSortKey]
+"""(fair share, queue order). Smaller is served first."""
+SortKey = Callable[[PlacementRequest], ServiceSortKey]
 
 @dataclass(frozen=True)
 class AlsoWait:
@@ -295,8 +298,8 @@ class EveryJobCursor:
         return None
 
     def _places(self, jobs: Collection[str]) -> NDArray[np.intp]:
-        requests = (self._queue.get(job_id) for job_id in jobs)
-        return np.array([self._in_order.place(self._queue.order(request)) for request in requests if request is not None], np.intp)
+        waiting = [request for job_id in jobs if (request := self._queue.get(job_id)) is not None]
+        return np.array([self._in_order.place(self._queue.order(request)) for request in waiting], np.intp)
 
     def placed(self) -> None:
         """The current job was placed. There is nothing to do: all other jobs are in the list already."""
@@ -365,3 +368,51 @@ class ShareKeys:
 
 def _least(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else min(one, other)
+
+
+class InShareOrder:
+    """Gives the places of a list, next one first.
+
+    Jobs of one user that are of one size have the same share, so they stay in the order of the list. Only the first
+    job of each user and size is compared with others.
+    """
+
+    def __init__(
+        self, requests: Sequence[PlacementRequest], sort_key: Callable[[PlacementRequest], ServiceSortKey]
+    ) -> None:
+        """``requests`` are in the order of the queue. What ``sort_key`` returns for a job may only grow."""
+        self._rows, self._sort_key = requests, sort_key
+        places: dict[tuple[str, str, int], list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault((request.namespace, request.user, request.gpu_count), []).append(place)
+        self._heap = [(sort_key(requests[some[0]]), 0, some) for some in places.values()]
+        heapq.heapify(self._heap)
+
+    def first(self) -> tuple[ServiceSortKey, int] | None:
+        """Return the next place, with the sort key of its job, without taking it. None: none is left."""
+        while self._heap:
+            known, at, places = self._heap[0]
+            current = self._sort_key(self._rows[places[at]])
+            if current == known:
+                return known, places[at]
+            heapq.heapreplace(self._heap, (current, at, places))
+        return None
+
+    def take(self) -> int | None:
+        """Take the next place. None: none is left."""
+        first = self.first()
+        if first is None:
+            return None
+        _, at, places = self._heap[0]
+        if at + 1 < len(places):
+            heapq.heapreplace(self._heap, (self._sort_key(self._rows[places[at + 1]]), at + 1, places))
+        else:
+            heapq.heappop(self._heap)
+        return first[1]
+
+
+def in_share_order(requests: Sequence[PlacementRequest], sort_key: SortKey) -> Iterator[PlacementRequest]:
+    """Yield ``requests`` in the order of fair shares, next one first."""
+    order = InShareOrder(requests, sort_key)
+    while (place := order.take()) is not None:
+        yield requests[place]

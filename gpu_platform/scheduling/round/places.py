@@ -7,8 +7,7 @@ import numpy as np
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.placing.candidates import Candidates, Remembering
-from gpu_platform.scheduling.placing.placement_builder import build_placement
-from gpu_platform.scheduling.placing.score_table import score_table
+from gpu_platform.scheduling.placing.placement_builder import build_placement, score_table
 from gpu_platform.scheduling.round.kept import NO_TURN, RespectedReservations, RoundKeptHosts
 from gpu_platform.scheduling.round.screen import Screening
 from gpu_platform.scheduling.round.state import SchedulerState

@@ -34,7 +34,6 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises, Overruns
 from gpu_platform.scheduling.cluster.windows import ALL_CLOSED, holds_at_most_s
-from gpu_platform.scheduling.queueing.in_share_order import ServiceSortKey, in_share_order
 from gpu_platform.scheduling.queueing.job_queue import NeedKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.round.dates import RoundDates
@@ -52,7 +51,9 @@ from gpu_platform.scheduling.round.order import (
     AlsoWait,
     EveryJobCursor,
     QueueCursor,
+    ServiceSortKey,
     ShareKeys,
+    in_share_order,
 )
 from gpu_platform.scheduling.round.places import RoundPlaces
 from gpu_platform.scheduling.round.quotas import QuotaDenials

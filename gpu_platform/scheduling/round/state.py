@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
+from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill, WindowBookings
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
-from gpu_platform.scheduling.backfilling.window_bookings import WindowBookings
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex

@@ -12,10 +12,9 @@ from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Filter, HostQuery
-from gpu_platform.scheduling.round.screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy, build_framework
+from gpu_platform.scheduling.round.screen import FEWEST, RequestScreen
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.round.screen import FEWEST
 from tests.builders import cluster, job
 
 CLASS = {

@@ -10,10 +10,9 @@ from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.observers import Observers
-from gpu_platform.scheduling.simulator.records import SimulationRun
+from gpu_platform.scheduling.simulator.records import SimulationRun, Timeline
 from gpu_platform.scheduling.simulator.reports.report import report_on
 from gpu_platform.scheduling.simulator.reports.told import estimates_of, promises_of
-from gpu_platform.scheduling.simulator.timeline import Timeline
 from tests.simulations import came, hosts, trace
 
 
