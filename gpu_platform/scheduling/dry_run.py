@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.jobs.placement import EstimateBasis, Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 MAX_FUTURE_DECISIONS = 16
 """At how many future moments a dry run looks whether jobs have then run long enough to be preempted."""

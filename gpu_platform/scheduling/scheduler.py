@@ -9,26 +9,25 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.cluster_state import PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
 from gpu_platform.scheduling.policy import Policy, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
+from gpu_platform.scheduling.preempting.window_clearing import ClearedWindow, WindowClearing
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
 from gpu_platform.scheduling.round.holders import Holders
@@ -41,6 +40,25 @@ MAX_ROUNDS = 3
 """How often a decision goes through the queue, at most. Jobs that come in ahead may put promises off, and jobs before
 them may start then. In the second round nobody comes in any more.
 """
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The result of one call of ``Scheduler.decide``."""
+
+    placements: list[tuple[PlacementRequest, Placement]] = field(default_factory=list)
+    """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.waiting_reasons``."""
+    expired: list[PlacementRequest] = field(default_factory=list)
+    """Jobs whose proposal nobody confirmed in time. They wait again."""
+    preemptions: list[Preemption] = field(default_factory=list)
+    """Jobs to stop for a waiting job. Each is returned once. See ``Policy.preemption``, ``defragmentation`` and
+    ``recovery``."""
+    promises: list[PromiseChange] = field(default_factory=list)
+    """What became of promises in this decision."""
+    cleared: list[ClearedWindow] = field(default_factory=list)
+    """Jobs to stop because a window begins. Each is returned once."""
 
 
 class Scheduler:

@@ -13,12 +13,11 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.cluster.remembered import LOOKS_PER_ENTRY, LeastRecentlyUsed
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.round import screen
 from gpu_platform.scheduling.round.kept import NO_TURN
 from gpu_platform.scheduling.round.screen import RequestScreen
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
 
 MACHINES = ("dgx-h100", "dgx-a100-40gb", "rtx4090-8x-all-sys", "dgx-1v")

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.promise import PromiseOutcome, WithdrawalCode
-from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 
 

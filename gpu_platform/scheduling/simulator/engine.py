@@ -22,11 +22,10 @@ from gpu_platform.domain.placing.capacity import largest_gang
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.dates import ToldDates, spread
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.run_times import LearnedRunTimes
