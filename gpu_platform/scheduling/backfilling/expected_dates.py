@@ -17,7 +17,7 @@ import numpy as np
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
+from gpu_platform.scheduling.backfilling.release_forecast import ForecastCopy, ReleaseForecast
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 
@@ -52,12 +52,12 @@ class ExpectedDates:
         return has_time and request.is_plain and not request.needs_partial_resources
 
     def earliest(
-        self, request: PlacementRequest, now: float, what_if: WhatIf
+        self, request: PlacementRequest, now: float, forecast: ForecastCopy
     ) -> tuple[float, Mapping[int, int]] | None:
-        """Return the job's date if GPUs become free as in ``what_if``, and where: host index -> GPUs. None: nobody
+        """Return the job's date if GPUs become free as in ``forecast``, and where: host index -> GPUs. None: nobody
         knows, or it may have none.
         """
-        found = what_if.earliest(request, now) if self.allows(request, now) else None
+        found = forecast.earliest(request, now) if self.allows(request, now) else None
         if found is None:
             return None
         start = max(found[0], now)
@@ -73,10 +73,10 @@ class ExpectedDates:
         """
         if not self.allows(request, now):
             return None
-        what_if = WhatIf.of(self._forecast, self._snapshot, now)
+        forecast = ForecastCopy.of(self._forecast, self._snapshot, now)
         for other in others:
-            what_if.take(dict(zip(other.hosts.tolist(), other.gpus.tolist(), strict=True)), other.end)
-        found = self.earliest(request, now, what_if)
+            forecast.take(dict(zip(other.hosts.tolist(), other.gpus.tolist(), strict=True)), other.end)
+        found = self.earliest(request, now, forecast)
         if found is None:
             return None
         start, gpus = found

@@ -1,5 +1,5 @@
 """When GPUs become free if every running job runs to its time limit, and which jobs have them until then. And how they
-become free if waiting jobs start meanwhile (:class:`WhatIf`).
+become free if waiting jobs start meanwhile (:class:`ForecastCopy`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HostAvailability:
     at: Times
     """When a host has enough usable GPUs, connected or not. Minus infinity: now. Infinity: nobody knows."""
     seen: int = 0
-    """Up to which change it is up to date: a version of the snapshot, or a number of changes of :class:`WhatIf`."""
+    """Up to which change it is up to date: a version of the snapshot, or a number of changes of :class:`ForecastCopy`."""
     blockers: dict[int, tuple[int, dict[AttemptId, int] | None]] = field(default_factory=dict)
     """Host index -> (version of the snapshot, jobs that must end there): see :meth:`ReleaseForecast.holders`."""
 
@@ -295,7 +295,7 @@ def _best(machine: Machine, free: int, resources: ResourceRequest) -> int:
 
 
 @dataclass
-class WhatIf:
+class ForecastCopy:
     """When GPUs become free if waiting jobs start as estimated, and when a gang could start then. It is a copy of the
     forecast, and changes nothing else.
     """
@@ -310,7 +310,7 @@ class WhatIf:
     """None: there are no windows."""
 
     @classmethod
-    def of(cls, forecast: ReleaseForecast, snapshot: Snapshot, now: float) -> WhatIf:
+    def of(cls, forecast: ReleaseForecast, snapshot: Snapshot, now: float) -> ForecastCopy:
         """Return a copy of what the forecast expects now."""
         return cls(forecast, snapshot, forecast.expected_ends(now), phases=phases_of(snapshot))
 

@@ -31,7 +31,12 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf, earliest_hosts, phases_of
+from gpu_platform.scheduling.backfilling.release_forecast import (
+    ForecastCopy,
+    ReleaseForecast,
+    earliest_hosts,
+    phases_of,
+)
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.cluster.windows import WindowPhases, holds_at_most_s, reservation_of
@@ -210,9 +215,9 @@ class ForwardRun:
         self.is_cut = False
         """True if the run ended before everybody had started, or without some requests."""
         self._phases = phases_of(snapshot)
-        self._limits = WhatIf(forecast, snapshot, forecast.ends().copy(), phases=self._phases)
+        self._limits = ForecastCopy(forecast, snapshot, forecast.ends().copy(), phases=self._phases)
         """When GPUs are free by time limits: what promises follow from."""
-        self._expected = WhatIf.of(forecast, snapshot, now)
+        self._expected = ForecastCopy.of(forecast, snapshot, now)
         """The same by expected run times."""
         self._has_mixed_hosts = any(len({gpu.model for gpu in one.gpus}) > 1 for one in snapshot.machines)
         self._lines: list[Line] = []

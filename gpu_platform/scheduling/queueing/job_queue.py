@@ -57,9 +57,9 @@ class JobQueue:
         self._classes: dict[str, dict[GroupKey, None]] = {}
         self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
-        self.jobs_in_order = InOrder[PlacementRequest]()
+        self.jobs_in_order = NumberedEntries[PlacementRequest]()
         """All jobs, with the numbers of their groups. Only the queue changes it."""
-        self.needs_in_order = InOrder[Need]()
+        self.needs_in_order = NumberedEntries[Need]()
         """All needs, sorted by their first jobs, with the numbers of their first groups. Only the queue changes it."""
         self._numbers: dict[GroupKey, int] = {}
         self._free_numbers: list[int] = []
@@ -267,7 +267,7 @@ class JobQueue:
 
 
 @dataclass
-class InOrder(Generic[_T]):
+class NumberedEntries(Generic[_T]):
     """Entries sorted by their keys. No two keys are equal. Each has a number, so that one array answers for all entries
     in their order. Callers must not change the lists.
     """
@@ -296,6 +296,6 @@ class InOrder(Generic[_T]):
         """Return the numbers of all entries in order."""
         return np.array(self._numbers, np.intp)
 
-    def copy(self) -> InOrder[_T]:
+    def copy(self) -> NumberedEntries[_T]:
         """Return a copy of the lists, not of the items."""
-        return InOrder(self.keys.copy(), self.items.copy(), self._numbers[:])
+        return NumberedEntries(self.keys.copy(), self.items.copy(), self._numbers[:])

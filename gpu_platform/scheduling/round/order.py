@@ -19,7 +19,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need
 from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
-from gpu_platform.scheduling.round.screen import Effect, Flags, Shortage, Verdicts
+from gpu_platform.scheduling.round.screen import Effect, Flags, Outlooks, Shortage
 from gpu_platform.scheduling.round.state import SchedulerState
 
 ServiceSortKey = tuple[FairShareKey, QueueSortKey]
@@ -98,17 +98,17 @@ class QueueCursor:
         """Return the number of the first group of each need. Where fair share decides, of all groups."""
         return self._numbers
 
-    def drop(self, verdicts: Verdicts) -> None:
-        """Give no turn any more to those that find no place and change nothing. ``verdicts`` are in the order of
+    def drop(self, outlooks: Outlooks) -> None:
+        """Give no turn any more to those that find no place and change nothing. ``outlooks`` are in the order of
         :meth:`numbers`.
 
         A list of needs has the first group of each need only. What is kept does not depend on time limits and users,
         so there the first group answers for all of its need without exclusions. Else it answers for itself.
         """
-        settled = verdicts.effect >= Effect.NONE
-        groups = settled & (verdicts.shortage >= Shortage.RESERVED)
+        settled = outlooks.effect >= Effect.NONE
+        groups = settled & (outlooks.shortage >= Shortage.RESERVED)
         if self._share is None:
-            needs = settled & (verdicts.shortage >= Shortage.KEPT)
+            needs = settled & (outlooks.shortage >= Shortage.KEPT)
             self._gone |= (groups & self._alone) | (needs & ~self._excludes)
             self._turns.without(self._gone)
         else:
@@ -244,13 +244,13 @@ class EveryJobCursor:
         """Return the number of each job's group, in the order of the queue."""
         return self._numbers
 
-    def drop(self, verdicts: Verdicts) -> None:
-        """Give no turn any more to those that find no place and change nothing. ``verdicts`` are in the order of
+    def drop(self, outlooks: Outlooks) -> None:
+        """Give no turn any more to those that find no place and change nothing. ``outlooks`` are in the order of
         :meth:`numbers`. They count as jobs that wait. Jobs that have their turn always keep it.
         """
         new = self._places_of_newcomers
-        gone = (verdicts.shortage >= Shortage.RESERVED) & (verdicts.effect >= Effect.NONE)
-        gone[new] &= verdicts.effect[new] >= Effect.NONE_EVER
+        gone = (outlooks.shortage >= Shortage.RESERVED) & (outlooks.effect >= Effect.NONE)
+        gone[new] &= outlooks.effect[new] >= Effect.NONE_EVER
         gone[self._places_of_always] = False
         if self._share is None:
             gone[: self._turns.first() or 0] = False

@@ -57,7 +57,7 @@ from gpu_platform.scheduling.round.order import (
 )
 from gpu_platform.scheduling.round.places import RoundPlaces
 from gpu_platform.scheduling.round.quotas import QuotaDenials
-from gpu_platform.scheduling.round.screen import Effect, RoundView, Screening, Shortage, Verdict
+from gpu_platform.scheduling.round.screen import Effect, Outlook, RoundView, Screening, Shortage
 from gpu_platform.scheduling.round.state import SchedulerState
 
 GIVE_UP_AFTER = 16
@@ -155,8 +155,8 @@ class SchedulingRound:
                     break
             else:
                 order.waits()
-                if (verdicts := self._screening.waits()) is not None:
-                    order.drop(verdicts)
+                if (outlooks := self._screening.waits()) is not None:
+                    order.drop(outlooks)
         self._remember()
 
     def _serve_claims(self) -> None:
@@ -206,8 +206,8 @@ class SchedulingRound:
         if denial is not None:
             may_start, may_keep = False, self._keeps_its_promise(request, denial)
         else:
-            verdict = self._verdict(request)
-            may_start, may_keep = verdict.shortage is Shortage.UNKNOWN, not self._changes_nothing(request, verdict)
+            outlook = self._outlook(request)
+            may_start, may_keep = outlook.shortage is Shortage.UNKNOWN, not self._changes_nothing(request, outlook)
         if may_start and self._may_try(request) and self._start(request):  # step 3
             return True
         before = self._amount_kept() if may_keep and denial is None and request.has_exclusions else None
@@ -233,21 +233,21 @@ class SchedulingRound:
             self._earlier.unrenewed.pop(request.job_id, None)
         return keeps
 
-    def _verdict(self, request: PlacementRequest) -> Verdict:
+    def _outlook(self, request: PlacementRequest) -> Outlook:
         """Return what the screen knows about a request that has its turn."""
-        verdict = self._screening.of(request)
+        outlook = self._screening.of(request)
         if request.job_id in self._earlier.standing or any(claim.job_id == request.job_id for claim in self.claims):
             # Nobody keeps hosts from a job with a promise, nor what it claims itself. So the screen knows only whether
             # enough is free at all.
-            return Verdict(Shortage.FULL if verdict.shortage is Shortage.FULL else Shortage.UNKNOWN)
-        return verdict
+            return Outlook(Shortage.FULL if outlook.shortage is Shortage.FULL else Shortage.UNKNOWN)
+        return outlook
 
-    def _changes_nothing(self, request: PlacementRequest, verdict: Verdict) -> bool:
+    def _changes_nothing(self, request: PlacementRequest, outlook: Outlook) -> bool:
         """Tell whether the request has no place, and nothing is different for others if it waits."""
         # A job that came in after the last round may put promises off, so it changes something if it waits.
         is_new = self._is_conservative and request.job_id in self.state.queue.newcomers
         needed = Effect.NONE_EVER if is_new else Effect.NONE
-        return verdict.shortage is not Shortage.UNKNOWN and verdict.effect >= needed
+        return outlook.shortage is not Shortage.UNKNOWN and outlook.effect >= needed
 
     def _may_try(self, request: PlacementRequest) -> bool:
         """Tell whether it is looked for a place now. Only a part of the jobs that need trials is, besides the first job
@@ -325,11 +325,11 @@ class SchedulingRound:
         closed = self.state.snapshot.windows.answer(request)
         if closed == ALL_CLOSED:
             return NOBODY
-        verdict, excludes = self._screening.of(request), request.has_exclusions
+        outlook, excludes = self._screening.of(request), request.has_exclusions
         alike = AlsoWait(request.time_limit_s or math.inf, request.longest_s or math.inf)
-        if verdict.shortage >= Shortage.KEPT and not excludes:
+        if outlook.shortage >= Shortage.KEPT and not excludes:
             return WITHOUT_EXCLUSIONS
-        if verdict.shortage is not Shortage.UNKNOWN and verdict.effect is not Effect.SOME:
+        if outlook.shortage is not Shortage.UNKNOWN and outlook.effect is not Effect.SOME:
             return alike
         if excludes and (closed is not None or not request.is_plain):
             return NOBODY

@@ -90,27 +90,27 @@ class Effect(IntEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Outlook:
     """What is known about a request before the round looks at it."""
 
     shortage: Shortage = Shortage.UNKNOWN
     effect: Effect = Effect.SOME
 
 
-NOTHING_KNOWN = Verdict()
+NOTHING_KNOWN = Outlook()
 
 
 @dataclass(frozen=True)
-class Verdicts:
-    """Verdicts on many requests."""
+class Outlooks:
+    """The outlooks of many requests, as arrays."""
 
     shortage: NDArray[np.int8]
     effect: NDArray[np.int8]
 
-    def at(self, indices: NDArray[np.intp]) -> Verdicts:
-        """Return the verdicts at these indices, and that nothing is known where an index is below 0."""
+    def at(self, indices: NDArray[np.intp]) -> Outlooks:
+        """Return the outlooks at these indices, and that nothing is known where an index is below 0."""
         known = indices >= 0
-        return Verdicts(np.where(known, self.shortage[indices], 0), np.where(known, self.effect[indices], 0))
+        return Outlooks(np.where(known, self.shortage[indices], 0), np.where(known, self.effect[indices], 0))
 
 
 class Screening:
@@ -121,7 +121,7 @@ class Screening:
 
     def __init__(self, screen: RequestScreen, queue: JobQueue) -> None:
         self._screen, self._queue = screen, queue
-        self._verdicts: Verdicts | None = None
+        self._outlooks: Outlooks | None = None
         self._in_vain, self._most, self._limit = 0, FIRST_IN_VAIN, MOST_IN_VAIN
 
     def begin(
@@ -149,12 +149,12 @@ class Screening:
         self._look()
         return left_out
 
-    def of(self, request: PlacementRequest) -> Verdict:
+    def of(self, request: PlacementRequest) -> Outlook:
         """Return what is known about a job."""
-        verdicts, index = self._verdicts, self._index(request)
-        if verdicts is None or index < 0:
+        outlooks, index = self._outlooks, self._index(request)
+        if outlooks is None or index < 0:
             return NOTHING_KNOWN
-        return Verdict(Shortage(int(verdicts.shortage[index])), Effect(int(verdicts.effect[index])))
+        return Outlook(Shortage(int(outlooks.shortage[index])), Effect(int(outlooks.effect[index])))
 
     def possible_hosts(self, request: PlacementRequest) -> HostIndices | None:
         """Return the hosts of which one may fit the job: no other does. None: nothing is known."""
@@ -167,12 +167,12 @@ class Screening:
         if index >= 0:
             self._screen.looked(index, candidates)
 
-    def waits(self) -> Verdicts | None:
-        """Note that the round looked at a job, and the job waits. Return new verdicts on all groups, in the order of
+    def waits(self) -> Outlooks | None:
+        """Note that the round looked at a job, and the job waits. Return new outlooks of all groups, in the order of
         their numbers, if it was time to look again.
         """
         self._in_vain += 1
-        if self._verdicts is None or self._in_vain < self._most:
+        if self._outlooks is None or self._in_vain < self._most:
             return None
         self._in_vain = 0
         if self._stamp() == self._seen:
@@ -182,11 +182,11 @@ class Screening:
 
     def _index(self, request: PlacementRequest) -> int:
         """Return the index of the job's group in the screen. -1: it has none."""
-        return -1 if self._verdicts is None else self._screen.index(self._queue.group(request))
+        return -1 if self._outlooks is None else self._screen.index(self._queue.group(request))
 
-    def _look(self) -> Verdicts:
-        self._seen, self._verdicts = self._stamp(), self._screen.judge(self._view())
-        return self._verdicts
+    def _look(self) -> Outlooks:
+        self._seen, self._outlooks = self._stamp(), self._screen.judge(self._view())
+        return self._outlooks
 
 
 class RequestScreen:
@@ -266,8 +266,8 @@ class RequestScreen:
         self._groups.checked_at[index] = self._snapshot.version
         self._groups.fitted[index] = np.count_nonzero(candidates.fits)
 
-    def judge(self, view: RoundView) -> Verdicts:
-        """Return the verdicts on all groups of this round. They stay true for the rest of the round."""
+    def judge(self, view: RoundView) -> Outlooks:
+        """Return the outlooks of all groups of this round. They stay true for the rest of the round."""
         n = len(self._groups.key)
         shortage, effect = np.zeros(n, np.int8), np.zeros(n, np.int8)
         here = np.flatnonzero(self._groups.used == self._round)
@@ -282,7 +282,7 @@ class RequestScreen:
                 maybe = self._without_place(maybe, ~kept, Shortage.KEPT, shortage)
             for group, closed, reserved in self._by_binding(maybe, view, rows, kept):
                 shortage[group] = Shortage.RESERVED * self._too_few_left(group, ~closed, reserved)
-        return Verdicts(shortage, effect)
+        return Outlooks(shortage, effect)
 
     # -- the questions -----------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.dates import ToldDates, spread
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
-from gpu_platform.scheduling.simulator.inputs.run_times import LearnedRunTimes
+from gpu_platform.scheduling.simulator.inputs.run_times import LearnedFromTrace
 from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, request_of
 from gpu_platform.scheduling.simulator.observers import Observers, Progress
@@ -102,7 +102,7 @@ class _Simulation:
         self._checkpoint_s = checkpoint_s
         self._max_restarts = max_restarts
         self._clock, self._progress = observers.clock, observers.progress
-        self._run_times = observers.run_times or LearnedRunTimes()
+        self._run_times = observers.run_times or LearnedFromTrace()
         self._events: list[_Event] = [
             (job.submit_s, _Kind.ARRIVAL, number, job.id) for number, job in enumerate(trace.jobs)
         ]
