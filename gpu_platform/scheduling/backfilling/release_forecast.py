@@ -43,7 +43,7 @@ class HostAvailability:
     at: Times
     """When a host has enough usable GPUs, connected or not. Minus infinity: now. Infinity: nobody knows."""
     seen: int = 0
-    """Up to which change it is up to date: a version of the snapshot, or a number of changes of :class:`ForecastCopy`."""
+    """Up to which change it is up to date: a version of the snapshot, or a number of changes of a ForecastCopy."""
     blockers: dict[int, tuple[int, dict[AttemptId, int] | None]] = field(default_factory=dict)
     """Host index -> (version of the snapshot, jobs that must end there): see :meth:`ReleaseForecast.holders`."""
 

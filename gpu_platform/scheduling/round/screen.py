@@ -433,7 +433,9 @@ class RequestScreen:
         known.cpus[index], known.ram_mib[index] = resources.cpus_per_host, resources.ram_mib_per_host
         known.limit_s[index] = math.inf if request.time_limit_s is None else request.time_limit_s
         known.is_expected[index] = request.assumed_limit_s is not None
-        known.takes[index] = (TAKES_BOTH if request.gpu_count else TAKES_ROOM) if request.needs_host_resources else TAKES_GPUS
+        known.takes[index] = TAKES_GPUS
+        if request.needs_host_resources:
+            known.takes[index] = TAKES_BOTH if request.gpu_count else TAKES_ROOM
         known.shares[index], known.excludes[index] = resources.share is not None, request.has_exclusions
         known.spans[index] = resources.hosts > 1 and is_between_hosts(resources.gang_level)
         known.checked_at[index], known.used[index] = -1, self._round
