@@ -17,16 +17,15 @@ from unittest.mock import patch
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, PromiseOutcome, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.quota import AllocationPolicy, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
 from tests.promise_traces import RESTART_S, Trace
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster
 
 

@@ -16,9 +16,8 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import PromiseChange, WithdrawalCode
 from gpu_platform.domain.placing.window import WindowPlace, WindowRow, conflict
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
 from tests.promise_traces import Arrival, Trace
 from tests.promise_worlds import Violation, World

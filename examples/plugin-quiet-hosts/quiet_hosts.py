@@ -16,7 +16,7 @@ class QuietHosts:
     name = "quiet_hosts"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         loud = [snapshot.inventory(host_index).labels.get("quiet") == "no" for host_index in hosts.tolist()]
         return np.where(loud, 0.0, 1.0)

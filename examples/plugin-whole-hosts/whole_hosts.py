@@ -26,6 +26,6 @@ class WholeHosts:
         labelled = np.array(
             [snapshot.inventory(host_index).labels.get("whole") == "yes" for host_index in hosts.tolist()], bool
         )
-        wanted = 0 if query.request.share is not None else query.request.gpus_per_host
+        wanted = 0 if query.resources.share is not None else query.resources.gpus_per_host
         whole = np.bitwise_count(snapshot.all_gpus[hosts]) == wanted
         return np.where(labelled & ~whole, np.uint64(0), query.all_gpus(snapshot, hosts))

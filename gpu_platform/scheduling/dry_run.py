@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.jobs.placement import EstimateBasis, Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 MAX_FUTURE_DECISIONS = 16
 """At how many future moments a dry run looks whether jobs have then run long enough to be preempted."""
@@ -27,26 +26,26 @@ class DryRunResult:
     """When they would be preempted, in Unix seconds, because they have a guaranteed run time. None: now."""
 
 
-def simulate_submission(core: Scheduler, row: PlacementRequest, now: float) -> DryRunResult:
-    """Submit ``row`` to ``core`` and return what happens. Do not use ``core`` after it."""
-    core.add(row)
+def simulate_submission(core: Scheduler, request: PlacementRequest, now: float) -> DryRunResult:
+    """Submit ``request`` to ``core`` and return what happens. Do not use ``core`` after it."""
+    core.add(request)
     decision = decide_all(core, now)
     for placed, placement in decision.placements:
-        if placed.job_id == row.job_id:
+        if placed.job_id == request.job_id:
             return DryRunResult(placement)
-    reason = core.why(row.job_id, now)
+    reason = core.why(request.job_id, now)
     assert reason is not None, "it was not placed, so it waits"
-    victims = _victims(decision, row)
+    victims = _victims(decision, request)
     if victims:
         return DryRunResult(None, _preemption_under_way(reason, None), victims)
     if core.policy.preemption and not decision.preemptions:
         starts_by = reason.starts_by if reason.starts_by is not None else reason.estimated_start
         if starts_by is None or reason.estimate is EstimateBasis.PREEMPTING:
             starts_by = math.inf
-        for at in _preemption_times(core, row, now, starts_by):
+        for at in _preemption_times(core, request, now, starts_by):
             core.replace_windows(then for one in [*core.windows] if (then := one.as_of(at)) is not None)
             decision = decide_all(core, at)
-            victims = _victims(decision, row)
+            victims = _victims(decision, request)
             if victims:
                 return DryRunResult(None, _preemption_under_way(reason, at), victims, at)
             if decision.preemptions or decision.placements:
@@ -63,8 +62,8 @@ def decide_all(core: Scheduler, now: float) -> Decision:
     return Decision(placements, preemptions=[one for decision in decisions for one in decision.preemptions])
 
 
-def _victims(decision: Decision, row: PlacementRequest) -> tuple[str, ...]:
-    return tuple(job for one in decision.preemptions if one.job_id == row.job_id for job, _ in one.victims)
+def _victims(decision: Decision, request: PlacementRequest) -> tuple[str, ...]:
+    return tuple(job for one in decision.preemptions if one.job_id == request.job_id for job, _ in one.victims)
 
 
 def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
@@ -73,12 +72,12 @@ def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
     return reason.model_copy(update={**dates, "estimate": EstimateBasis.PREEMPTING, "next_step": ""})
 
 
-def _preemption_times(core: Scheduler, row: PlacementRequest, now: float, until: float) -> list[float]:
-    """Return the moments at which jobs that might be stopped for ``row`` have had their guaranteed run time."""
+def _preemption_times(core: Scheduler, request: PlacementRequest, now: float, until: float) -> list[float]:
+    """Return the moments at which jobs that might be stopped for ``request`` have had their guaranteed run time."""
     old_enough = (
         job.started_at + core.policy.min_run_s
         for job in core.running_jobs
-        if job.preemptible and (job.priority < row.priority or core.quotas.lends)
+        if job.preemptible and (job.priority < request.priority or core.quotas.lends)
     )
     looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
     return sorted(at for at in looks if at < until)[:MAX_FUTURE_DECISIONS]

@@ -93,11 +93,11 @@ class SiteScore:
         self._plugin = plugin
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         with _named("score", self.name):
-            values = _checked(self._plugin(request, snapshot, hosts, offers), np.float64, hosts)
+            values = _checked(self._plugin(resources, snapshot, hosts, offers), np.float64, hosts)
             if not np.isfinite(values).all():
                 raise ValueError("a score is a finite number, 0 to 1")
             return values
@@ -114,20 +114,20 @@ class SiteBinder:
         self._plugin = plugin
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+        self, resources: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
     ) -> HostIndices | None:
         """Return the host indices in rank order. None: the platform shall choose."""
         with _named("binder", self.name):
-            chosen = self._plugin(request, snapshot, offers, hosts)
+            chosen = self._plugin(resources, snapshot, offers, hosts)
             if chosen is None:
                 return None
             chosen = np.asarray(chosen, np.intp)
-            if chosen.shape != (request.hosts,) or len(np.unique(chosen)) != request.hosts:
-                raise ValueError(f"the answer is {request.hosts} different hosts, not {chosen.tolist()}")
+            if chosen.shape != (resources.hosts,) or len(np.unique(chosen)) != resources.hosts:
+                raise ValueError(f"the answer is {resources.hosts} different hosts, not {chosen.tolist()}")
             if not np.isin(chosen, hosts).all():
                 raise ValueError("it chose a host that has no offer")
-            if len(np.unique(domains_of(request, snapshot, chosen))) != 1:
-                raise ValueError(f"it chose hosts of several domains, but the job requires one {request.gang_level}")
+            if len(np.unique(domains_of(resources, snapshot, chosen))) != 1:
+                raise ValueError(f"it chose hosts of several domains, but the job requires one {resources.gang_level}")
             return chosen
 
 
@@ -138,10 +138,10 @@ class SiteOrderFactor:
         self.name = name
         self._plugin = plugin
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return how much the job goes ahead of its arrival."""
         with _named("order", self.name):
-            value = float(self._plugin(row))
+            value = float(self._plugin(request))
             if not math.isfinite(value):
                 raise ValueError("an order factor returns a finite number")
             return value

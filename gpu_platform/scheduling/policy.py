@@ -312,12 +312,14 @@ def _chooser(policy: Policy) -> ChooseHosts:
     if binder is None:
         return own
 
-    def choose(request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices) -> HostIndices | None:
+    def choose(
+        resources: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+    ) -> HostIndices | None:
         """Let the binder choose where there is a choice, and the platform where the binder does not want to."""
-        fallback = own(request, snapshot, offers, hosts)
+        fallback = own(resources, snapshot, offers, hosts)
         if fallback is None:
             return None
-        chosen = binder(request, snapshot, offers, hosts)
+        chosen = binder(resources, snapshot, offers, hosts)
         return fallback if chosen is None else chosen
 
     return choose

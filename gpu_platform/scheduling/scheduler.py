@@ -1,6 +1,6 @@
 """The deciding core: state in, decisions out. No I/O and no clock: the same calls give the same answers.
 
-``rounds`` decides who gets what. This module keeps what the core knows, and follows its proposals.
+``round`` decides who gets what. This module keeps what the core knows, and follows its proposals.
 """
 
 from __future__ import annotations
@@ -9,31 +9,30 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.cluster_state import PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.prediction.start_intervals import StartIntervals
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
-from gpu_platform.scheduling.holders import Holders
 from gpu_platform.scheduling.policy import Policy, expected_tasks
 from gpu_platform.scheduling.preempting.move_solver import load_solver
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.preemption_planning import PreemptionPlanner
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
+from gpu_platform.scheduling.preempting.window_clearing import ClearedWindow, WindowClearing
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, out_of_service, overrun, runs_longer
-from gpu_platform.scheduling.round_state import build_state
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.holders import Holders
+from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import build_state
 from gpu_platform.topology.fabric import FabricConfig
 from gpu_platform.topology.subsets import best_subset
 
@@ -41,6 +40,25 @@ MAX_ROUNDS = 3
 """How often a decision goes through the queue, at most. Jobs that come in ahead may put promises off, and jobs before
 them may start then. In the second round nobody comes in any more.
 """
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The result of one call of ``Scheduler.decide``."""
+
+    placements: list[tuple[PlacementRequest, Placement]] = field(default_factory=list)
+    """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.waiting_reasons``."""
+    expired: list[PlacementRequest] = field(default_factory=list)
+    """Jobs whose proposal nobody confirmed in time. They wait again."""
+    preemptions: list[Preemption] = field(default_factory=list)
+    """Jobs to stop for a waiting job. Each is returned once. See ``Policy.preemption``, ``defragmentation`` and
+    ``recovery``."""
+    promises: list[PromiseChange] = field(default_factory=list)
+    """What became of promises in this decision."""
+    cleared: list[ClearedWindow] = field(default_factory=list)
+    """Jobs to stop because a window begins. Each is returned once."""
 
 
 class Scheduler:
@@ -187,21 +205,21 @@ class Scheduler:
         if self._state.order.uses_shares:
             self.shares.remember(row, now)
 
-    def add(self, row: PlacementRequest) -> None:
+    def add(self, request: PlacementRequest) -> None:
         """Note that a job waits, or waits again. Calling it twice changes nothing.
 
         While a proposal for the same job, attempt and task token is not answered, the job does not wait. A new token
         is a new request: the old proposal is rejected.
         """
-        proposal = self._holders.proposals.get((row.job_id, row.attempt))
+        proposal = self._holders.proposals.get((request.job_id, request.attempt))
         if proposal is not None:
-            if proposal.row.task_token == row.task_token:
+            if proposal.request.task_token == request.task_token:
                 return
-            self.reject(row.job_id, row.attempt)
-        self._holders.proposals.forget(row.job_id)
-        if row.job_id not in self.queue:
-            self._expected_tasks.note(row.requests, row.enqueued_at)
-        self.queue.add(row.with_assumed_limit() if self.policy.counts_on_run_times else row)
+            self.reject(request.job_id, request.attempt)
+        self._holders.proposals.forget(request.job_id)
+        if request.job_id not in self.queue:
+            self._expected_tasks.note(request.requests, request.enqueued_at)
+        self.queue.add(request.with_assumed_limit() if self.policy.counts_on_run_times else request)
 
     def remove(self, job_id: str) -> None:
         """Note that the job does not wait any more. Proposed GPUs stay held: see ``confirm`` and ``reject``."""
@@ -283,8 +301,8 @@ class Scheduler:
             if latest_end(job) + TOLERANCE_S < now:
                 self._ledger.note(WithdrawalCode.OVERRUN, overrun(job.job_id))
         expired = self._holders.expire(now)
-        for row in expired:
-            self.queue.add(row)
+        for request in expired:
+            self.queue.add(request)
         policy = self.policy
         period = now // PREEMPT_AGAIN_S if policy.stops_jobs else 0.0
         hold_back_priority = self._planner.displaced.hold_back_priority(now)
@@ -351,11 +369,11 @@ class Scheduler:
 
     def why(self, job_id: str, now: float) -> Reason | None:
         """Say why this one job waits, as of the last decision. None: it does not wait."""
-        row = self.queue.get(job_id)
-        if row is None:
+        request = self.queue.get(job_id)
+        if request is None:
             return None
         with self._trial():
-            return self._book.why(row, self.round, now)
+            return self._book.why(request, self.round, now)
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
@@ -377,7 +395,7 @@ class Scheduler:
         self._book.pass_time(self._now)
         return {} if settled and not self._book.pending() else self._book.renew(self.round, self._now, idle)
 
-    def _propose(self, row: PlacementRequest, placement: Placement) -> None:
-        self._holders.propose(row, placement, self._now)
-        self.intervals.started(row.job_id, self._now)
-        self._planner.placed(row.job_id)
+    def _propose(self, request: PlacementRequest, placement: Placement) -> None:
+        self._holders.propose(request, placement, self._now)
+        self.intervals.started(request.job_id, self._now)
+        self._planner.placed(request.job_id)

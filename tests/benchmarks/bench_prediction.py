@@ -26,7 +26,7 @@ import numpy as np
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.prediction.run_time_predictor import SHORTEST_S
 from gpu_platform.scheduling.simulator.inputs.files import load_trace
-from gpu_platform.scheduling.simulator.inputs.run_times import LearnedRunTimes
+from gpu_platform.scheduling.simulator.inputs.run_times import LearnedFromTrace
 from gpu_platform.scheduling.simulator.inputs.time_limits import LimitFactors, with_limits
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def judge(label: str, trace: Trace) -> None:
-    learned, so_far, running = LearnedRunTimes(), list[float](), list[tuple[float, int]]()
+    learned, so_far, running = LearnedFromTrace(), list[float](), list[tuple[float, int]]()
     told: list[tuple[TraceJob, RunTime, float]] = []
     spent = 0.0
     for number, job in enumerate(trace.jobs):

@@ -6,12 +6,11 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-import gpu_platform.scheduling.screening as screening
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.rounds import NO_TURN
+from gpu_platform.scheduling.round import screen
+from gpu_platform.scheduling.round.kept import NO_TURN
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.examples import few
@@ -31,8 +30,8 @@ def test_nobody_who_was_given_no_turn_could_have_started(monkeypatch: pytest.Mon
     """Jobs of the same need, with and without time limits and learned run times, wait for each other only if they must,
     and the screen rules nobody out who could start.
     """
-    monkeypatch.setattr(screening, "FEWEST", 1)
-    monkeypatch.setattr(screening, "FIRST_IN_VAIN", 1)
+    monkeypatch.setattr(screen, "FEWEST", 1)
+    monkeypatch.setattr(screen, "FIRST_IN_VAIN", 1)
     expected = sum(_play(seed) for seed in range(150))
     assert expected > 0, "there was no expected date, so nothing was shown"
 

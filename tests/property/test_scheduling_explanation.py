@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpu_platform.domain.jobs.placement import Placement, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
@@ -16,9 +15,11 @@ from gpu_platform.domain.placing.capacity import mismatch
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling import rounds
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing import queue_cursor
+from gpu_platform.scheduling.queueing.fair_share import FairShareKey
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.round import round as one_round
+from gpu_platform.scheduling.round.order import NOBODY, QueueCursor
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.examples import few
@@ -220,11 +221,11 @@ def earliest_start(play: VirtualTime, gpus: int, hosts: int) -> float:
     return math.inf
 
 
-class EveryTurn(queue_cursor.QueueCursor):
+class EveryTurn(QueueCursor):
     """Nobody's turn is left out."""
 
-    def waits(self, *_: object) -> None:
-        super().waits(None, False)
+    def __init__(self, queue: JobQueue, share: Callable[[PlacementRequest], FairShareKey] | None, *_: object) -> None:
+        super().__init__(queue, share, lambda _: NOBODY)
 
 
 def line_of(
@@ -270,7 +271,7 @@ def test_whoever_gets_no_turn_could_have_changed_nothing(
         second.add(row)
     shortened = first.decide(0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "QueueCursor", EveryTurn)
+        patch.setattr(one_round, "QueueCursor", EveryTurn)
         full = second.decide(0.0)
     assert shortened.placements == full.placements
     assert first.promises == second.promises

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
-from gpu_platform.scheduling.backfilling.what_if import WhatIf
+from gpu_platform.scheduling.backfilling.release_forecast import ForecastCopy
 from gpu_platform.scheduling.placing.domains import soonest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -61,10 +60,10 @@ def busy(rng: random.Random) -> VirtualTime:
 def test_what_is_known_of_a_shape_follows_the_jobs_that_are_assumed_to_start(rng: random.Random) -> None:
     play = busy(rng)
     forecast, snapshot = play.scheduler._book.forecast, play.scheduler.snapshot
-    kept = WhatIf.of(forecast, snapshot, play.now)
+    kept = ForecastCopy.of(forecast, snapshot, play.now)
     for number in range(12):
         row = job(rng.choice([1, 2, 4, 8]), hosts=rng.choice([1, 1, 2]), name=f"w{number}").row
-        anew = WhatIf(forecast, snapshot, kept.ends.copy())
+        anew = ForecastCopy(forecast, snapshot, kept.ends.copy())
         found = kept.earliest(row, play.now)
         assert found == anew.earliest(row, play.now)
         if rng.random() < 0.2:

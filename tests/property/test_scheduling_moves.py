@@ -6,20 +6,18 @@ from dataclasses import replace
 from itertools import chain, combinations
 from unittest.mock import patch
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import MoveBudget, Policy
 from gpu_platform.scheduling.preempting import move_searches
 from gpu_platform.scheduling.preempting.moves import MovePlanner
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason, lost_work
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
 from tests.examples import few

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from itertools import chain, combinations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy, build_framework
 from gpu_platform.scheduling.preempting.preemption import choose_victims, eligible_victims, lost_work
 from gpu_platform.scheduling.preempting.steps import at_once
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
 from tests.examples import few

@@ -14,7 +14,7 @@ import pytest
 from gpu_platform.domain.placing.promise import WithdrawalCode
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
-from gpu_platform.scheduling.placing.empty_fits import EmptyFits
+from gpu_platform.scheduling.placing.gang_trials import EmptyFits
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.move_searches import MoveSearches
 from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner

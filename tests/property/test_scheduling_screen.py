@@ -7,19 +7,17 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-import gpu_platform.scheduling.screening as screening
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.cluster.remembered import LOOKS_PER_ENTRY, LeastRecentlyUsed
-from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.kept_hosts import NO_TURN
-from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.round import screen
+from gpu_platform.scheduling.round.kept import NO_TURN
+from gpu_platform.scheduling.round.screen import RequestScreen
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
 
 MACHINES = ("dgx-h100", "dgx-a100-40gb", "rtx4090-8x-all-sys", "dgx-1v")
@@ -130,7 +128,7 @@ class Twins:
                 getattr(one._kept.outside, name) != NO_TURN, getattr(other._kept.outside, name) != NO_TURN
             ), name
         assert np.array_equal(one._kept.outside.has_reservation, other._kept.outside.has_reservation)
-        assert [entry.row for entry in one.in_order()] == [entry.row for entry in other.in_order()]
+        assert [entry.request for entry in one.in_order()] == [entry.request for entry in other.in_order()]
         self.skipped += len(one.turns) - len(other.turns)
         if self.rng.random() < 0.3:
             assert plain.explain(self.now) == screened.explain(self.now)
@@ -150,8 +148,8 @@ class Twins:
 
 
 def test_the_screen_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screening, "FEWEST", 1)
-    monkeypatch.setattr(screening, "FIRST_IN_VAIN", 1)
+    monkeypatch.setattr(screen, "FEWEST", 1)
+    monkeypatch.setattr(screen, "FIRST_IN_VAIN", 1)
     skipped = 0
     for seed in range(int(os.environ.get("WORLDS", 6))):
         twins = Twins(seed)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy, build_order
 from gpu_platform.scheduling.queueing.fair_share import FairShare
-from gpu_platform.scheduling.queueing.in_share_order import InShareOrder, ServiceSortKey
+from gpu_platform.scheduling.round.order import InShareOrder, ServiceSortKey
 from tests.builders import cluster, job
 from tests.examples import few
 from tests.virtual_time import VirtualTime

@@ -10,14 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
-from gpu_platform.scheduling import gang_trials, rounds, screening
 from gpu_platform.scheduling.backfilling import date_slices, gang_backfill
 from gpu_platform.scheduling.backfilling.date_slices import DateSlice
 from gpu_platform.scheduling.backfilling.promises import EarlierPromises
-from gpu_platform.scheduling.placing import empty_fits, request_screen
+from gpu_platform.scheduling.placing import gang_trials
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting import victim_planning
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.round import round as one_round, screen
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.promise_traces import Trace
@@ -35,18 +35,18 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
         for where, name, value in (
             (date_slices, "HOSTS_LOOKED_AT", 0),
             (date_slices, "FEWEST_DATES", request.param),
-            (request_screen, "NEW_GROUPS", request.param),
-            (screening, "FEWEST", 2),
-            (rounds, "HOSTS_LOOKED_AT", 0),
-            (rounds, "FEWEST_TURNS", request.param),
-            (rounds, "FEWEST_STARTS", 1),
+            (screen, "NEW_GROUPS", request.param),
+            (screen, "FEWEST", 2),
+            (one_round, "HOSTS_LOOKED_AT", 0),
+            (one_round, "FEWEST_TURNS", request.param),
+            (one_round, "FEWEST_STARTS", 1),
             (victim_planning, "ALLOWANCE", request.param),
             (gang_trials, "HOSTS_LOOKED_AT", 0),
             (gang_trials, "FEWEST_LOOKS", request.param),
             (date_slices, "GANG_HOSTS_LOOKED_AT", 0),
             (date_slices, "TRIAL_HOSTS_LOOKED_AT", 0),
             (gang_backfill, "MOST_LOOKS", request.param),
-            (empty_fits, "HOSTS_LOOKED_AT", 0),
+            (gang_trials, "EMPTY_HOSTS_LOOKED_AT", 0),
         ):
             patches.enter_context(patch.object(where, name, value))
         yield request.param
@@ -75,9 +75,9 @@ def test_a_date_that_was_given_in_a_round_that_ended_early_stands_in_the_next(tu
     """A job that came in got its date before those behind it were asked, whose promises it puts off. In the next
     round it kept away from them."""
     with (
-        patch.object(rounds, "HOSTS_LOOKED_AT", 0),
-        patch.object(rounds, "FEWEST_TURNS", turns),
-        patch.object(rounds, "FEWEST_STARTS", 1),
+        patch.object(one_round, "HOSTS_LOOKED_AT", 0),
+        patch.object(one_round, "FEWEST_TURNS", turns),
+        patch.object(one_round, "FEWEST_STARTS", 1),
     ):
         play(world)
 

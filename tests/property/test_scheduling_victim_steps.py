@@ -13,14 +13,13 @@ import pytest
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostRow, RunningRow
-from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.cluster.snapshot_copy import SnapshotCopy
+from gpu_platform.scheduling.cluster.snapshot import Snapshot, SnapshotCopy
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting import victim_planning
 from gpu_platform.scheduling.preempting.preemption import Preemption, choose_victims
 from gpu_platform.scheduling.preempting.steps import at_once
-from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
+from gpu_platform.scheduling.preempting.victim_trials import TrialCluster
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
 from tests.builders import cluster, job

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpu_platform.scheduling.explaining.usable_gpus import NO_HOSTS, UsableGpus
+from gpu_platform.scheduling.explaining.forward_run import NO_HOSTS, UsableGpus
 from tests.promise_worlds import Violation
 from tests.window_worlds import play_foreseen
 

@@ -17,7 +17,7 @@ limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,9 +26,11 @@ from numpy.typing import NDArray
 from gpu_platform.domain.jobs.placement import Placement, ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.scheduling.backfilling.ready_times import Booking, ReadyTimesOfRequests
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.windows import planned_occurrences, reservation_of
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query
 from gpu_platform.scheduling.placing.domains import domains_of, soonest
 from gpu_platform.scheduling.placing.framework import CODES, Framework
@@ -80,13 +82,13 @@ class PlannedReservation:
         _, mine, theirs = np.intersect1d(self.hosts, other.hosts, assume_unique=True, return_indices=True)
         return bool((self.gpus[mine] & other.gpus[theirs]).any())
 
-    def binds(self, row: PlacementRequest, now: float) -> bool:
-        """Tell whether ``row`` must respect the reservation: if it started now, it might still run at the
+    def binds(self, request: PlacementRequest, now: float) -> bool:
+        """Tell whether ``request`` must respect the reservation: if it started now, it might still run at the
         reservation's start. A promise never depends on learned run times.
         """
-        if row.time_limit_s is not None:
-            return (self.is_promised or self.is_expected) and now + row.time_limit_s > self.start
-        longest = row.longest_s
+        if request.time_limit_s is not None:
+            return (self.is_promised or self.is_expected) and now + request.time_limit_s > self.start
+        longest = request.longest_s
         return self.is_promised or longest is None or now + longest > self.start
 
 
@@ -98,20 +100,22 @@ def all_but(claim: PlannedReservation, snapshot: Snapshot) -> PlannedReservation
     return PlannedReservation("", -math.inf, math.inf, hosts, gpus)
 
 
-def around(row: PlacementRequest, reservations: Iterable[PlannedReservation], snapshot: Snapshot) -> PlacementRequest:
-    """Return ``row`` as a request that avoids what is reserved, now and for ever."""
-    gpus, hosts = set(row.excluded_gpus), set(row.excluded_hosts)
+def around(
+    request: PlacementRequest, reservations: Iterable[PlannedReservation], snapshot: Snapshot
+) -> PlacementRequest:
+    """Return ``request`` as a request that avoids what is reserved, now and for ever."""
+    gpus, hosts = set(request.excluded_gpus), set(request.excluded_hosts)
     for reservation in reservations:
         resources = reservation.host_resources
         for number, (host_index, reserved) in enumerate(
             zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True)
         ):
             gpus.update(snapshot.uuid(host_index, position) for position in members(reserved))
-            if resources is not None and resources[number] and row.needs_host_resources:
+            if resources is not None and resources[number] and request.needs_host_resources:
                 hosts.add(snapshot.names[host_index])
-    if len(gpus) == len(row.excluded_gpus) and len(hosts) == len(row.excluded_hosts):
-        return row
-    return replace(row, excluded_gpus=frozenset(gpus), excluded_hosts=frozenset(hosts))
+    if len(gpus) == len(request.excluded_gpus) and len(hosts) == len(request.excluded_hosts):
+        return request
+    return replace(request, excluded_gpus=frozenset(gpus), excluded_hosts=frozenset(hosts))
 
 
 def resources_of(placement: Placement, snapshot: Snapshot) -> tuple[HostIndices, OwnPart]:
@@ -173,7 +177,7 @@ class Backfill:
 
     def plan_start(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         able: NDArray[np.bool_],
         now: float,
         others: Sequence[PlannedReservation] = (),
@@ -183,13 +187,13 @@ class Backfill:
 
         None: it depends on jobs without a time limit. ``able``: see ``CandidateIndex.able``.
         """
-        times = self._times.of(row, able)
+        times = self._times.of(request, able)
         ready_at, gpus = np.maximum(times.ready_at, now), times.gpus.copy()
         booked = self._bookings.follow(others)
         seen: set[int] = set()
 
         def put_off(host_index: int, not_before: float) -> None:
-            fit = self._times.first_fit(row, times, host_index, not_before, booked[host_index])
+            fit = self._times.first_fit(request, times, host_index, not_before, booked[host_index])
             ready_at[host_index], gpus[host_index] = fit
 
         def is_later(host_index: int) -> bool:
@@ -200,24 +204,26 @@ class Backfill:
             if host_index in booked:
                 put_off(host_index, now)
             else:
-                at, gpus[host_index] = self._times.make_exact(row, times, host_index)
+                at, gpus[host_index] = self._times.make_exact(request, times, host_index)
                 ready_at[host_index] = max(at, now)
             return bool(ready_at[host_index] > before)
 
-        while (chosen := self._earliest(row.resources, ready_at, is_later)) is not None:
+        while (chosen := self._earliest(request.resources, ready_at, is_later)) is not None:
             start = float(ready_at[chosen].max())
             # A host that is free before a reservation begins may be taken again when the last host becomes free.
             early = [one for one in chosen.tolist() if one in booked and ready_at[one] < start]
             for host_index in early:
                 put_off(host_index, start)
             if all(ready_at[host_index] == start for host_index in early):
-                end = math.inf if row.time_limit_s is None else start + row.time_limit_s
-                if not row.needs_host_resources:
-                    return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
-                amounts = (row.resources.cpus_per_host, row.resources.ram_mib_per_host)
+                end = math.inf if request.time_limit_s is None else start + request.time_limit_s
+                if not request.needs_host_resources:
+                    return PlannedReservation(request.job_id, start, end, chosen, gpus[chosen], is_promised)
+                amounts = (request.resources.cpus_per_host, request.resources.ram_mib_per_host)
                 own = OwnPart(gpus[chosen], *(np.full(len(chosen), amount) for amount in amounts))
                 meanwhile = [other for other in others if other.start < end and start < other.end]
-                return with_host_resources(row.job_id, start, end, chosen, own, meanwhile, self._snapshot, is_promised)
+                return with_host_resources(
+                    request.job_id, start, end, chosen, own, meanwhile, self._snapshot, is_promised
+                )
         return None
 
     def can_keep(self, promise: PlannedReservation, others: Iterable[PlannedReservation]) -> bool:
@@ -239,7 +245,7 @@ class Backfill:
         return times.are_free(promise.hosts, needed, promise.start)
 
     def without_reserved(
-        self, reservations: Iterable[PlannedReservation], row: PlacementRequest, candidates: Candidates
+        self, reservations: Iterable[PlannedReservation], request: PlacementRequest, candidates: Candidates
     ) -> Candidates:
         """Return ``candidates`` without the GPUs, CPUs and memory that are reserved."""
         snapshot, fits = self._snapshot, candidates.fits
@@ -249,7 +255,7 @@ class Backfill:
         reserved, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
         for reservation in near:
             reserved[reservation.hosts] |= reservation.gpus
-            if reservation.host_resources is not None and row.needs_host_resources:
+            if reservation.host_resources is not None and request.needs_host_resources:
                 host_resources[reservation.hosts] |= reservation.host_resources
         closed = np.flatnonzero(host_resources & fits)
         touched = np.flatnonzero(candidates.offers.gpus & reserved)
@@ -257,21 +263,21 @@ class Backfill:
         if not len(touched) and not len(closed):
             return candidates
         open_gpus = snapshot.available(touched)
-        if row.resources.share is not None:
+        if request.resources.share is not None:
             open_gpus |= snapshot.shared.partly[touched]
         left = open_gpus & ~reserved[touched]
-        enough = np.bitwise_count(left) >= row.resources.gpus_per_host
+        enough = np.bitwise_count(left) >= request.resources.gpus_per_host
         result = candidates.resized(len(candidates.after_use))
         result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
         more = {host_index: int(reserved[host_index]) for host_index in again.tolist()}
-        query = host_query(snapshot, row, more, is_now=True)
+        query = host_query(snapshot, request, more, is_now=True)
         result.offers.put(again, self._framework.examine(query, snapshot, again))
         return result
 
     def _earliest(
-        self, request: ResourceRequest, ready_at: NDArray[np.float64], is_later: Callable[[int], bool]
+        self, resources: ResourceRequest, ready_at: NDArray[np.float64], is_later: Callable[[int], bool]
     ) -> HostIndices | None:
         """Return the hosts of the domain that is the first to have enough of them.
 
@@ -279,14 +285,14 @@ class Backfill:
         ``is_later`` does that for a host, corrects ``ready_at``, and tells whether it became later.
         """
         hosts = np.flatnonzero(ready_at < math.inf)
-        domains = domains_of(request, self._snapshot, hosts)
+        domains = domains_of(resources, self._snapshot, hosts)
         domain_of = np.zeros(len(ready_at), np.intp)
         domain_of[hosts] = domains
         found: dict[int, list[int]] = {}
         for host_index in soonest(ready_at, hosts, domains, is_later):
             inside = found.setdefault(int(domain_of[host_index]), [])
             inside.append(host_index)
-            if len(inside) == request.hosts:
+            if len(inside) == resources.hosts:
                 return np.array(inside, np.intp)
         return None
 
@@ -322,3 +328,53 @@ class _Bookings:
                 self._sets.pop(host_index, None)
         self._held = wanted
         return self._sets
+
+
+class WindowBookings:
+    """Windows as backfill sees them: GPUs that are booked for a time, so that no date is planned across it. Bookings
+    are made once for as long as no window and no machine changes, because ``Backfill`` knows them by identity.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._seen: tuple[int, int, int] = (-1, -1, -1)
+        self._of: dict[tuple[str | None, float], list[PlannedReservation]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._snapshot.windows)
+
+    def of(self, request: PlacementRequest) -> list[PlannedReservation]:
+        """Return what is booked for others than the job: windows that are not its own, and all times outside its own.
+
+        Bookings of other windows begin earlier by the job's grace, because only its time limit is planned. Callers must
+        not change them.
+        """
+        windows = self._snapshot.windows
+        if not windows.rows:
+            return []
+        asked = reservation_of(request)
+        seen = windows.version, self._snapshot.facts_version, len(self._snapshot)
+        if seen != self._seen:
+            self._seen, self._of = seen, {}
+        key = asked, request.grace_s
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = [one for window in windows.rows.values() for one in self._book(window, *key)]
+        return found
+
+    def _book(self, window: WindowRow, asked: str | None, grace_s: float) -> Iterator[PlannedReservation]:
+        kept = self._snapshot.windows.kept(window.name)
+        hosts = kept.hosts
+        if not len(hosts):
+            return
+
+        def booked(start: float, end: float) -> PlannedReservation:
+            return PlannedReservation("", start, end, hosts, kept.gpus[hosts], host_resources=kept.whole[hosts])
+
+        if window.name == asked:
+            if not window.is_open:
+                yield booked(-math.inf, window.start)
+            yield booked(window.end, math.inf)
+            return
+        for one in planned_occurrences(self._snapshot.windows, window):
+            yield booked(one.closes_at - grace_s, one.end)

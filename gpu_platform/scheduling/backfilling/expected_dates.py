@@ -17,8 +17,7 @@ import numpy as np
 
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
-from gpu_platform.scheduling.backfilling.what_if import WhatIf
+from gpu_platform.scheduling.backfilling.release_forecast import ForecastCopy, ReleaseForecast
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 
@@ -45,43 +44,45 @@ class ExpectedDates:
         copy._until = self._until.copy()
         return copy
 
-    def allows(self, row: PlacementRequest, now: float) -> bool:
+    def allows(self, request: PlacementRequest, now: float) -> bool:
         """Tell whether the job may have such a date. False: it has waited too long, or asks for more than equal slices
         of whole GPUs; CPUs and memory are not planned.
         """
-        has_time = now < self._until.get(row.job_id, math.inf)
-        return has_time and row.is_plain and not row.needs_partial_resources
+        has_time = now < self._until.get(request.job_id, math.inf)
+        return has_time and request.is_plain and not request.needs_partial_resources
 
-    def earliest(self, row: PlacementRequest, now: float, what_if: WhatIf) -> tuple[float, Mapping[int, int]] | None:
-        """Return the job's date if GPUs become free as in ``what_if``, and where: host index -> GPUs. None: nobody
+    def earliest(
+        self, request: PlacementRequest, now: float, forecast: ForecastCopy
+    ) -> tuple[float, Mapping[int, int]] | None:
+        """Return the job's date if GPUs become free as in ``forecast``, and where: host index -> GPUs. None: nobody
         knows, or it may have none.
         """
-        found = what_if.earliest(row, now) if self.allows(row, now) else None
+        found = forecast.earliest(request, now) if self.allows(request, now) else None
         if found is None:
             return None
         start = max(found[0], now)
-        self._until.setdefault(row.job_id, now + PATIENCE * (start - now))
+        self._until.setdefault(request.job_id, now + PATIENCE * (start - now))
         return start, found[1]
 
     def plan(
-        self, row: PlacementRequest, now: float, others: Iterable[PlannedReservation]
+        self, request: PlacementRequest, now: float, others: Iterable[PlannedReservation]
     ) -> PlannedReservation | None:
-        """Return the GPUs that ``row`` will probably get, and when. None: as in :meth:`earliest`.
+        """Return the GPUs that ``request`` will probably get, and when. None: as in :meth:`earliest`.
 
         ``others``: what is reserved for other jobs.
         """
-        if not self.allows(row, now):
+        if not self.allows(request, now):
             return None
-        what_if = WhatIf.of(self._forecast, self._snapshot, now)
+        forecast = ForecastCopy.of(self._forecast, self._snapshot, now)
         for other in others:
-            what_if.take(dict(zip(other.hosts.tolist(), other.gpus.tolist(), strict=True)), other.end)
-        found = self.earliest(row, now, what_if)
+            forecast.take(dict(zip(other.hosts.tolist(), other.gpus.tolist(), strict=True)), other.end)
+        found = self.earliest(request, now, forecast)
         if found is None:
             return None
         start, gpus = found
         hosts = sorted(gpus)
-        end = math.inf if row.longest_s is None else start + row.longest_s
+        end = math.inf if request.longest_s is None else start + request.longest_s
         sets = np.array([gpus[host_index] for host_index in hosts], np.uint64)
         return PlannedReservation(
-            row.job_id, start, end, np.array(hosts, np.intp), sets, is_promised=False, is_expected=True
+            request.job_id, start, end, np.array(hosts, np.intp), sets, is_promised=False, is_expected=True
         )

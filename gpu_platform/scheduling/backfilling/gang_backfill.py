@@ -16,12 +16,7 @@ from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.backfilling.backfill import (
-    Backfill,
-    PlannedReservation,
-    resources_of,
-    with_host_resources,
-)
+from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of, with_host_resources
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -46,26 +41,26 @@ class Unfinished:
 class _Count:
     """Counts GPUs, connected or not: a gang for which they are too few surely does not fit."""
 
-    def __init__(self, row: PlacementRequest, ends: NDArray[np.float64], candidates: CandidateIndex) -> None:
+    def __init__(self, request: PlacementRequest, ends: NDArray[np.float64], candidates: CandidateIndex) -> None:
         """``ends``: see ``Backfill.ends``."""
         self._ends = ends.copy()
         self._groups: list[tuple[ResourceRequest, NDArray[np.bool_]]] = []
-        for group in row.rank_groups():
-            request = group.resources
-            if request.share is None and request.gpus:
-                one = group if request.total is None else group.asking_for(request.slices(1))
-                self._groups.append((request, candidates.able(one)))
+        for group in request.rank_groups():
+            resources = group.resources
+            if resources.share is None and resources.gpus:
+                one = group if resources.total is None else group.asking_for(resources.slices(1))
+                self._groups.append((resources, candidates.able(one)))
 
     def never_too_late(self, now: float) -> float:
         """Return a time before which the gang cannot start. Infinity: never by time limits."""
         bound = now
-        for request, able in self._groups:
+        for resources, able in self._groups:
             there = self._ends[able]
-            if request.total is None:
-                gpus, needed = request.gpus_per_host, request.hosts
+            if resources.total is None:
+                gpus, needed = resources.gpus_per_host, resources.hosts
                 times = np.partition(there, gpus - 1, axis=1)[:, gpus - 1] if gpus <= there.shape[1] else np.zeros(0)
             else:
-                times, needed = there.ravel(), request.total
+                times, needed = there.ravel(), resources.total
             bound = max(bound, float(np.partition(times, needed - 1)[needed - 1]) if needed <= len(times) else math.inf)
         return bound
 
@@ -75,11 +70,11 @@ class _Count:
         for other in reserved:
             free[other.hosts] &= ~other.gpus
         counts = np.bitwise_count(free)
-        for request, able in self._groups:
-            if request.total is None:
-                if np.count_nonzero(counts[able] >= request.gpus_per_host) < request.hosts:
+        for resources, able in self._groups:
+            if resources.total is None:
+                if np.count_nonzero(counts[able] >= resources.gpus_per_host) < resources.hosts:
                     return True
-            elif int(counts[able].sum()) < request.total:
+            elif int(counts[able].sum()) < resources.total:
                 return True
         return False
 
@@ -100,7 +95,7 @@ class GangBackfill:
 
     def plan_start(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         now: float,
         others: Sequence[PlannedReservation] = (),
         is_promised: bool = True,
@@ -120,7 +115,7 @@ class GangBackfill:
         booked = {max(now, other.end) for other in others if other.end < math.inf}
         ends = sorted({now, *ending, *booked})
 
-        count = _Count(row, self._backfill.ends(), self._candidates)
+        count = _Count(request, self._backfill.ends(), self._candidates)
         bound = max(count.never_too_late(now), -math.inf if begun is None else begun.not_before)
         if bound == math.inf:
             return None
@@ -130,7 +125,9 @@ class GangBackfill:
                 self._end(ending.get(end, ()), attempt)
             trials, fits_alone = 0, begun is not None and begun.fits_alone
             if not fits_alone:
-                passed, trials, fits_alone = self._pass_ends_in_vain(row, ends, ending, attempt, passed, most_trials)
+                passed, trials, fits_alone = self._pass_ends_in_vain(
+                    request, ends, ending, attempt, passed, most_trials
+                )
             looks, step = 0, 1
             while passed < len(ends):
                 if trials >= most_trials:
@@ -139,11 +136,11 @@ class GangBackfill:
                 for end in ends[passed:until]:
                     self._end(ending.get(end, ()), attempt)
                 start = ends[until - 1]
-                end = math.inf if row.time_limit_s is None else start + row.time_limit_s
+                end = math.inf if request.time_limit_s is None else start + request.time_limit_s
                 meanwhile = [other for other in others if other.start < end and start < other.end]
                 is_ruled_out = count.too_few(start, meanwhile)
                 trials += not is_ruled_out
-                placement = None if is_ruled_out else self._try(row, attempt, meanwhile)
+                placement = None if is_ruled_out else self._try(request, attempt, meanwhile)
                 if placement is not None:
                     break
                 # A reservation begins in between.
@@ -151,11 +148,11 @@ class GangBackfill:
                 step = 2 * step if looks >= MOST_LOOKS else 1
             else:
                 return None
-        return self._reservation(row, placement, start, end, meanwhile, is_promised)
+        return self._reservation(request, placement, start, end, meanwhile, is_promised)
 
     def _pass_ends_in_vain(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         ends: list[float],
         ending: dict[float, list[RunningRow]],
         attempt: Statement,
@@ -175,7 +172,7 @@ class GangBackfill:
             before, until = attempt.checkpoint(), min(passed + step, len(ends))
             for end in ends[passed:until]:
                 self._end(ending.get(end, ()), attempt)
-            if self._try(row, attempt, ()) is None:
+            if self._try(request, attempt, ()) is None:
                 passed = until
             else:
                 attempt.rollback(before)
@@ -189,23 +186,23 @@ class GangBackfill:
             attempt.end(job)
 
     def _try(
-        self, row: PlacementRequest, attempt: Statement, meanwhile: Sequence[PlannedReservation]
+        self, request: PlacementRequest, attempt: Statement, meanwhile: Sequence[PlannedReservation]
     ) -> Placement | None:
         """Return a place for the gang beside these reservations. Nothing of it is held afterwards."""
 
-        def lookup(request: PlacementRequest) -> Candidates:
-            candidates = self._candidates.fitting(request)
-            return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
+        def lookup(group: PlacementRequest) -> Candidates:
+            candidates = self._candidates.fitting(group)
+            return self._backfill.without_reserved(meanwhile, group, candidates) if meanwhile else candidates
 
         before = attempt.checkpoint()
         with self._snapshot.windows.set_aside():  # the trial is about a later time; windows are among ``meanwhile``
-            placement = self._placer.place_in(row, attempt, Remembering(self._snapshot, lookup))
+            placement = self._placer.place_in(request, attempt, Remembering(self._snapshot, lookup))
         attempt.rollback(before)
         return placement
 
     def _reservation(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         placement: Placement,
         start: float,
         end: float,
@@ -213,4 +210,4 @@ class GangBackfill:
         is_promised: bool,
     ) -> PlannedReservation:
         hosts, own = resources_of(placement, self._snapshot)
-        return with_host_resources(row.job_id, start, end, hosts, own, meanwhile, self._snapshot, is_promised)
+        return with_host_resources(request.job_id, start, end, hosts, own, meanwhile, self._snapshot, is_promised)

@@ -83,38 +83,38 @@ class EarlierPromises:
         """Those of them whose jobs had no turn yet."""
 
     def _stands(self, job_id: str, promise: PlannedReservation) -> bool:
-        row, asked = self._queue.get(job_id), self._remembered.asked[job_id]
-        if row is None or what_is_asked(row) != asked or promise.end <= self._now:
+        request, asked = self._queue.get(job_id), self._remembered.asked[job_id]
+        if request is None or what_is_asked(request) != asked or promise.end <= self._now:
             return False
         snapshot, hosts = self._snapshot, promise.hosts
         return bool(snapshot.ready[hosts].all() and not (promise.gpus & ~snapshot.working[hosts]).any())
 
-    def to_others(self, row: PlacementRequest) -> list[PlannedReservation]:
-        """Return the promises that ``row`` must not put off. A job that came in since may put all of them off.
+    def to_others(self, request: PlacementRequest) -> list[PlannedReservation]:
+        """Return the promises that ``request`` must not put off. A job that came in since may put all of them off.
 
         So may a job on GPUs that are claimed for it. Otherwise they would stay empty. Elsewhere it respects promises.
         """
-        if row.job_id in self._queue.newcomers:
+        if request.job_id in self._queue.newcomers:
             return []
-        others = [promise for job_id, promise in self.unrenewed.items() if job_id != row.job_id]
-        claim = self._claims.get(row.job_id)
+        others = [promise for job_id, promise in self.unrenewed.items() if job_id != request.job_id]
+        claim = self._claims.get(request.job_id)
         return others if claim is None else [promise for promise in others if not promise.overlaps(claim)]
 
-    def as_promised(self, row: PlacementRequest) -> PlacementRequest:
+    def as_promised(self, request: PlacementRequest) -> PlacementRequest:
         """Return the job with the time that is left of its promise, if that has begun and other jobs are late.
 
         It would run longer, but into times that follow from the same delay.
         """
-        own = self.standing.get(row.job_id)
-        if own is None or own.start >= self._now or row.time_limit_s is None:
-            return row
-        return replace(row, time_limit_s=own.end - self._now)
+        own = self.standing.get(request.job_id)
+        if own is None or own.start >= self._now or request.time_limit_s is None:
+            return request
+        return replace(request, time_limit_s=own.end - self._now)
 
     def better(
-        self, row: PlacementRequest, planned: PlannedReservation | None, others: list[PlannedReservation]
+        self, request: PlacementRequest, planned: PlannedReservation | None, others: list[PlannedReservation]
     ) -> PlannedReservation | None:
         """Return the job's promise if a new plan is later, or there is none, although the promise can be kept."""
-        promise = self.standing.get(row.job_id)
+        promise = self.standing.get(request.job_id)
         if promise is None or promise.start < self._now or (planned is not None and planned.start <= promise.start):
             return None
         return promise if self._backfill.can_keep(promise, others) else None
@@ -138,8 +138,8 @@ class EarlierPromises:
             **{entry.job_id: self.standing.get(entry.job_id, entry) if entry.overdue else entry for entry in planned},
         }
         self._queue.all_have_waited(but=no_turn)
-        rows = ((job_id, self._queue.get(job_id)) for job_id in remembered.reservations)
-        remembered.asked = {job_id: what_is_asked(row) for job_id, row in rows if row is not None}
+        requests = ((job_id, self._queue.get(job_id)) for job_id in remembered.reservations)
+        remembered.asked = {job_id: what_is_asked(request) for job_id, request in requests if request is not None}
         return self._are_put_off(planned)
 
 
@@ -181,6 +181,6 @@ class Overruns:
         return replace(planned, overdue=job_id)
 
 
-def what_is_asked(row: PlacementRequest) -> Asked:
-    """Return everything of a request that a promise is for. ``row`` comes from the queue, so it has a class key."""
-    return row.class_key, row.time_limit_s
+def what_is_asked(request: PlacementRequest) -> Asked:
+    """Return everything of a request that a promise is for. ``request`` comes from the queue, so it has a class key."""
+    return request.class_key, request.time_limit_s

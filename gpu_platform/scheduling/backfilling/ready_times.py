@@ -76,37 +76,42 @@ class ReadyTimesOfRequests:
         self._ends: NDArray[np.float64] = np.zeros((0, 0))
         self._ends_seen = 0
 
-    def of(self, row: PlacementRequest, able: NDArray[np.bool_]) -> ReadyTimes:
+    def of(self, request: PlacementRequest, able: NDArray[np.bool_]) -> ReadyTimes:
         """Return the times of a job. ``able``: see ``CandidateIndex.able``."""
-        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+        key = (*shape_of(request), request.excluded_gpus, request.excluded_hosts)
         times = self._known.get(key)
         if times is None:
             times = ReadyTimes()
             self._known.put(key, times, REMEMBERED_BYTES // (25 * max(len(self._snapshot), 1)))
         if times.seen != self._snapshot.version or len(times.ready_at) < len(self._snapshot):
-            self._bring_up_to_date(times, row, able)
+            self._bring_up_to_date(times, request, able)
         return times
 
     def first_fit(
-        self, row: PlacementRequest, times: ReadyTimes, host_index: int, not_before: float, booked: frozenset[Booking]
+        self,
+        request: PlacementRequest,
+        times: ReadyTimes,
+        host_index: int,
+        not_before: float,
+        booked: frozenset[Booking],
     ) -> Fit:
         """Return when, not before ``not_before``, a slice fits on the host beside what is booked there.
 
         What was found with an earlier ``not_before`` stays the first fit until then: GPUs become free, and bookings
         end, at the same times, and a later window meets no fewer bookings.
         """
-        limit_s, known = row.time_limit_s, times.beside.get(host_index)
+        limit_s, known = request.time_limit_s, times.beside.get(host_index)
         is_alike = known is not None and (known.limit_s, known.booked) == (limit_s, booked)
         if known is not None and is_alike and known.not_before <= not_before <= known.fit[0]:
             return known.fit
-        fit = self._first_fit(row, host_index, int(times.usable[host_index]), not_before, booked)
+        fit = self._first_fit(request, host_index, int(times.usable[host_index]), not_before, booked)
         times.beside[host_index] = _FitBeside(limit_s, not_before, booked, fit)
         return fit
 
-    def make_exact(self, row: PlacementRequest, times: ReadyTimes, host_index: int) -> Fit:
+    def make_exact(self, request: PlacementRequest, times: ReadyTimes, host_index: int) -> Fit:
         """Return when a slice fits on a host on which nothing is booked, and note it in ``times``."""
         if not times.is_exact[host_index]:
-            times.put(host_index, self._first_fit(row, host_index, int(times.usable[host_index])))
+            times.put(host_index, self._first_fit(request, host_index, int(times.usable[host_index])))
         return float(times.ready_at[host_index]), int(times.gpus[host_index])
 
     def are_free(self, hosts: HostIndices, gpus: GpuSets, at: float) -> bool:
@@ -137,7 +142,7 @@ class ReadyTimesOfRequests:
             if use.host == host and job.time_limit_s is not None
         ]
 
-    def _bring_up_to_date(self, times: ReadyTimes, row: PlacementRequest, able: NDArray[np.bool_]) -> None:
+    def _bring_up_to_date(self, times: ReadyTimes, request: PlacementRequest, able: NDArray[np.bool_]) -> None:
         snapshot, more = self._snapshot, len(self._snapshot) - len(times.ready_at)
         if more:
             times.ready_at = np.concatenate([times.ready_at, np.full(more, math.inf)])
@@ -152,13 +157,13 @@ class ReadyTimesOfRequests:
             times.beside.pop(host_index, None)
         changed = changed[able[changed]]
         if len(changed):
-            query = host_query(snapshot, row)
+            query = host_query(snapshot, request)
             times.usable[changed] = self._framework.usable(query, snapshot, changed, ChangeKind.USE)
-            times.ready_at[changed] = self._never_too_late(row, changed, times.usable[changed])
+            times.ready_at[changed] = self._never_too_late(request, changed, times.usable[changed])
 
-    def _never_too_late(self, row: PlacementRequest, hosts: HostIndices, usable: GpuSets) -> NDArray[np.float64]:
+    def _never_too_late(self, request: PlacementRequest, hosts: HostIndices, usable: GpuSets) -> NDArray[np.float64]:
         """Return when each of ``hosts`` has enough of its ``usable`` GPUs, connected or not."""
-        count, ends = row.resources.gpus_per_host, self.ends()
+        count, ends = request.resources.gpus_per_host, self.ends()
         if not count:
             return np.full(len(hosts), -math.inf)
         width = ends.shape[1]
@@ -189,7 +194,7 @@ class ReadyTimesOfRequests:
 
     def _first_fit(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         host_index: int,
         usable: int,
         not_before: float = -math.inf,
@@ -198,17 +203,17 @@ class ReadyTimesOfRequests:
         """Return when and on which GPUs a slice fits on a host, for as long as it may run. Jobs there end at their
         time limits.
         """
-        snapshot, request = self._snapshot, row.resources
+        snapshot, resources = self._snapshot, request.resources
         machine = snapshot.machines[snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
         ends = {not_before: 0}
         free_at = self.ends()[host_index].tolist()
-        for position in members(usable & ~free) if request.gpus_per_host else ():
+        for position in members(usable & ~free) if resources.gpus_per_host else ():
             end = max(not_before, free_at[position])
             ends[end] = ends.get(end, 0) | 1 << position
         for _, end, _, _ in booked:
             ends.setdefault(max(not_before, end), 0)
-        needs_room = row.needs_host_resources
+        needs_room = request.needs_host_resources
         room, releases = (self._room(host_index), self._releases(host_index)) if needs_room else ((0, 0), [])
         for end, _, _ in releases:
             ends.setdefault(max(not_before, end), 0)
@@ -216,21 +221,21 @@ class ReadyTimesOfRequests:
             if start == math.inf:
                 break
             free |= ends[start]
-            until = math.inf if row.time_limit_s is None else start + row.time_limit_s
+            until = math.inf if request.time_limit_s is None else start + request.time_limit_s
             meanwhile = [one for one in booked if one[0] < until and start < one[1]]
             if needs_room:
                 cpus, ram_mib = _left_at(room, releases, start)
-                is_enough = request.cpus_per_host <= cpus and request.ram_mib_per_host <= ram_mib
+                is_enough = resources.cpus_per_host <= cpus and resources.ram_mib_per_host <= ram_mib
                 if not is_enough or any(takes_room for *_, takes_room in meanwhile):
                     continue
             left = free
             for _, _, gpus, _ in meanwhile:
                 left &= ~gpus
-            if not request.gpus_per_host:
+            if not resources.gpus_per_host:
                 return start, 0
-            if left.bit_count() < request.gpus_per_host:
+            if left.bit_count() < resources.gpus_per_host:
                 continue
-            best = best_subset_for(request, machine, left)
+            best = best_subset_for(resources, machine, left)
             if best is not None:
                 return start, best.gpus
         return math.inf, 0

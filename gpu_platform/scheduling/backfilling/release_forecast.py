@@ -1,4 +1,6 @@
-"""When GPUs become free if every running job runs to its time limit, and which jobs have them until then."""
+"""When GPUs become free if every running job runs to its time limit, and which jobs have them until then. And how they
+become free if waiting jobs start meanwhile (:class:`ForecastCopy`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.remembered import LeastRecentlyUsed
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.windows import WindowPhases
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of, is_between_hosts, soonest
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
@@ -40,7 +43,7 @@ class HostAvailability:
     at: Times
     """When a host has enough usable GPUs, connected or not. Minus infinity: now. Infinity: nobody knows."""
     seen: int = 0
-    """Up to which change it is up to date: a version of the snapshot, or a number of changes of :class:`WhatIf`."""
+    """Up to which change it is up to date: a version of the snapshot, or a number of changes of a ForecastCopy."""
     blockers: dict[int, tuple[int, dict[AttemptId, int] | None]] = field(default_factory=dict)
     """Host index -> (version of the snapshot, jobs that must end there): see :meth:`ReleaseForecast.holders`."""
 
@@ -102,9 +105,9 @@ class ReleaseForecast:
         expected = np.fmin(np.maximum(end, start + growth * (now - start)), ends)
         return np.where(np.isnan(end), ends, expected)
 
-    def availability(self, row: PlacementRequest) -> HostAvailability:
+    def availability(self, request: PlacementRequest) -> HostAvailability:
         """Return when hosts can serve a job. Callers must not change it."""
-        snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
+        snapshot, ends, key = self._snapshot, self.ends(), shape_of(request)
         known = self._known.get(key)
         if known is None:
             known = HostAvailability(np.zeros(len(snapshot), np.uint64), np.full(len(snapshot), math.inf))
@@ -112,36 +115,36 @@ class ReleaseForecast:
         if known.seen != snapshot.version:
             changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > known.seen)
             known.usable[changed] = self._framework.usable(
-                HostQuery(row.resources, tenant=row.tenant), snapshot, changed, ChangeKind.USE
+                HostQuery(request.resources, tenant=request.tenant), snapshot, changed, ChangeKind.USE
             )
-            refresh_availability(known, ends, changed, row.resources.gpus_per_host)
+            refresh_availability(known, ends, changed, request.resources.gpus_per_host)
             known.seen = snapshot.version
-        query = host_query(snapshot, row)
+        query = host_query(snapshot, request)
         if query.excluded:
             known, hosts = known.copy(), np.array(sorted(query.excluded), np.intp)
             known.usable[hosts] = self._framework.usable(query, snapshot, hosts, ChangeKind.USE)
-            refresh_availability(known, ends, hosts, row.resources.gpus_per_host)
+            refresh_availability(known, ends, hosts, request.resources.gpus_per_host)
         return known
 
-    def holders(self, row: PlacementRequest, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
-        """Return the jobs that must end before ``row`` can start, and how many more there are than the HOLDERS that
+    def holders(self, request: PlacementRequest, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
+        """Return the jobs that must end before ``request`` can start, and how many more there are than the HOLDERS that
         are named.
 
         For each host it is a smallest set of jobs. Hosts that are free first are used; where nobody knows when, those
         that lack the fewest GPUs. ``able``, by host index: hosts that could serve the job once all others have ended.
         """
-        request, snapshot, available = row.resources, self._snapshot, self.availability(row)
+        resources, snapshot, available = request.resources, self._snapshot, self.availability(request)
         free = np.bitwise_count(available.usable & snapshot.available())
-        known = np.bitwise_count(available.usable & ~self._unknown) >= request.gpus_per_host
+        known = np.bitwise_count(available.usable & ~self._unknown) >= resources.gpus_per_host
         hosts = np.flatnonzero(able & known)
         order = np.lexsort((snapshot.by_name[hosts], -free[hosts].astype(np.int64), available.at[hosts]))
         rank = np.full(len(snapshot), math.inf)
         rank[hosts[order]] = np.arange(len(hosts))
         for _ in range(TRIES):
-            chosen = earliest_hosts(request, snapshot, rank)
+            chosen = earliest_hosts(resources, snapshot, rank)
             if chosen is None:
                 break
-            found = {host_index: self._blockers(request, host_index, available) for host_index in chosen.tolist()}
+            found = {host_index: self._blockers(resources, host_index, available) for host_index in chosen.tolist()}
             impossible = [host_index for host_index, holders in found.items() if holders is None]
             if not impossible:
                 return self._describe({host_index: holders for host_index, holders in found.items() if holders})
@@ -149,7 +152,7 @@ class ReleaseForecast:
         return [], 0
 
     def first_fit(
-        self, request: ResourceRequest, host_index: int, usable: int, ends: Times, after: float
+        self, resources: ResourceRequest, host_index: int, usable: int, ends: Times, after: float
     ) -> tuple[float, int]:
         """Return when, not before ``after``, and on which GPUs the host has a slice with GPUs connected as requested.
 
@@ -159,13 +162,13 @@ class ReleaseForecast:
         row = ends.tolist()
         for end in sorted({max(end, after) for end in row if end < math.inf}):
             there = usable & sum(1 << position for position, at in enumerate(row) if at <= end)
-            gpus = _best(machine, there, request)
+            gpus = _best(machine, there, resources)
             if gpus:
                 return end, gpus
         return math.inf, 0
 
     def _blockers(
-        self, request: ResourceRequest, host_index: int, available: HostAvailability
+        self, resources: ResourceRequest, host_index: int, available: HostAvailability
     ) -> dict[AttemptId, int] | None:
         """Return the jobs that must end so that a slice fits on the host, with the number of their GPUs there.
 
@@ -173,14 +176,14 @@ class ReleaseForecast:
         """
         seen, holders = available.blockers.get(host_index, (-1, None))
         if seen < int(self._snapshot.changed_at[ChangeKind.USE][host_index]):
-            holders = self._find_blockers(request, host_index, int(available.usable[host_index]))
+            holders = self._find_blockers(resources, host_index, int(available.usable[host_index]))
             available.blockers[host_index] = (self._snapshot.version, holders)
         return holders
 
-    def _find_blockers(self, request: ResourceRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
+    def _find_blockers(self, resources: ResourceRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
         snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
-        if _best(machine, free, request):
+        if _best(machine, free, resources):
             return {}
         theirs: dict[AttemptId, int] = {}
         jobs: dict[AttemptId, RunningRow] = {}
@@ -195,7 +198,7 @@ class ReleaseForecast:
             """Tell whether the host has enough once these jobs have ended. A shared GPU is free once all its jobs
             have ended."""
             freed = sum(1 << position for position, holders in of_gpu.items() if holders.issubset(ended))
-            return _best(machine, free | freed, request) != 0
+            return _best(machine, free | freed, resources) != 0
 
         chosen: list[AttemptId] = []
         for key in sorted(jobs, key=lambda key: (latest_end(jobs[key]), -theirs[key].bit_count(), key)):
@@ -256,7 +259,7 @@ def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIn
 
 
 def earliest_hosts(
-    request: ResourceRequest, snapshot: Snapshot, at: Times, is_later: Callable[[int], bool] = lambda _: False
+    resources: ResourceRequest, snapshot: Snapshot, at: Times, is_later: Callable[[int], bool] = lambda _: False
 ) -> HostIndices | None:
     """Return as many hosts as the gang needs, in one domain of its required level, so that the last is ready first.
 
@@ -264,11 +267,11 @@ def earliest_hosts(
     :func:`soonest`. Of domains that are ready at the same time it is the one whose first host is first by name.
     """
     hosts = np.flatnonzero(at < math.inf)
-    if len(hosts) < request.hosts:
+    if len(hosts) < resources.hosts:
         return None
-    anywhere = request.hosts == 1 or not is_between_hosts(request.gang_level)
+    anywhere = resources.hosts == 1 or not is_between_hosts(resources.gang_level)
     domain_of = np.zeros(len(at), np.intp)
-    domain_of[hosts] = 0 if anywhere else domains_of(request, snapshot, hosts)
+    domain_of[hosts] = 0 if anywhere else domains_of(resources, snapshot, hosts)
     found: dict[int, list[int]] = {}
     whole: list[list[int]] = []
     for host_index in soonest(at, hosts, snapshot.by_name[hosts], is_later):
@@ -276,16 +279,144 @@ def earliest_hosts(
             break
         inside = found.setdefault(int(domain_of[host_index]), [])
         inside.append(host_index)
-        if len(inside) == request.hosts:
+        if len(inside) == resources.hosts:
             whole.append(inside)
             if anywhere:
                 break
     if not whole:
         return None
     best = min(whole, key=lambda inside: int(snapshot.by_name[inside[0]]))
-    return np.array(best[: request.hosts], np.intp)
+    return np.array(best[: resources.hosts], np.intp)
 
 
-def _best(machine: Machine, free: int, request: ResourceRequest) -> int:
-    best = best_subset_for(request, machine, free)
+def _best(machine: Machine, free: int, resources: ResourceRequest) -> int:
+    best = best_subset_for(resources, machine, free)
     return 0 if best is None else best.gpus
+
+
+@dataclass
+class ForecastCopy:
+    """When GPUs become free if waiting jobs start as estimated, and when a gang could start then. It is a copy of the
+    forecast, and changes nothing else.
+    """
+
+    forecast: ReleaseForecast
+    snapshot: Snapshot
+    ends: Times
+    known: dict[tuple[object, ...], HostAvailability] = field(default_factory=dict)
+    changes: list[HostIndices] = field(default_factory=list)
+    """The hosts of each change of ``ends``. What is known of a shape is brought up to date when it is asked for."""
+    phases: WindowPhases | None = None
+    """None: there are no windows."""
+
+    @classmethod
+    def of(cls, forecast: ReleaseForecast, snapshot: Snapshot, now: float) -> ForecastCopy:
+        """Return a copy of what the forecast expects now."""
+        return cls(forecast, snapshot, forecast.expected_ends(now), phases=phases_of(snapshot))
+
+    def earliest(self, request: PlacementRequest, now: float) -> tuple[float, Mapping[int, int]] | None:
+        """Return when the gang could start at the earliest, and where: host index -> GPUs. None: nobody knows.
+
+        Without windows the start may be before ``now``: then it is now.
+        """
+        available = self._availability(request)
+        if self.phases is not None:
+            return self._earliest_beside(self.phases, request, available, now)
+        resources = request.resources
+
+        def is_later(host_index: int) -> bool:
+            at = float(available.at[host_index])
+            available.at[host_index], _ = self._first_fit(request, host_index, available, at)
+            return bool(available.at[host_index] > at)
+
+        chosen = earliest_hosts(resources, self.snapshot, available.at, is_later)
+        if chosen is None:
+            return None
+        start = float(available.at[chosen].max())
+        return start, {
+            host_index: self._first_fit(request, host_index, available, start)[1] for host_index in chosen.tolist()
+        }
+
+    def take(self, gpus: Mapping[int, int], until: float) -> None:
+        """Assume that a job has these GPUs until ``until``."""
+        for host_index, chosen in gpus.items():
+            self.ends[host_index, members(chosen)] = until
+        self.changes.append(np.array(sorted(gpus), np.intp))
+
+    def close(self, hosts: HostIndices) -> None:
+        """Assume that nobody knows when these hosts are free."""
+        self.ends[hosts] = math.inf
+        self.changes.append(hosts)
+
+    def _earliest_beside(
+        self, phases: WindowPhases, request: PlacementRequest, available: HostAvailability, now: float
+    ) -> tuple[float, Mapping[int, int]] | None:
+        """Do what :meth:`earliest` does where windows come and go: a host that is ready now may be closed when the last
+        one is ready, and then the next moment is tried."""
+        at = np.maximum(available.at, now)
+
+        def fit(host_index: int, after: float) -> tuple[float, int]:
+            if math.isinf(after):
+                return math.inf, 0
+            return self._first_fit_beside(phases, request, host_index, available, after)
+
+        def is_later(host_index: int) -> bool:
+            before = float(at[host_index])
+            at[host_index], _ = fit(host_index, before)
+            return bool(at[host_index] > before)
+
+        while (chosen := earliest_hosts(request.resources, self.snapshot, at, is_later)) is not None:
+            start = float(at[chosen].max())
+            found = {host_index: fit(host_index, start) for host_index in chosen.tolist()}
+            late = {host_index: when for host_index, (when, _) in found.items() if when > start}
+            if not late:
+                return start, {host_index: gpus for host_index, (_, gpus) in found.items()}
+            for host_index, when in late.items():
+                at[host_index] = when
+        return None
+
+    def _first_fit_beside(
+        self,
+        phases: WindowPhases,
+        request: PlacementRequest,
+        host_index: int,
+        available: HostAvailability,
+        after: float,
+    ) -> tuple[float, int]:
+        machine = self.snapshot.machines[self.snapshot.machine[host_index]]
+        usable, ends = int(available.usable[host_index]), self.ends[host_index].tolist()
+        moments = {max(end, after) for end in ends if end < math.inf}
+        moments |= {moment for moment in phases.moments if moment > after}
+        for moment in sorted(moments):
+            free = sum(1 << position for position, end in enumerate(ends) if end <= moment)
+            there = usable & free & ~phases.closed_on(request, host_index, moment)
+            best = best_subset_for(request.resources, machine, there)
+            if best is not None:
+                return moment, best.gpus
+        return math.inf, 0
+
+    def _first_fit(
+        self, request: PlacementRequest, host_index: int, available: HostAvailability, after: float
+    ) -> tuple[float, int]:
+        return self.forecast.first_fit(
+            request.resources, host_index, int(available.usable[host_index]), self.ends[host_index], after
+        )
+
+    def _availability(self, request: PlacementRequest) -> HostAvailability:
+        key = (*shape_of(request), request.excluded_gpus, request.excluded_hosts)
+        available = self.known.get(key)
+        if available is None:
+            available = self.known[key] = self.forecast.availability(request).copy()
+            changed = [np.arange(len(self.snapshot))]
+        else:
+            changed = self.changes[available.seen :]
+        if changed:
+            hosts = np.unique(np.concatenate(changed))
+            refresh_availability(available, self.ends, hosts, request.resources.gpus_per_host)
+        available.seen = len(self.changes)
+        return available
+
+
+def phases_of(snapshot: Snapshot) -> WindowPhases | None:
+    """Return the windows of a cluster over time. None: there are none."""
+    return WindowPhases(snapshot.windows) if snapshot.windows else None

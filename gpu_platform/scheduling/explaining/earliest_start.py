@@ -20,9 +20,8 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.cluster.window_phases import WindowPhases
-from gpu_platform.scheduling.cluster.windows import reservation_of
-from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.cluster.windows import WindowPhases, reservation_of
+from gpu_platform.scheduling.round.state import SchedulerState
 
 MAX_MOMENTS = 32
 """At so many later moments it is looked whether windows leave the job a place."""
@@ -42,20 +41,20 @@ class EarliestStart:
     more_holders: int
 
 
-def find_earliest_start(row: PlacementRequest, state: SchedulerState, now: float) -> EarliestStart | None:
-    """Return the earliest start of ``row``, as if no job waited ahead of it. None: it has no place even if all jobs
+def find_earliest_start(request: PlacementRequest, state: SchedulerState, now: float) -> EarliestStart | None:
+    """Return the earliest start of ``request``, as if no job waited ahead of it. None: it has no place even if all jobs
     end.
     """
     with state.snapshot.windows.set_aside():
-        found = _without_windows(row, state, now)
-    if found is None or not (state.snapshot.windows or reservation_of(row)):
+        found = _without_windows(request, state, now)
+    if found is None or not (state.snapshot.windows or reservation_of(request)):
         return found
-    return replace(found, start=_beside_windows(row, state, found.start))
+    return replace(found, start=_beside_windows(request, state, found.start))
 
 
-def _beside_windows(row: PlacementRequest, state: SchedulerState, start: float | None) -> float | None:
+def _beside_windows(request: PlacementRequest, state: SchedulerState, start: float | None) -> float | None:
     """Return the first moment, not before ``start``, at which windows leave the job a place. None: nobody knows it."""
-    if start is None or not state.snapshot.windows.will_admit(row):
+    if start is None or not state.snapshot.windows.will_admit(request):
         return None
     ends = ((latest_end(job), job) for job in state.running_jobs)
     later = sorted(((end, job) for end, job in ends if end < math.inf), key=lambda one: one[0])
@@ -63,25 +62,26 @@ def _beside_windows(row: PlacementRequest, state: SchedulerState, start: float |
     for moment in sorted(at for at in moments if at >= start)[:MAX_MOMENTS]:
         ended = [job for end, job in later if end <= moment]
         with state.snapshot.windows.looking_at(moment):
-            if _hosts_without(row, ended, state) is not None:
+            if _hosts_without(request, ended, state) is not None:
                 return moment
     return None
 
 
-def _without_windows(row: PlacementRequest, state: SchedulerState, now: float) -> EarliestStart | None:
+def _without_windows(request: PlacementRequest, state: SchedulerState, now: float) -> EarliestStart | None:
     running = sorted(state.running_jobs, key=lambda job: (latest_end(job), job.job_id, job.attempt))
     low, high = 0, len(running)
-    if _hosts_without(row, running, state) is None:
+    if _hosts_without(request, running, state) is None:
         return None
     while low < high:  # what fits early also fits after more jobs have ended
         middle = (low + high) // 2
-        low, high = (low, middle) if _hosts_without(row, running[:middle], state) is not None else (middle + 1, high)
-    hosts = _hosts_without(row, running[:low], state) or frozenset()
+        fits = _hosts_without(request, running[:middle], state) is not None
+        low, high = (low, middle) if fits else (middle + 1, high)
+    hosts = _hosts_without(request, running[:low], state) or frozenset()
     needed = [job for job in running[:low] if hosts & _hosts_of(job, state)]
     if len(needed) <= MAX_SPARED:
         for job in needed[:]:
             without = [other for other in needed if other is not job]
-            if _hosts_without(row, without, state) is not None:
+            if _hosts_without(request, without, state) is not None:
                 needed = without
     end = max((latest_end(job) for job in needed), default=now)
     return EarliestStart(
@@ -91,12 +91,14 @@ def _without_windows(row: PlacementRequest, state: SchedulerState, now: float) -
     )
 
 
-def _hosts_without(row: PlacementRequest, ended: Sequence[RunningRow], state: SchedulerState) -> frozenset[str] | None:
+def _hosts_without(
+    request: PlacementRequest, ended: Sequence[RunningRow], state: SchedulerState
+) -> frozenset[str] | None:
     """Return the hosts on which the job would be placed if ``ended`` had ended. None: there is no place."""
     with Statement(state.snapshot) as attempt:
         for job in ended:
             attempt.end(job)
-        placement = state.gangs.place_in(row, attempt)
+        placement = state.gangs.place_in(request, attempt)
     return None if placement is None else frozenset(placement.hosts)
 
 

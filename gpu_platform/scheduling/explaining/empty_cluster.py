@@ -13,8 +13,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.explaining.explain import explain, unknown_level
-from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
+from gpu_platform.scheduling.explaining.explain import explain, explain_gang, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.gangs import GangPlacer
@@ -46,49 +45,49 @@ class EmptyCluster:
                 GpuRow(gpu.uuid, row.name, gpu.index, GpuState.AVAILABLE, free=True) for gpu in row.inventory.gpus
             )
 
-    def refusal(self, row: PlacementRequest) -> str | None:
+    def refusal(self, request: PlacementRequest) -> str | None:
         """Say why the job can never start: what was asked, what there is, what to do. None: it can start, or no host
         is registered.
         """
         if not len(self._snapshot):
             return None
-        row = anywhere(row)  # windows come and go
-        for asked in row.rank_groups():
+        request = anywhere(request)  # windows come and go
+        for asked in request.rank_groups():
             if unknown := unknown_level(asked.resources, self._snapshot):
                 group = f"group {asked.group} " if asked.group else ""
                 return f"{group}asked for {describe(asked.resources)}; {unknown}"
-        reason = self._plain(row) if row.is_plain else self._gang(row)
+        reason = self._plain(request) if request.is_plain else self._gang(request)
         return reason.next_step if reason is not None and reason.code is WaitCode.NEVER_FITS else None
 
-    def _plain(self, row: PlacementRequest) -> Reason | None:
-        answers = self._candidates.of(row)
+    def _plain(self, request: PlacementRequest) -> Reason | None:
+        answers = self._candidates.of(request)
         able = answers.after_health.copy()
         for name in self._incomplete:
             host_index = self._snapshot.host_index(name)
             if host_index is not None:
-                able[host_index] |= self._may_hold(name, row.resources)
-        if int(together(row.resources, self._snapshot, able).sum()) >= row.resources.hosts:
+                able[host_index] |= self._may_hold(name, request.resources)
+        if int(together(request.resources, self._snapshot, able).sum()) >= request.resources.hosts:
             return None
-        return explain(row.resources, self._snapshot, answers, None)
+        return explain(request.resources, self._snapshot, answers, None)
 
-    def _gang(self, row: PlacementRequest) -> Reason | None:
-        if self._incomplete or self._placer.fits(row):
+    def _gang(self, request: PlacementRequest) -> Reason | None:
+        if self._incomplete or self._placer.fits(request):
             return None
         placer = self._placer
-        return explain_gang(row, self._snapshot, self._candidates, placer, placer.fits_empty, lambda *_: None)
+        return explain_gang(request, self._snapshot, self._candidates, placer, placer.fits_empty, lambda *_: None)
 
-    def _may_hold(self, host: str, request: ResourceRequest) -> bool:
-        level = request.required_level if request.hosts == 1 else None
-        one = request.model_copy(update={"hosts": 1, "required_level": level})
+    def _may_hold(self, host: str, resources: ResourceRequest) -> bool:
+        level = resources.required_level if resources.hosts == 1 else None
+        one = resources.model_copy(update={"hosts": 1, "required_level": level})
         return largest_gang([self._incomplete[host]], one).fits
 
 
-def anywhere(row: PlacementRequest) -> PlacementRequest:
+def anywhere(request: PlacementRequest) -> PlacementRequest:
     """Return the same request for a job that asks for no advance reservation."""
-    if row.resources.reservation is None:
-        return row
-    groups = tuple((name, asked.model_copy(update={"reservation": None})) for name, asked in row.groups)
-    return replace(row, resources=row.resources.model_copy(update={"reservation": None}), groups=groups)
+    if request.resources.reservation is None:
+        return request
+    groups = tuple((name, asked.model_copy(update={"reservation": None})) for name, asked in request.groups)
+    return replace(request, resources=request.resources.model_copy(update={"reservation": None}), groups=groups)
 
 
 def _with_unknowns_unlimited(inventory: HostInventory) -> HostInventory:

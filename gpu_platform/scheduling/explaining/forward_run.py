@@ -1,12 +1,16 @@
-"""The queue run forward in time: who starts when, if jobs run as long as expected and nobody else comes.
+"""When waiting jobs will probably start: the queue is run forward in time, as if nobody else came.
 
-It is a light model of ``rounds``: whole GPUs, in the order of the queue, with backfill. Running jobs, and jobs that
-start in the run, end after their expected run times. The first job that has to wait gets a date by time limits, or else
-an expected date. Jobs that might still run then leave its GPUs alone. Where there is no date, it keeps all hosts that
-it could use. One run serves all waiting jobs at once. Nobody starts where a window would keep the job out then.
+Running jobs, and then the jobs ahead, run as long as earlier ones did, or to their time limits where nothing was
+learned. Jobs that come in later, and failures, let a job start after its estimate. An estimate is no promise.
+
+The run is a light model of a scheduling round: whole GPUs, in the order of the queue, with backfill. The first job that
+has to wait gets a date by time limits, or else an expected date. Jobs that might still run then leave its GPUs alone.
+Where there is no date, it keeps all hosts that it could use. One run serves all waiting jobs at once. Nobody starts
+where a window would keep the job out then.
 
 What it leaves out: jobs that come later, shares, CPUs and memory of hosts, gangs of groups, preemption, and all dates
-but those of the first job that waits for certain hosts.
+but those of the first job that waits for certain hosts. The simulator leaves out none of these, but it makes a whole
+decision for each moment, which takes too long beside real decisions.
 
 The run goes on in small steps, so that no decision waits for it. A step takes about as long with many hosts as with
 few: counts of free GPUs are kept up to date host by host (:class:`Room`), and jobs that ask for the same, with the same
@@ -15,36 +19,160 @@ time limit, stand in one *line*.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.expected_dates import MAX_DATES, ExpectedDates
-from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, earliest_hosts
-from gpu_platform.scheduling.backfilling.what_if import WhatIf, phases_of
+from gpu_platform.scheduling.backfilling.release_forecast import (
+    ForecastCopy,
+    ReleaseForecast,
+    earliest_hosts,
+    phases_of,
+)
 from gpu_platform.scheduling.cluster.shared_gpus import as_sets
 from gpu_platform.scheduling.cluster.snapshot import GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.cluster.windows import reservation_of
-from gpu_platform.scheduling.explaining.coming_ends import ComingEnds
-from gpu_platform.scheduling.explaining.room import Room
-from gpu_platform.scheduling.explaining.usable_gpus import UsableGpus
-from gpu_platform.scheduling.explaining.waiting_line import Line
-from gpu_platform.scheduling.placing.domains import is_between_hosts
-from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.cluster.windows import WindowPhases, holds_at_most_s, reservation_of
+from gpu_platform.scheduling.placing.domains import is_between_hosts, together
+from gpu_platform.scheduling.preempting.window_clearing import holders
+from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueSortKey
+from gpu_platform.scheduling.queueing.quota import QuotaDenial
+from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.subsets import best_subset_for
 
+STEPS = 8
+"""So many steps of the run take about as long as a look at a job."""
 MAX_STEPS = 20_000
 """Then the run ends. Jobs that have not started by then get no estimate."""
 USABLE_BYTES = 4 << 20
 """For as many kinds of requests as fit into this the run knows which GPUs they may use: 8 bytes per host. Requests of
 further kinds do not take part.
 """
+MANY = 64
+"""If more hosts than this change at once, all free GPUs are counted again."""
+NO_HOSTS = np.zeros(0, np.intp)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A probable start, and what it is based on."""
+
+    start: float | None
+    """Seconds, on the clock of ``Scheduler.decide``."""
+    basis: EstimateBasis
+
+
+class Estimates:
+    """The estimates of all waiting jobs, made a few looks at a time.
+
+    ``denial``: says why the quotas do not allow a job, or None.
+    """
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        forecast: ReleaseForecast,
+        denial: Callable[[PlacementRequest], QuotaDenial | None],
+        now: float,
+    ) -> None:
+        self._state, self._denial = state, denial
+        # If no running job has a time limit, and nothing was learned of any, only the ends of windows are known.
+        running, self._windows = state.running_jobs, state.snapshot.windows
+        self._limited = running.limited + running.expected > 0 or bool(self._windows)
+        self._basis = EstimateBasis.RUN_TIMES if running.expected else EstimateBasis.TIME_LIMITS
+        self._run = ForwardRun(
+            state.queue,
+            state.snapshot,
+            forecast,
+            now,
+            with_dates=state.policy.backfill in ("easy", "conservative"),
+            expected_dates=state.expected_dates if state.policy.counts_on_run_times else None,
+            stops=_stops(state, now) if self._windows else None,
+        )
+        needs = (need.groups for need in state.queue.needs_in_order.copy().items) if self._limited else ()
+        self._groups = deque(group for groups in needs for _, group in groups)
+        """The groups of waiting jobs that the run does not know yet."""
+        self._without: dict[GroupKey, EstimateBasis] = {}
+        """Why groups of jobs get no estimate."""
+        self.ended = not self._limited
+        """True if all jobs have their estimates."""
+
+    def advance(self, looks: int) -> int:
+        """Go on, for at most this many looks. Return how many it took."""
+        for look in range(looks):
+            if self.ended:
+                return look
+            if self._groups:
+                self._look(self._groups.popleft())
+            else:
+                self.ended = not all(self._run.step() for _ in range(STEPS))
+        return looks
+
+    def get(self, request: PlacementRequest) -> Estimate | None:
+        """Return a job's estimate. None: it comes later, or not at all: it was not in the queue when the run began."""
+        start = self._run.starts.get(request.job_id)
+        if start is not None:
+            return Estimate(start, self._basis)
+        if not self._limited:
+            return Estimate(None, EstimateBasis.REPAIR if self._able(request) is None else EstimateBasis.NO_TIME_LIMIT)
+        why = self._without.get(self._state.queue.group(request))
+        if why is None and self.ended:
+            waits_for_window = self._windows.answer(request) is not None
+            why = EstimateBasis.WINDOW if waits_for_window else EstimateBasis.NO_TIME_LIMIT
+            why = EstimateBasis.TOO_FAR if self._run.is_cut else why
+        return None if why is None else Estimate(None, why)
+
+    def _look(self, group: GroupKey) -> None:
+        """Let a group of jobs take part in the run, or note why not."""
+        queue = self._state.queue
+        request = queue.first(group)
+        if request is None:
+            return
+        able = self._able(request)
+        if self._denial(request) is not None:
+            self._without[group] = EstimateBasis.QUOTA
+        elif not self._windows.will_admit(request):
+            self._without[group] = EstimateBasis.WINDOW
+        elif able is None:
+            self._without[group] = EstimateBasis.REPAIR
+        elif not has_simple_estimate(request):
+            self._without[group] = EstimateBasis.PARTS
+        else:
+            self._run.add(tuple(queue.members(group)), request, able)
+
+    def _able(self, request: PlacementRequest) -> NDArray[np.bool_] | None:
+        """Return the hosts that could serve it once all jobs have ended. None: they are too few."""
+        state = self._state
+        if not request.is_plain:
+            return state.gangs.usable_hosts(request)
+        able = together(request.resources, state.snapshot, state.candidates.able(request))
+        return able if np.count_nonzero(able) >= request.resources.hosts else None
+
+
+def has_simple_estimate(request: PlacementRequest) -> bool:
+    """Tell whether the job asks for equal slices of whole GPUs."""
+    return request.is_plain and not request.needs_partial_resources
+
+
+def _stops(state: SchedulerState, now: float) -> dict[tuple[int, int], float]:
+    """Return when running jobs will be stopped for windows: (host index, GPU) -> when they have ended then."""
+    windows, found = state.snapshot.windows, dict[tuple[int, int], float]()
+    for window in windows.rows.values():
+        gone_at = now if window.is_open else max(now, window.start - windows.margin_s / 2)
+        for job in holders(window, state.snapshot, state.running_jobs):
+            if not windows.allows_running(window, job):
+                places = (state.snapshot.locate(uuid) for uuid in job.gpu_uuids)
+                found |= {place: min(gone_at, found.get(place, gone_at)) for place in places if place is not None}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +215,9 @@ class ForwardRun:
         self.is_cut = False
         """True if the run ended before everybody had started, or without some requests."""
         self._phases = phases_of(snapshot)
-        self._limits = WhatIf(forecast, snapshot, forecast.ends().copy(), phases=self._phases)
+        self._limits = ForecastCopy(forecast, snapshot, forecast.ends().copy(), phases=self._phases)
         """When GPUs are free by time limits: what promises follow from."""
-        self._expected = WhatIf.of(forecast, snapshot, now)
+        self._expected = ForecastCopy.of(forecast, snapshot, now)
         """The same by expected run times."""
         self._has_mixed_hosts = any(len({gpu.model for gpu in one.gpus}) > 1 for one in snapshot.machines)
         self._lines: list[Line] = []
@@ -104,15 +232,16 @@ class ForwardRun:
         self._dates: list[_Date] = []
         self._steps = self._run()
 
-    def add(self, jobs: Sequence[QueueSortKey], row: PlacementRequest, able: NDArray[np.bool_]) -> None:
-        """Let these jobs take part, before the first step. ``row``: the first of them. They may ask for whole GPUs in
-        equal slices only. ``able``, by host index: the hosts that could serve it once no job is left there.
+    def add(self, jobs: Sequence[QueueSortKey], request: PlacementRequest, able: NDArray[np.bool_]) -> None:
+        """Let these jobs take part, before the first step. ``request``: that of the first of them. They may ask for
+        whole GPUs in equal slices only. ``able``, by host index: the hosts that could serve it once no job is left
+        there.
         """
-        if row.has_exclusions or self._has_mixed_hosts or reservation_of(row) is not None:
-            usable = np.where(able, self._forecast.availability(row).usable, np.uint64(0))
+        if request.has_exclusions or self._has_mixed_hosts or reservation_of(request) is not None:
+            usable = np.where(able, self._forecast.availability(request).usable, np.uint64(0))
         else:
             usable = np.where(able, self._snapshot.all_gpus, np.uint64(0))
-        key = usable.tobytes(), None if self._phases is None else self._phases.key(row)
+        key = usable.tobytes(), None if self._phases is None else self._phases.key(request)
         kind = self._kinds.setdefault(key, len(self._usable))
         if kind == len(self._usable):
             if (kind + 1) * usable.nbytes > max(USABLE_BYTES, usable.nbytes):
@@ -120,8 +249,8 @@ class ForwardRun:
                 self.is_cut = True
                 return
             self._usable.append(usable)
-            self._row_of_kind.append(row)
-        self._lines.append(Line(jobs, kind, row))
+            self._row_of_kind.append(request)
+        self._lines.append(Line(jobs, kind, request))
 
     def step(self) -> bool:
         """Do a little. Return False when the run has ended."""
@@ -139,11 +268,11 @@ class ForwardRun:
         self.is_cut = True
 
     def _prepare(self) -> None:
-        requests = [line.row.resources for line in self._lines]
-        self._gpus = np.array([request.gpus_per_host for request in requests])
-        self._hosts = np.array([request.hosts for request in requests])
-        self._limit = np.array([line.row.time_limit_s or math.inf for line in self._lines])
-        self._longest = np.array([line.row.longest_s or math.inf for line in self._lines])
+        requests = [line.request.resources for line in self._lines]
+        self._gpus = np.array([resources.gpus_per_host for resources in requests])
+        self._hosts = np.array([resources.hosts for resources in requests])
+        self._limit = np.array([line.request.time_limit_s or math.inf for line in self._lines])
+        self._longest = np.array([line.request.longest_s or math.inf for line in self._lines])
         self._kind = np.array([line.kind for line in self._lines])
         self._order = np.array([line.jobs[line.place][:2] for line in self._lines]).reshape(-1, 2)
         self._waits = np.ones(len(self._lines), bool)
@@ -196,12 +325,12 @@ class ForwardRun:
         line, found = self._lines[number], self._place(number, hosts, free)
         if found is None:
             return False
-        job_id, row = line.jobs[line.place][2], line.row
+        job_id, request = line.jobs[line.place][2], line.request
         self.starts[job_id] = self.now
-        run_s = row.expected_run_s
+        run_s = request.expected_run_s
         if run_s is not None:
             self._ends.add(self.now + run_s, found)
-        self._limits.take(found, self.now + (row.time_limit_s or math.inf))
+        self._limits.take(found, self.now + (request.time_limit_s or math.inf))
         self._expected.take(found, self.now + (run_s or math.inf))
         for host, gpus in found.items():
             self._free[host] &= ~np.uint64(gpus)
@@ -213,14 +342,14 @@ class ForwardRun:
         """Return host index -> GPUs for the job at the head of a line, on the fullest of ``hosts``. None: there is no
         place. ``free``: what it may take, by host index.
         """
-        row, kind, snapshot = self._lines[number].row, int(self._kind[number]), self._snapshot
-        request = row.resources
-        if len(hosts) < request.hosts:
+        request, kind, snapshot = self._lines[number].request, int(self._kind[number]), self._snapshot
+        resources = request.resources
+        if len(hosts) < resources.hosts:
             return None
-        if request.hosts > 1 and is_between_hosts(request.gang_level):
+        if resources.hosts > 1 and is_between_hosts(resources.gang_level):
             at = np.full(len(snapshot), math.inf)
             at[hosts] = 0.0
-            chosen = earliest_hosts(request, snapshot, at)
+            chosen = earliest_hosts(resources, snapshot, at)
             if chosen is None:
                 return None
             hosts = chosen
@@ -228,10 +357,10 @@ class ForwardRun:
         found: dict[int, int] = {}
         for host in hosts[order].tolist():
             there = int(free[host] & self._usable_gpus.now[kind, host])
-            best = best_subset_for(request, snapshot.machines[snapshot.machine[host]], there)
+            best = best_subset_for(resources, snapshot.machines[snapshot.machine[host]], there)
             if best is not None:
                 found[host] = best.gpus
-                if len(found) == request.hosts:
+                if len(found) == resources.hosts:
                     return found
         return None
 
@@ -257,13 +386,13 @@ class ForwardRun:
         return self._dated(number) or self._dated_by_run_times(number) or self._undated(number)
 
     def _dated(self, number: int) -> _Date | None:
-        found = self._limits.earliest(self._lines[number].row, self.now) if self._with_dates else None
+        found = self._limits.earliest(self._lines[number].request, self.now) if self._with_dates else None
         return None if found is None else _date(number, max(found[0], self.now), found[1])
 
     def _dated_by_run_times(self, number: int) -> _Date | None:
-        row, expected = self._lines[number].row, self._expected_dates
+        request, expected = self._lines[number].request, self._expected_dates
         others = sum(date.is_expected for date in self._dates if date.line != number)
-        found = expected.earliest(row, self.now, self._expected) if expected and others < MAX_DATES else None
+        found = expected.earliest(request, self.now, self._expected) if expected and others < MAX_DATES else None
         return None if found is None else _date(number, *found, is_expected=True)
 
     def _undated(self, number: int) -> _Date | None:
@@ -349,7 +478,7 @@ class ForwardRun:
     def _is_over(self, date: _Date) -> bool:
         """Tell whether the job may have no expected date any more."""
         expected = self._expected_dates if date.is_expected else None
-        return expected is not None and not expected.allows(self._lines[date.line].row, self.now)
+        return expected is not None and not expected.allows(self._lines[date.line].request, self.now)
 
     def _is_closed(self, date: _Date) -> bool:
         """Tell whether a window keeps the job from hosts that it keeps for want of a date: it keeps them no more."""
@@ -388,3 +517,163 @@ def _indices(gpus: Mapping[int, int]) -> HostIndices:
 
 def _date(line: int, start: float, gpus: Mapping[int, int], is_expected: bool = False) -> _Date:
     return _Date(line, start, _indices(gpus), np.array(list(gpus.values()), np.uint64), is_expected)
+
+
+@dataclass(slots=True)
+class Line:
+    """Waiting jobs that ask for the same, with the same time limit or assumed limit, in order."""
+
+    jobs: Sequence[QueueSortKey]
+    kind: int
+    """The number of the set of GPUs that they may use."""
+    request: PlacementRequest
+    """The job at its head."""
+    place: int = 0
+    """Where that is in ``jobs``."""
+
+    def advance(self, queue: JobQueue) -> bool:
+        """Let the next job that still waits step to the head. False: there is none."""
+        for place in range(self.place + 1, len(self.jobs)):
+            request = queue.get(self.jobs[place][2])
+            if request is not None:
+                self.place, self.request = place, request
+                return True
+        return False
+
+
+class Room:
+    """Counts of free GPUs, by host and kind of request."""
+
+    def __init__(self, usable: NDArray[np.uint64], free: GpuSets, width: int) -> None:
+        """``usable``: [kinds of requests, hosts], the GPUs that each kind may use. ``free``: [hosts]. ``width``: the
+        number of GPUs of the largest host.
+        """
+        self.free = free.copy()
+        self._usable, self._width = usable, width
+        self._kinds = np.arange(len(usable))
+        self._count_all()
+
+    def _count_all(self) -> None:
+        self._counts = np.bitwise_count(self._usable & self.free)
+        columns = self._width + 1
+        places = self._counts + (self._kinds * columns)[:, None]
+        self._hosts_with = np.bincount(places.ravel(), minlength=len(self._kinds) * columns).reshape(-1, columns)
+        self._at_least: NDArray[np.int64] | None = None
+
+    def put(self, hosts: HostIndices, free: GpuSets) -> None:
+        """Set the free GPUs of ``hosts``, one element of ``free`` for each."""
+        changes = self.free[hosts] != free
+        changed = hosts[changes].tolist()
+        self.free[hosts] = free
+        self._count(changed)
+
+    def recount(self, hosts: HostIndices) -> None:
+        """Count again on ``hosts``: what kinds may use there has changed."""
+        self._count(hosts.tolist())
+
+    def _count(self, changed: list[int]) -> None:
+        if len(changed) > MANY:
+            self._count_all()
+            return
+        for host in changed:
+            counts = np.bitwise_count(self._usable[:, host] & self.free[host])
+            self._hosts_with[self._kinds, self._counts[:, host]] -= 1
+            self._hosts_with[self._kinds, counts] += 1
+            self._counts[:, host] = counts
+            self._at_least = None
+
+    def at_least(self) -> NDArray[np.int64]:
+        """Return [kinds, GPUs]: how many hosts have at least so many free GPUs for a request of this kind."""
+        if self._at_least is None:
+            self._at_least = self._hosts_with[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return self._at_least
+
+    def counts_on(self, host: int) -> NDArray[np.uint8]:
+        """Return for each kind how many free GPUs it may use on the host."""
+        return self._counts[:, host]
+
+    def ready(self, kind: int, gpus: int) -> NDArray[np.intp]:
+        """Return the hosts that have so many free GPUs for the kind."""
+        return np.flatnonzero(self._counts[kind] >= gpus)
+
+
+class UsableGpus:
+    """[kinds, hosts]: the GPUs that each kind may use at the moment of the run, if no job is left there. Without
+    windows that never changes.
+    """
+
+    def __init__(
+        self, ever: NDArray[np.uint64], requests: Sequence[PlacementRequest], phases: WindowPhases | None
+    ) -> None:
+        """``ever``: without windows. ``requests``: one job of each kind. ``phases``: None if there are no windows."""
+        self.ever = ever
+        self.now = ever if phases is None else ever.copy()
+        """At the moment of the run. Changed in place."""
+        self._phases = phases
+        self._closed: NDArray[np.bool_] | None = None
+        if phases is not None:
+            names = phases.names
+            self._holds = np.array([holds_at_most_s(request) for request in requests])
+            self._is_own = np.array([[reservation_of(request) == name for name in names] for request in requests])
+            self._asking = [(kind, one) for kind, one in enumerate(requests) if reservation_of(one) is not None]
+
+    def pass_time(self, moment: float) -> HostIndices:
+        """Go to a later moment. Return the hosts on which something changed."""
+        phases = self._phases
+        if phases is None:
+            return NO_HOSTS
+        closed = (moment + self._holds)[:, None] > phases.closes_by_window(moment)
+        closed &= ~self._is_own
+        out = np.zeros((len(closed), 1), bool)
+        for kind, request in self._asking:
+            out[kind] = not phases.is_admitted(request, moment)
+        both = np.concatenate([closed, out], axis=1)
+        if self._closed is not None and np.array_equal(both, self._closed):
+            return NO_HOSTS
+        self._closed = both
+        self.now[:] = np.where(out, np.uint64(0), self.ever)
+        for number, kept in enumerate(phases.kept()):
+            kinds, hosts = np.flatnonzero(closed[:, number]), kept.hosts
+            self.now[np.ix_(kinds, hosts)] &= ~kept.gpus[hosts]
+        return phases.hosts
+
+
+class ComingEnds:
+    """The ends that are still to come, in order."""
+
+    def __init__(self, ends: NDArray[np.float64]) -> None:
+        """``ends``: by host index and GPU, when it becomes free. Only finite times are ends."""
+        hosts, positions = np.nonzero(np.isfinite(ends))
+        order = np.argsort(ends[hosts, positions], kind="stable")
+        self._ends = ends[hosts, positions][order]
+        self._ending = hosts[order], positions[order]
+        self._next = 0
+        self._started: list[tuple[float, int, Mapping[int, int]]] = []
+        """A heap of the ends of jobs that started in the run: (end, number, host index -> GPUs)."""
+        self._count = 0
+
+    @property
+    def next_at(self) -> float:
+        """The time of the next end. Infinity: nobody ends any more."""
+        started, ends = self._started, self._ends
+        return min(
+            started[0][0] if started else math.inf, float(ends[self._next]) if self._next < len(ends) else math.inf
+        )
+
+    def add(self, end: float, gpus: Mapping[int, int]) -> None:
+        """Note that a job starts, and has ``gpus`` (host index -> GPUs) until ``end``."""
+        self._count += 1
+        heapq.heappush(self._started, (end, self._count, gpus))
+
+    def take(self, at: float) -> dict[int, int]:
+        """Return the GPUs that become free by ``at``, by host index. They do not come again."""
+        freed: dict[int, int] = {}
+        while self._started and self._started[0][0] <= at:
+            for host, gpus in heapq.heappop(self._started)[2].items():
+                freed[host] = freed.get(host, 0) | gpus
+        last = int(np.searchsorted(self._ends, at, side="right"))
+        for place in range(self._next, last):
+            host = int(self._ending[0][place])
+            freed[host] = freed.get(host, 0) | 1 << int(self._ending[1][place])
+        self._next = last
+        return freed

@@ -15,9 +15,9 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.plugins.host_choice import names_of
 
 
-def _models(request: ResourceRequest) -> str:
-    excluded = f"not {request.exclude_model}" if request.exclude_model else ""
-    return ", ".join(filter(None, (request.model, excluded))) or "any model"
+def _models(resources: ResourceRequest) -> str:
+    excluded = f"not {resources.exclude_model}" if resources.exclude_model else ""
+    return ", ".join(filter(None, (resources.model, excluded))) or "any model"
 
 
 def gpu_count(count: int) -> str:
@@ -25,9 +25,9 @@ def gpu_count(count: int) -> str:
     return plural(count, "GPU")
 
 
-def asked_of_a_host(request: ResourceRequest) -> str:
+def asked_of_a_host(resources: ResourceRequest) -> str:
     """Say what is asked of each host."""
-    return gpu_count(request.gpus_per_host) if request.gpus_per_host else describe_host_resources(request)
+    return gpu_count(resources.gpus_per_host) if resources.gpus_per_host else describe_host_resources(resources)
 
 
 def plural(count: int, noun: str) -> str:
@@ -35,8 +35,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _share(request: ResourceRequest) -> str:
-    return describe_share(request.share) if request.share else "a share"
+def _share(resources: ResourceRequest) -> str:
+    return describe_share(resources.share) if resources.share else "a share"
 
 
 def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
@@ -81,27 +81,27 @@ REMEDIES = {
 }
 
 ASKED: dict[ReasonCode, Callable[[ResourceRequest], str]] = {
-    ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
-    ReasonCode.EXCLUDED: lambda request: f"{asked_of_a_host(request)} without an earlier failure",
-    ReasonCode.HOST_NAME: lambda request: str(names_of(request)),
-    ReasonCode.RESERVATION: lambda request: f"a host of the advance reservation {request.reservation}",
-    ReasonCode.LABEL: lambda request: ", ".join(request.constraints),
-    ReasonCode.OTHER_MODEL: lambda request: _models(request),
-    ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
-    ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
-    ReasonCode.NO_CUDA: lambda request: f"CUDA {request.cuda}",
-    ReasonCode.NOT_ISOLATED: lambda request: "a host that isolates ranks",
-    ReasonCode.SHARING_UNSUPPORTED: lambda request: _share(request),
-    ReasonCode.TOO_FEW_GPUS: lambda request: gpu_count(request.gpus_per_host),
-    ReasonCode.CPUS: lambda request: f"{request.cpus_per_host} CPUs",
-    ReasonCode.RAM: lambda request: f"{request.ram_mib_per_host} MiB",
-    ReasonCode.UNHEALTHY: lambda request: gpu_count(request.gpus_per_host),
-    ReasonCode.TOO_HOT: lambda request: gpu_count(request.gpus_per_host),
+    ReasonCode.HOST_NOT_READY: lambda resources: "a ready host",
+    ReasonCode.EXCLUDED: lambda resources: f"{asked_of_a_host(resources)} without an earlier failure",
+    ReasonCode.HOST_NAME: lambda resources: str(names_of(resources)),
+    ReasonCode.RESERVATION: lambda resources: f"a host of the advance reservation {resources.reservation}",
+    ReasonCode.LABEL: lambda resources: ", ".join(resources.constraints),
+    ReasonCode.OTHER_MODEL: lambda resources: _models(resources),
+    ReasonCode.TOO_LITTLE_MEMORY: lambda resources: f"{resources.memory_mib} MiB",
+    ReasonCode.COMPUTE_CAPABILITY: lambda resources: resources.min_compute_capability or "any",
+    ReasonCode.NO_CUDA: lambda resources: f"CUDA {resources.cuda}",
+    ReasonCode.NOT_ISOLATED: lambda resources: "a host that isolates ranks",
+    ReasonCode.SHARING_UNSUPPORTED: lambda resources: _share(resources),
+    ReasonCode.TOO_FEW_GPUS: lambda resources: gpu_count(resources.gpus_per_host),
+    ReasonCode.CPUS: lambda resources: f"{resources.cpus_per_host} CPUs",
+    ReasonCode.RAM: lambda resources: f"{resources.ram_mib_per_host} MiB",
+    ReasonCode.UNHEALTHY: lambda resources: gpu_count(resources.gpus_per_host),
+    ReasonCode.TOO_HOT: lambda resources: gpu_count(resources.gpus_per_host),
     ReasonCode.WINDOW: asked_of_a_host,
-    ReasonCode.BUSY: lambda request: gpu_count(request.gpus_per_host),
-    ReasonCode.SHARED_BY_ANOTHER: lambda request: _share(request),
-    ReasonCode.TOO_LITTLE_SHARE: lambda request: _share(request),
-    ReasonCode.TOPOLOGY: lambda request: f"{gpu_count(request.gpus_per_host)} together",
+    ReasonCode.BUSY: lambda resources: gpu_count(resources.gpus_per_host),
+    ReasonCode.SHARED_BY_ANOTHER: lambda resources: _share(resources),
+    ReasonCode.TOO_LITTLE_SHARE: lambda resources: _share(resources),
+    ReasonCode.TOPOLOGY: lambda resources: f"{gpu_count(resources.gpus_per_host)} together",
     ReasonCode.KEPT: asked_of_a_host,
 }
 

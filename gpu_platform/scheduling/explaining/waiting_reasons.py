@@ -19,16 +19,16 @@ from gpu_platform.scheduling.explaining.earliest_start import find_earliest_star
 from gpu_platform.scheduling.explaining.explain import (
     BlockedHosts,
     behind_displaced_jobs,
+    behind_windows,
     explain,
+    explain_gang,
     over_quota,
     with_preemption_at,
 )
-from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
-from gpu_platform.scheduling.explaining.explain_windows import behind_windows
-from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
+from gpu_platform.scheduling.explaining.forward_run import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.round import SchedulingRound, Waits
+from gpu_platform.scheduling.round.state import SchedulerState
 
 SLICE, BUSY_SLICE, IDLE_SLICE = 8, 3, 32
 """How many jobs are looked at during a decision, during one that gave many turns, and if there is nothing to decide. A
@@ -148,23 +148,22 @@ class WaitingReasons:
         self._seen = self.stamp()
         self._publish(dict.fromkeys(self._state.queue.classes()), last_round, now)
 
-    def why(self, row: PlacementRequest, last_round: SchedulingRound, now: float) -> Reason:
+    def why(self, request: PlacementRequest, last_round: SchedulingRound, now: float) -> Reason:
         """Return the reason of one waiting job, not of its class, at this moment."""
         estimates = self._begin(last_round, now)
-        while estimates.get(row) is None and not estimates.ended:
+        while estimates.get(request) is None and not estimates.ended:
             estimates.advance(1)
-        given = last_round.waiting.get(row.class_key)
-        if given is None or given.row.job_id != row.job_id:
-            given = WaitingEntry(
-                row, last_round.turn_of(row), last_round.denial(row), last_round.promises().get(row.job_id)
-            )
+        given = last_round.waiting.get(request.class_key)
+        if given is None or given.request.job_id != request.job_id:
+            starts_by = last_round.promises().get(request.job_id)
+            given = Waits(request, last_round.turn_of(request), last_round.denial(request), starts_by)
         reason = self.reason(given, last_round, estimates, now)
-        if reason.code in (WaitCode.WAITING_FOR_GPUS, WaitCode.WINDOW) and not has_simple_estimate(row):
-            reason = self._with_trial_estimate(reason, row, now)
-        return self._if_others_stop(reason, row, last_round, now, math.inf)
+        if reason.code in (WaitCode.WAITING_FOR_GPUS, WaitCode.WINDOW) and not has_simple_estimate(request):
+            reason = self._with_trial_estimate(reason, request, now)
+        return self._if_others_stop(reason, request, last_round, now, math.inf)
 
-    def _with_trial_estimate(self, reason: Reason, row: PlacementRequest, now: float) -> Reason:
-        earliest = find_earliest_start(row, self._state, now)
+    def _with_trial_estimate(self, reason: Reason, request: PlacementRequest, now: float) -> Reason:
+        earliest = find_earliest_start(request, self._state, now)
         if earliest is None:
             return reason
         update: dict[str, object] = {"holders": earliest.holders, "more_holders": earliest.more_holders}
@@ -174,12 +173,12 @@ class WaitingReasons:
         return reason.model_copy(update=update)
 
     def reason(
-        self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None, now: float
+        self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float
     ) -> Reason:
         """Say why a job waits, whatever was published before. No estimate in it is before ``now``."""
         reason, faults = self._reason(entry, last_round, estimates, now), self._state.policy.plugin_faults
         if reason.estimate is EstimateBasis.RUN_TIMES and reason.estimated_start is not None:
-            self._intervals.told(entry.row.job_id, now, reason.estimated_start)
+            self._intervals.told(entry.request.job_id, now, reason.estimated_start)
             low, high = self._intervals.between(now, reason.estimated_start)
             high = high if reason.starts_by is None else min(high, reason.starts_by)
             reason = reason.model_copy(update={"estimated_between": (low, high)})
@@ -188,44 +187,45 @@ class WaitingReasons:
         return reason.model_copy(update={"message": "; ".join([reason.message, *(fault.brief for fault in faults)])})
 
     def _reason(
-        self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None, now: float
+        self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float
     ) -> Reason:
-        state, row = self._state, entry.row
+        state, request = self._state, entry.request
         if entry.denial is not None:
-            reason = over_quota(row.resources, entry.denial)
+            reason = over_quota(request.resources, entry.denial)
             at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
-            update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
+            update = {"first_job": request.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
             reason = reason.model_copy(update=update)
-            return self._if_others_stop(reason, row, last_round, now, PREEMPTION_FORECAST_LIMIT)
-        if row.is_plain:
-            candidates = state.candidates.of(row)
-            kept = _kept(entry, last_round, row, candidates)
-            reason = explain(row.resources, state.snapshot, candidates, kept, entry.starts_by)
+            return self._if_others_stop(reason, request, last_round, now, PREEMPTION_FORECAST_LIMIT)
+        if request.is_plain:
+            candidates = state.candidates.of(request)
+            kept = _kept(entry, last_round, request, candidates)
+            reason = explain(request.resources, state.snapshot, candidates, kept, entry.starts_by)
         else:
             kept_of = partial(_kept, entry, last_round)
             reason = explain_gang(
-                row, state.snapshot, state.candidates, state.gangs, state.empty_fits.fits, kept_of, entry.starts_by
+                request, state.snapshot, state.candidates, state.gangs, state.empty_fits.fits, kept_of, entry.starts_by
             )
-        if row.priority <= last_round.hold_back_priority and reason.code is WaitCode.WAITING_FOR_GPUS:
+        if request.priority <= last_round.hold_back_priority and reason.code is WaitCode.WAITING_FOR_GPUS:
             reason = behind_displaced_jobs(reason)
-        update: dict[str, object] = {"first_job": row.job_id}
-        estimate = _estimate(row, reason, estimates)
+        update: dict[str, object] = {"first_job": request.job_id}
+        estimate = _estimate(request, reason, estimates)
         if estimate is not None and (estimate.start is None or estimate.start >= now):
             update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
-        if reason.code is WaitCode.WAITING_FOR_GPUS and has_simple_estimate(row):
-            able = state.candidates.of(row).after_use
-            update["holders"], update["more_holders"] = self.forecast.holders(row, able)
-        if overdue := last_round.overdue.get(row.job_id):
+        if reason.code is WaitCode.WAITING_FOR_GPUS and has_simple_estimate(request):
+            able = state.candidates.of(request).after_use
+            update["holders"], update["more_holders"] = self.forecast.holders(request, able)
+        if overdue := last_round.overdue.get(request.job_id):
             update["next_step"] = f"{overdue} has run over its time limit: a start is promised again once it has ended"
         dated = update.get("estimated_start") is not None
-        update |= behind_windows(row, reason, state.snapshot, is_dated=dated)
-        if any(claim.job_id == row.job_id for claim in last_round.claims):
+        update |= behind_windows(request, reason, state.snapshot, is_dated=dated)
+        if any(claim.job_id == request.job_id for claim in last_round.claims):
             # Dates from time limits do not count: jobs are being preempted for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
-        return self._if_others_stop(reason.model_copy(update=update), row, last_round, now, PREEMPTION_FORECAST_LIMIT)
+        reason = reason.model_copy(update=update)
+        return self._if_others_stop(reason, request, last_round, now, PREEMPTION_FORECAST_LIMIT)
 
     def _if_others_stop(
-        self, reason: Reason, row: PlacementRequest, last_round: SchedulingRound, now: float, up_to: float
+        self, reason: Reason, request: PlacementRequest, last_round: SchedulingRound, now: float, up_to: float
     ) -> Reason:
         """Return the reason with a preemption, if running jobs will be stopped before the job would start anyway.
 
@@ -233,7 +233,7 @@ class WaitingReasons:
         """
         too_many = len(self._state.snapshot) + len(self._state.running_jobs) > up_to
         next_preemption = None if too_many else self._next_preemption(last_round, up_to == math.inf)
-        if next_preemption is None or next_preemption[0] != row.job_id or next_preemption[1] < now:
+        if next_preemption is None or next_preemption[0] != request.job_id or next_preemption[1] < now:
             return reason
         other = reason.starts_by if reason.starts_by is not None else reason.estimated_start
         return (
@@ -276,7 +276,8 @@ class WaitingReasons:
     def _promises(self, last_round: SchedulingRound) -> list[str]:
         """Return the classes whose promised start changed, or for whose first job others are stopped now."""
         claimed = (self._state.queue.get(claim.job_id) for claim in last_round.claims)
-        promised = {**last_round.promised_start, **{row.class_key: -math.inf for row in claimed if row is not None}}
+        stopping = {request.class_key: -math.inf for request in claimed if request is not None}
+        promised = {**last_round.promised_start, **stopping}
         changed = [key for key in {**self._promised, **promised} if self._promised.get(key) != promised.get(key)]
         self._promised = promised
         return changed
@@ -284,7 +285,7 @@ class WaitingReasons:
     def _publish(self, keys: dict[str, None], last_round: SchedulingRound, now: float) -> dict[str, Reason]:
         changed, before = {}, self.stamp()
         for key in keys:
-            entry = last_round.entry_of_class(key)
+            entry = last_round.answer_to_class(key)
             if entry is None:
                 self._published.pop(key, None)
                 continue
@@ -297,34 +298,34 @@ class WaitingReasons:
 
 
 def _kept(
-    entry: WaitingEntry, last_round: SchedulingRound, row: PlacementRequest, candidates: Candidates
+    entry: Waits, last_round: SchedulingRound, request: PlacementRequest, candidates: Candidates
 ) -> BlockedHosts | None:
-    """Return the hosts that jobs ahead of ``entry`` keep from ``row``, which is its job or one of its rank groups."""
-    blocked_by = last_round.blocking_turns(entry.row)
+    """Return the hosts that jobs ahead of ``entry`` keep from ``request``: its job, or one of its rank groups."""
+    blocked_by = last_round.blocking_turns(entry.request)
     blocked = blocked_by < entry.turn
     ahead = [int(blocked_by[blocked].min())] if blocked.any() else []
     for turn, reservation in last_round.reservations if candidates.fits.any() else ():
-        if turn < entry.turn and reservation.binds(row, last_round.now):
-            around = last_round.state.backfill.without_reserved([reservation], row, candidates)
+        if turn < entry.turn and reservation.binds(request, last_round.now):
+            around = last_round.state.backfill.without_reserved([reservation], request, candidates)
             closed = candidates.fits & ~around.fits
             if closed.any():
                 blocked = blocked | closed
                 ahead.append(turn)
     for claim in last_round.claims:
-        if claim.job_id != entry.row.job_id:
-            closed = candidates.fits & ~last_round.state.backfill.without_reserved([claim], row, candidates).fits
+        if claim.job_id != entry.request.job_id:
+            closed = candidates.fits & ~last_round.state.backfill.without_reserved([claim], request, candidates).fits
             if closed.any() and not ahead:
                 return BlockedHosts(blocked | closed, claim.job_id)
             blocked = blocked | closed
     return BlockedHosts(blocked, last_round.job_of_turn[min(ahead)]) if ahead else None
 
 
-def _estimate(row: PlacementRequest, reason: Reason, estimates: Estimates | None) -> Estimate | None:
+def _estimate(request: PlacementRequest, reason: Reason, estimates: Estimates | None) -> Estimate | None:
     if reason.starts_by is not None:
-        found = estimates.get(row) if estimates is not None else None
+        found = estimates.get(request) if estimates is not None else None
         if found is None or found.basis is not EstimateBasis.RUN_TIMES or (found.start or math.inf) >= reason.starts_by:
             return Estimate(reason.starts_by, EstimateBasis.PROMISED)
         return found
     if reason.code in (WaitCode.NEVER_FITS, WaitCode.NO_HOSTS):
         return Estimate(None, EstimateBasis.REPAIR)
-    return estimates.get(row) if estimates is not None else None
+    return estimates.get(request) if estimates is not None else None

@@ -59,53 +59,53 @@ class Candidates:
 
 
 def host_query(
-    snapshot: Snapshot, row: PlacementRequest, more: Mapping[int, int] | None = None, *, is_now: bool = False
+    snapshot: Snapshot, request: PlacementRequest, more: Mapping[int, int] | None = None, *, is_now: bool = False
 ) -> HostQuery:
     """Return what a job asks of hosts. ``more``: further GPUs that it must not get, host index -> set. ``is_now``: it
     keeps out of windows that are closed to it now.
     """
-    excluded = exclusions(snapshot, row)
+    excluded = exclusions(snapshot, request)
     for host_index, gpus in (more or {}).items():
         excluded[host_index] = excluded.get(host_index, 0) | gpus
-    return HostQuery(row.resources, excluded, row.tenant, snapshot.windows.answer(row) if is_now else None)
+    return HostQuery(request.resources, excluded, request.tenant, snapshot.windows.answer(request) if is_now else None)
 
 
-def shape_of(row: PlacementRequest) -> tuple[object, ...]:
+def shape_of(request: PlacementRequest) -> tuple[object, ...]:
     """Return everything about a request that matters to one host, exclusions aside."""
-    request = row.resources
+    resources = request.resources
     return (
-        row.tenant,
-        request.share,
-        request.cpus_per_host,
-        request.ram_mib_per_host,
-        request.gpus_per_host,
-        request.model,
-        request.exclude_model,
-        request.min_bandwidth_gb_s,
-        request.memory_mib,
-        request.min_compute_capability,
-        request.cuda,
-        request.isolated,
-        request.reservation,
-        request.host_choice,
-        request.allow_cross_numa,
-        request.required_level,
-        request.preferred_level,
-        request.strategy,
+        request.tenant,
+        resources.share,
+        resources.cpus_per_host,
+        resources.ram_mib_per_host,
+        resources.gpus_per_host,
+        resources.model,
+        resources.exclude_model,
+        resources.min_bandwidth_gb_s,
+        resources.memory_mib,
+        resources.min_compute_capability,
+        resources.cuda,
+        resources.isolated,
+        resources.reservation,
+        resources.host_choice,
+        resources.allow_cross_numa,
+        resources.required_level,
+        resources.preferred_level,
+        resources.strategy,
     )
 
 
-def exclusions(snapshot: Snapshot, row: PlacementRequest) -> dict[int, int]:
+def exclusions(snapshot: Snapshot, request: PlacementRequest) -> dict[int, int]:
     """Return host index -> GPUs that the job must not get there. For a job without GPUs see ``HostQuery.all_gpus``."""
     excluded: dict[int, int] = {}
-    if not row.resources.gpus_per_host:
-        host_indices = (snapshot.host_index(name) for name in row.excluded_hosts)
+    if not request.resources.gpus_per_host:
+        host_indices = (snapshot.host_index(name) for name in request.excluded_hosts)
         return {host_index: int(HOST_ITSELF) for host_index in host_indices if host_index is not None}
-    for name in row.excluded_hosts:
+    for name in request.excluded_hosts:
         host_index = snapshot.host_index(name)
         if host_index is not None:
             excluded[host_index] = int(snapshot.all_gpus[host_index])
-    for uuid in row.excluded_gpus:
+    for uuid in request.excluded_gpus:
         place = snapshot.locate(uuid)
         if place is not None:
             host_index, bit = place
@@ -121,13 +121,13 @@ class Remembering:
         self._version = -1
         self._answers: dict[tuple[object, ...], Candidates] = {}
 
-    def __call__(self, row: PlacementRequest) -> Candidates:
+    def __call__(self, request: PlacementRequest) -> Candidates:
         """Return the answers for a plain request."""
         if self._version != self._snapshot.version:
             self._version, self._answers = self._snapshot.version, {}
-        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+        key = (*shape_of(request), request.excluded_gpus, request.excluded_hosts)
         if key not in self._answers:
-            self._answers[key] = self._lookup(row)
+            self._answers[key] = self._lookup(request)
         return self._answers[key]
 
 
@@ -142,64 +142,64 @@ class CandidateIndex:
         self._scored = 0
         """How often scores have become something else without a change of hosts."""
 
-    def of(self, row: PlacementRequest) -> Candidates:
+    def of(self, request: PlacementRequest) -> Candidates:
         """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
-        key, shape = self._shape(row)
+        key, shape = self._shape(request)
         candidates = shape.current(self._scored)
-        return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
+        return self._without(candidates, key, request) if request.has_exclusions else candidates
 
-    def among(self, row: PlacementRequest, hosts: HostIndices) -> Candidates:
+    def among(self, request: PlacementRequest, hosts: HostIndices) -> Candidates:
         """Return the answers of ``hosts`` to a job; no other host fits. For other hosts the reason is not known, nor
         whether they could serve it later. Cheaper than :meth:`of` if little is remembered of the request.
         """
-        if row.excluded_gpus or row.excluded_hosts:
-            return self.of(row)
-        closed = self._snapshot.windows.answer(row)
-        shape = self._shapes.get((*shape_of(row), closed))
+        if request.excluded_gpus or request.excluded_hosts:
+            return self.of(request)
+        closed = self._snapshot.windows.answer(request)
+        shape = self._shapes.get((*shape_of(request), closed))
         if shape is not None and shape.hosts_to_ask() <= len(hosts):
             return shape.current(self._scored)
         n = len(self._snapshot)
         offers = Offers.none(n)
         offers.code[:] = _NOT_ASKED
-        query = HostQuery(row.resources, tenant=row.tenant, closed=closed)
+        query = HostQuery(request.resources, tenant=request.tenant, closed=closed)
         offers.put(hosts, self._framework.examine(query, self._snapshot, hosts))
         return Candidates(offers, np.zeros(n, bool), np.zeros(n, bool), self._framework.site_filters)
 
-    def fitting(self, row: PlacementRequest) -> Candidates:
+    def fitting(self, request: PlacementRequest) -> Candidates:
         """Return the answers of the hosts with enough free GPUs; no other host fits. For other hosts the reason is not
         known, nor whether they could serve it later. In a full cluster that is much cheaper than :meth:`of`.
         """
-        request = row.resources
-        if not request.gpus_per_host or request.share is not None:
-            return self.of(row)
+        resources = request.resources
+        if not resources.gpus_per_host or resources.share is not None:
+            return self.of(request)
         free = np.bitwise_count(self._snapshot.available())
-        return self.among(row, np.flatnonzero(free >= request.gpus_per_host))
+        return self.among(request, np.flatnonzero(free >= resources.gpus_per_host))
 
-    def able(self, row: PlacementRequest) -> NDArray[np.bool_]:
+    def able(self, request: PlacementRequest) -> NDArray[np.bool_]:
         """Return the hosts that could serve a job once all jobs have ended. Cheaper than :meth:`of`, because it hardly
         ever changes. Callers must not change it."""
-        return self.of(row).after_use if row.excluded_gpus or row.excluded_hosts else self._shape(row)[1].able()
+        return self.of(request).after_use if request.has_exclusions else self._shape(request)[1].able()
 
     def forget_scores(self) -> None:
         """Forget how offers were rated: what scores rest on is not what it was. Which hosts fit stays remembered."""
         self._scored += 1
         self._overlays.clear()
 
-    def _shape(self, row: PlacementRequest) -> tuple[tuple[object, ...], _Shape]:
-        key = (*shape_of(row), self._snapshot.windows.answer(row))
+    def _shape(self, request: PlacementRequest) -> tuple[tuple[object, ...], _Shape]:
+        key = (*shape_of(request), self._snapshot.windows.answer(request))
         shape = self._shapes.get(key)
         if shape is None:
-            shape = _Shape(self._framework, self._snapshot, row, self._scored)
+            shape = _Shape(self._framework, self._snapshot, request, self._scored)
             self._shapes.put(key, shape, max(MAX_SHAPES, SHAPE_BYTES // (40 * max(len(self._snapshot), 1))))
         return key, shape
 
-    def _without(self, candidates: Candidates, key: tuple[object, ...], row: PlacementRequest) -> Candidates:
-        key = (*key, row.excluded_gpus, row.excluded_hosts)
+    def _without(self, candidates: Candidates, key: tuple[object, ...], request: PlacementRequest) -> Candidates:
+        key = (*key, request.excluded_gpus, request.excluded_hosts)
         overlay = self._overlays.pop(key, None)
         if overlay is None or not overlay.holds(self._snapshot):
             if len(self._overlays) >= MAX_OVERLAYS:
                 del self._overlays[next(iter(self._overlays))]
-            overlay = _Overlay.of(self._framework, self._snapshot, row)
+            overlay = _Overlay.of(self._framework, self._snapshot, request)
         self._overlays[key] = overlay
         return overlay.over(candidates)
 
@@ -215,8 +215,8 @@ class _Overlay:
     after_use: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, framework: Framework, snapshot: Snapshot, row: PlacementRequest) -> _Overlay:
-        query, now = host_query(snapshot, row), host_query(snapshot, row, is_now=True)
+    def of(cls, framework: Framework, snapshot: Snapshot, request: PlacementRequest) -> _Overlay:
+        query, now = host_query(snapshot, request), host_query(snapshot, request, is_now=True)
         hosts = np.array(sorted(query.excluded), np.intp)
         offers = framework.examine(now, snapshot, hosts)
         after_use = framework.could_serve(query, snapshot, hosts, ChangeKind.USE)
@@ -235,13 +235,13 @@ class _Overlay:
 
 
 class _Shape:
-    def __init__(self, framework: Framework, snapshot: Snapshot, row: PlacementRequest, scored: int) -> None:
+    def __init__(self, framework: Framework, snapshot: Snapshot, request: PlacementRequest, scored: int) -> None:
         self._framework = framework
         self._snapshot = snapshot
         self._scored = scored
-        self._query = HostQuery(row.resources, tenant=row.tenant)
+        self._query = HostQuery(request.resources, tenant=request.tenant)
         """Without windows: whether a host could serve the job later is not about now."""
-        self._query_now = replace(self._query, closed=snapshot.windows.answer(row))
+        self._query_now = replace(self._query, closed=snapshot.windows.answer(request))
         self._seen = self._able_seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool), framework.site_filters)
 
@@ -257,7 +257,7 @@ class _Shape:
             self._seen = snapshot.version
         if self._scored != scored:
             fitting, offers = np.flatnonzero(self._candidates.fits), self._candidates.offers
-            rated = self._framework.rate(self._query.request, snapshot, fitting, offers.of(fitting))
+            rated = self._framework.rate(self._query.resources, snapshot, fitting, offers.of(fitting))
             offers.score[fitting] = rated
             self._scored = scored
         return self._candidates

@@ -13,15 +13,15 @@ from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, NETWORK_GB_S, Re
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 
 
-def together(request: ResourceRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def together(resources: ResourceRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return those of ``hosts`` (by host index) whose domain has enough of them for the gang."""
     host_indices = np.flatnonzero(hosts)
-    if request.hosts == 1:
+    if resources.hosts == 1:
         return hosts
     answer = np.zeros(len(hosts), bool)
-    if len(host_indices) >= request.hosts:
-        allowed = domains_of(request, snapshot, host_indices)
-        answer[host_indices[np.bincount(allowed)[allowed] >= request.hosts]] = True
+    if len(host_indices) >= resources.hosts:
+        allowed = domains_of(resources, snapshot, host_indices)
+        answer[host_indices[np.bincount(allowed)[allowed] >= resources.hosts]] = True
     return answer
 
 
@@ -52,17 +52,17 @@ def is_between_hosts(level: str | None) -> bool:
     return level is not None and level != "any" and level not in INSIDE_ONE_HOST
 
 
-def domains_of(request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
+def domains_of(resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
     """Return, for each host, the number of the domain that the gang must not leave."""
-    level = request.gang_level
+    level = resources.gang_level
     if level is None or not is_between_hosts(level):
         return np.zeros(len(hosts), np.intp)
     if level not in snapshot.domains:  # nobody has a domain of an unknown level
         return np.arange(len(hosts))
     domains = snapshot.domains[level][hosts]
-    if request.min_bandwidth_gb_s <= NETWORK_GB_S:
+    if resources.min_bandwidth_gb_s <= NETWORK_GB_S:
         return domains
     ports = np.array([machine.port_gb_s for machine in snapshot.machines])[snapshot.machine[hosts]]
-    slow = ports < request.min_bandwidth_gb_s
+    slow = ports < resources.min_bandwidth_gb_s
     alone = int(domains.max(initial=0)) + 1 + np.arange(len(hosts))
     return np.where(slow, alone, domains)

@@ -55,7 +55,7 @@ class HostQuery:
     Filters work on host indices and sets, so they cannot use the names in a ``PlacementRequest``.
     """
 
-    request: ResourceRequest
+    resources: ResourceRequest
     excluded: Mapping[int, int] = field(default_factory=dict)
     tenant: str = ""
     """Only GPUs that this tenant shares already can be shared with the job. See ``PlacementRequest.tenant``."""
@@ -67,7 +67,7 @@ class HostQuery:
     @property
     def wants_gpus(self) -> bool:
         """False for a request that takes only CPUs and memory."""
-        return self.request.gpus_per_host > 0
+        return self.resources.gpus_per_host > 0
 
     def all_gpus(self, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return all GPUs of each host. For a request without GPUs: the host itself, as the only member of the set."""
@@ -137,7 +137,7 @@ class Filter(Protocol):
 
     @property
     def is_screened(self) -> bool:
-        """True if ``request_screen`` knows all of a host that the filter looks at. With another filter in the pipeline
+        """True if ``round.screen`` knows all of a host that the filter looks at. With another filter in the pipeline
         the screen is off, because it might skip requests that have a place, or the other way round."""
         ...
 
@@ -170,7 +170,7 @@ class Score(Protocol):
     name: str
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         ...
@@ -182,7 +182,7 @@ class ChooseHosts(Protocol):
     """
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+        self, resources: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
     ) -> HostIndices | None:
         """Return the host indices in rank order, or None."""
         ...
@@ -210,7 +210,7 @@ class RankDomains(Protocol):
     """
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+        self, resources: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
     ) -> tuple[str | None, DomainRanking] | None:
         """Return the level and the ranking, or None if no domain could hold the gang."""
         ...
@@ -241,21 +241,21 @@ class Framework:
         """Return the offers of ``hosts``."""
         offers = Offers.none(len(hosts))
         gpus = self._narrow(query, snapshot, hosts, self.filters, offers)
-        self._connect(query.request, snapshot, hosts, gpus, offers)
+        self._connect(query.resources, snapshot, hosts, gpus, offers)
         fitting = np.flatnonzero(offers.code == FITS)
         if len(fitting) == len(hosts):
-            offers.score = self.rate(query.request, snapshot, hosts, offers)
+            offers.score = self.rate(query.resources, snapshot, hosts, offers)
         elif len(fitting):
-            offers.score[fitting] = self.rate(query.request, snapshot, hosts[fitting], offers.of(fitting))
+            offers.score[fitting] = self.rate(query.resources, snapshot, hosts[fitting], offers.of(fitting))
         return offers
 
     def rate(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the weighted sum of the scores of ``offers``, which all fit."""
         total = np.zeros(len(hosts))
         for score, weight in self.scores:
-            total += weight * score(request, snapshot, hosts, offers)
+            total += weight * score(resources, snapshot, hosts, offers)
         return total
 
     def could_serve(
@@ -268,7 +268,7 @@ class Framework:
         offers = Offers.none(len(hosts))
         lasting = [step for step in self.filters if step.can_change_by > after]
         gpus = self._narrow(query, snapshot, hosts, lasting, offers)
-        self._connect(query.request, snapshot, hosts, gpus, offers)
+        self._connect(query.resources, snapshot, hosts, gpus, offers)
         return offers.code == FITS
 
     def usable(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, after: ChangeKind) -> GpuSets:
@@ -285,7 +285,7 @@ class Framework:
         self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, filters: Sequence[Filter], offers: Offers
     ) -> GpuSets:
         gpus = query.all_gpus(snapshot, hosts)
-        needed = max(query.request.gpus_per_host, 1)
+        needed = max(query.resources.gpus_per_host, 1)
         for step in filters:
             if not step.applies_to(query):
                 continue
@@ -303,16 +303,16 @@ class Framework:
         return gpus
 
     def _connect(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets, offers: Offers
     ) -> None:
         fitting = np.flatnonzero(offers.code == FITS)
-        if request.share is not None or not request.gpus_per_host:
-            self._share(request, snapshot, hosts, gpus, offers, fitting)
+        if resources.share is not None or not resources.gpus_per_host:
+            self._share(resources, snapshot, hosts, gpus, offers, fitting)
             return
         machines, free = snapshot.machine[hosts[fitting]], gpus[fitting]
         if len(fitting) <= FEW_HOSTS:
             for i, machine, left in zip(fitting.tolist(), machines.tolist(), free.tolist(), strict=True):
-                _offer(offers, i, best_subset_for(request, snapshot.machines[machine], left), left)
+                _offer(offers, i, best_subset_for(resources, snapshot.machines[machine], left), left)
             return
         # Equal machines with the same GPUs left offer the same.
         order = np.lexsort((free, machines))
@@ -321,13 +321,13 @@ class Framework:
         for i, (machine, left) in enumerate(
             zip(machines[order][first].tolist(), free[order][first].tolist(), strict=True)
         ):
-            _offer(kinds, i, best_subset_for(request, snapshot.machines[machine], left), left)
+            _offer(kinds, i, best_subset_for(resources, snapshot.machines[machine], left), left)
         kind = np.repeat(np.arange(len(first)), np.diff(first, append=len(order)))
         offers.put(fitting[order], kinds.of(kind))
 
     def _share(
         self,
-        request: ResourceRequest,
+        resources: ResourceRequest,
         snapshot: Snapshot,
         hosts: HostIndices,
         gpus: GpuSets,
@@ -336,10 +336,10 @@ class Framework:
     ) -> None:
         """Choose GPUs for shares. GPUs that are shared already come first, the fullest of them before the others."""
         host_indices, able = hosts[fitting], gpus[fitting]
-        offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA if request.gpus_per_host else TopologyLevel.HOST]
-        if not request.gpus_per_host:
+        offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA if resources.gpus_per_host else TopologyLevel.HOST]
+        if not resources.gpus_per_host:
             return
-        if request.gpus_per_host == 1:
+        if resources.gpus_per_host == 1:
             width = snapshot.shared.width
             taken = snapshot.shared.percent[host_indices]
             rank = np.where(as_rows(able, width), taken, np.int16(-1))
@@ -351,7 +351,7 @@ class Framework:
         )
         for i, number, mine, opened in zip(fitting.tolist(), machines, able.tolist(), partly, strict=True):
             machine = snapshot.machines[number]
-            best = best_subset_for(request, machine, opened) or best_subset_for(request, machine, mine)
+            best = best_subset_for(resources, machine, opened) or best_subset_for(resources, machine, mine)
             _offer(offers, i, best, mine)
 
 

@@ -25,13 +25,7 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex, Rememberi
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, build_placement, level_between
-from gpu_platform.scheduling.placing.splitting import (
-    CandidateLookup,
-    HostShard,
-    can_hold,
-    capacities,
-    split_total,
-)
+from gpu_platform.scheduling.placing.splitting import CandidateLookup, HostShard, can_hold, capacities, split_total
 
 MAX_DOMAINS = 16
 """How many domains of each level are tried. Those with the fewest usable hosts come first."""
@@ -48,7 +42,7 @@ class GangPlacer:
         self._framework, self._snapshot, self._candidates, self._epoch = framework, snapshot, candidates, epoch
 
     def place(
-        self, row: PlacementRequest, lookup: CandidateLookup | None = None, blocked: NDArray[np.bool_] | None = None
+        self, request: PlacementRequest, lookup: CandidateLookup | None = None, blocked: NDArray[np.bool_] | None = None
     ) -> Placement | None:
         """Hold a place for the whole gang and return it. Return None, with nothing held, if there is none.
 
@@ -56,33 +50,33 @@ class GangPlacer:
         are kept for other jobs.
         """
         with Statement(self._snapshot) as attempt:
-            found = self.place_in(row, attempt, lookup, blocked)
+            found = self.place_in(request, attempt, lookup, blocked)
             if found is not None:
                 attempt.commit()
             return found
 
-    def fits(self, row: PlacementRequest) -> bool:
+    def fits(self, request: PlacementRequest) -> bool:
         """Tell whether the gang has a place now. Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
-            return self.place_in(row, attempt) is not None
+            return self.place_in(request, attempt) is not None
 
-    def fits_empty(self, row: PlacementRequest) -> bool:
+    def fits_empty(self, request: PlacementRequest) -> bool:
         """Tell whether the gang would have a place if every job had ended. Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
             for host_index in range(len(self._snapshot)):
                 attempt.empty(host_index)
-            return self.place_in(row, attempt) is not None
+            return self.place_in(request, attempt) is not None
 
     def place_in(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         attempt: Statement,
         lookup: CandidateLookup | None = None,
         blocked: NDArray[np.bool_] | None = None,
     ) -> Placement | None:
         """Do the same as :meth:`place` inside the caller's statement. If it returns None, it changed nothing."""
         lookup = lookup or Remembering(self._snapshot, self._candidates.fitting)
-        groups = row.rank_groups()
+        groups = request.rank_groups()
         anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
         wanted = [self._could_serve(group, lookup) & anywhere for group in groups]
         if not all(group.any() for group in wanted):
@@ -90,7 +84,7 @@ class GangPlacer:
         hardest = sorted(groups, key=lambda group: self._hardest_first_key(group, wanted[groups.index(group)]))
         placed = self._on_one_host(groups, attempt, lookup, anywhere) if len(groups) == 1 else None
         # For equal slices ``choose_hosts`` keeps the hosts together.
-        for hosts in self._domains(groups, wanted) if placed is None and not row.is_plain else ():
+        for hosts in self._domains(groups, wanted) if placed is None and not request.is_plain else ():
             placed = self._place_all(hardest, attempt, lookup, hosts & anywhere)
             if placed is not None:
                 break
@@ -103,23 +97,23 @@ class GangPlacer:
             placed = self._place_with_other_hosts(hardest, attempt, lookup, anywhere)
         return None if placed is None else self._merge_placements(groups, placed)
 
-    def usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
+    def usable_hosts(self, request: PlacementRequest) -> NDArray[np.bool_] | None:
         """Return the hosts that some group could use once all jobs have ended, by host index. None: one of the groups
         has too few.
 
         It is not checked whether the groups fit at the same time.
         """
         usable_hosts = np.zeros(len(self._snapshot), bool)
-        for group in row.rank_groups():
+        for group in request.rank_groups():
             hosts = self._enough(group, self._candidates.able)
             if not hosts.any():
                 return None
             usable_hosts |= hosts
         return usable_hosts
 
-    def first_unplaceable(self, row: PlacementRequest) -> PlacementRequest | None:
+    def first_unplaceable(self, request: PlacementRequest) -> PlacementRequest | None:
         """Return the first group that has no place even alone. None: each has one, but not all at the same time."""
-        for group in row.rank_groups():
+        for group in request.rank_groups():
             if not self.fits(group):
                 return group
         return None
@@ -197,10 +191,10 @@ class GangPlacer:
         """Return the host for a total that fits on one host."""
         if group.resources.total is None or group.resources.gpus > int(self._snapshot.size.max(initial=0)):
             return None
-        request = group.resources.slices(group.resources.gpus)
-        offers = lookup(group.asking_for(request))
-        chosen = self._framework.choose(request, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
-        return None if chosen is None else HostShard(request, chosen)
+        resources = group.resources.slices(group.resources.gpus)
+        offers = lookup(group.asking_for(resources))
+        chosen = self._framework.choose(resources, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
+        return None if chosen is None else HostShard(resources, chosen)
 
     def _hold(
         self,
@@ -210,9 +204,11 @@ class GangPlacer:
         lookup: CandidateLookup,
         hosts: NDArray[np.bool_],
     ) -> Placement:
-        offers = lookup(group.asking_for(shard.request))
+        offers = lookup(group.asking_for(shard.resources))
         considered = int(np.count_nonzero(offers.fits & hosts))
-        placement = build_placement(shard.request, self._snapshot, offers.offers, shard.hosts, considered, self._epoch)
+        placement = build_placement(
+            shard.resources, self._snapshot, offers.offers, shard.hosts, considered, self._epoch
+        )
         for taken in placement.slices:
             attempt.hold(taken, group.namespace)
         return placement
@@ -221,16 +217,16 @@ class GangPlacer:
 
     def _could_serve(self, group: PlacementRequest, lookup: CandidateLookup) -> NDArray[np.bool_]:
         """Return the hosts that could take a slice now, if there are enough of them for the group."""
-        return self._enough(group, lambda row: lookup(row).fits)
+        return self._enough(group, lambda request: lookup(request).fits)
 
     def _enough(
         self, group: PlacementRequest, answers: Callable[[PlacementRequest], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
-        request, snapshot = group.resources, self._snapshot
-        if request.total is not None:
-            return can_hold(request, snapshot, capacities(group, snapshot, answers))
-        hosts = together(request, snapshot, answers(group))
-        return hosts if int(np.count_nonzero(hosts)) >= request.hosts else np.zeros(len(snapshot), bool)
+        resources, snapshot = group.resources, self._snapshot
+        if resources.total is not None:
+            return can_hold(resources, snapshot, capacities(group, snapshot, answers))
+        hosts = together(resources, snapshot, answers(group))
+        return hosts if int(np.count_nonzero(hosts)) >= resources.hosts else np.zeros(len(snapshot), bool)
 
     def _hardest_first_key(self, group: PlacementRequest, hosts: NDArray[np.bool_]) -> tuple[int, int]:
         """Sort the hardest group first: large slices, then few possible hosts."""

@@ -1,13 +1,15 @@
-"""Builds the Placement on the chosen hosts, with the sentence that says why."""
+"""Builds the Placement on the chosen hosts, with the sentence that says why, and the table of their scores."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpu_platform.domain.hosts.share import Share, ShareGrant, ShareMode
-from gpu_platform.domain.jobs.placement import HostSlice, Placement, ScoreTable, TopologyLevel
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, ScoreRow, ScoreTable, TopologyLevel
 from gpu_platform.domain.jobs.resources import NETWORK_GB_S, ResourceRequest, Strategy
 from gpu_platform.domain.placing.capacity import describe_host_resources, describe_share
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import Offers
+from gpu_platform.scheduling.placing.framework import Framework, Offers
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.mig import mig_model
 from gpu_platform.topology.subsets import HOST_LEVELS
@@ -25,10 +27,11 @@ _IN_WORDS = {
     TopologyLevel.SPINE: "under one spine switch",
     TopologyLevel.ANY: "on any hosts",
 }
+SHOWN = 3
 
 
 def build_placement(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     chosen: HostIndices,
@@ -46,11 +49,11 @@ def build_placement(
                 host=snapshot.names[host_index],
                 gpu_uuids=[uuid for uuid, _ in gpus],
                 gpu_indices=[index for _, index in gpus],
-                shares=choose_shares(request.share, snapshot, host_index, int(offers.gpus[host_index]))
-                if request.share
+                shares=choose_shares(resources.share, snapshot, host_index, int(offers.gpus[host_index]))
+                if resources.share
                 else [],
-                cpus=request.cpus_per_host,
-                ram_mib=request.ram_mib_per_host,
+                cpus=resources.cpus_per_host,
+                ram_mib=resources.ram_mib_per_host,
             )
         )
     inside = HOST_LEVELS[int(offers.level[chosen].max())]
@@ -58,13 +61,13 @@ def build_placement(
     bandwidth = float(offers.bandwidth_gb_s[chosen].min())
     if len(host_indices) > 1:
         network = bandwidth_between(snapshot, chosen, level)
-        bandwidth = min(bandwidth, network) if request.gpus_per_host > 1 else network
+        bandwidth = min(bandwidth, network) if resources.gpus_per_host > 1 else network
     return Placement(
         slices=slices,
         level=level,
         bandwidth_gb_s=bandwidth,
         score=round(float(offers.score[chosen].mean()), 6),
-        why=_why(request, snapshot, offers, host_indices, inside, level, considered),
+        why=_why(resources, snapshot, offers, host_indices, inside, level, considered),
         scores=scores,
         epoch=epoch,
     )
@@ -109,7 +112,7 @@ def bandwidth_between(snapshot: Snapshot, chosen: HostIndices, level: TopologyLe
 
 
 def _why(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     host_indices: list[int],
@@ -118,10 +121,10 @@ def _why(
     considered: int,
 ) -> str:
     """See ``Placement.why``."""
-    count = request.gpus_per_host
-    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(request)
-    if request.share is not None:
-        text = f"{describe_share(request.share)} of {text}"
+    count = resources.gpus_per_host
+    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(resources)
+    if resources.share is not None:
+        text = f"{describe_share(resources.share)} of {text}"
     if count > 1:
         text += " " + _IN_WORDS[inside].format(
             links=_links(snapshot, host_indices[0], int(offers.gpus[host_indices[0]]))
@@ -132,7 +135,7 @@ def _why(
         text += f" on each of {len(host_indices)} hosts {_IN_WORDS[level]}"
     if considered == len(host_indices):
         return f"{text}; the only {'host' if considered == 1 else 'hosts'} that {'fits' if considered == 1 else 'fit'}"
-    how = "emptiest" if request.strategy is Strategy.SPREAD else "best packed"
+    how = "emptiest" if resources.strategy is Strategy.SPREAD else "best packed"
     first = "best connected, then " if count else "fewest free GPUs, then " if how == "best packed" else ""
     return f"{text}; {first}{how}, of {considered} hosts that fit"
 
@@ -143,3 +146,84 @@ def _links(snapshot: Snapshot, host_index: int, gpus: int) -> str:
     links = snapshot.machines[snapshot.machine[host_index]].links
     counts = {int(links[a, b]) for a in chosen for b in chosen if a < b}
     return f" ({counts.pop()} links)" if len(counts) == 1 else ""
+
+
+def score_table(
+    resources: ResourceRequest,
+    snapshot: Snapshot,
+    framework: Framework,
+    offers: Offers,
+    chosen: HostIndices,
+    hosts: HostIndices,
+) -> ScoreTable:
+    """Return the scores of ``chosen`` and the next best of ``hosts``, which all had an offer.
+
+    Call it before the GPUs are held, because scores look at free GPUs. Only the rows that are shown are computed; for
+    a gang the cost is that of choosing once more.
+    """
+    if len(chosen) > 1 and framework.binder:
+        return ScoreTable()  # the ranking of domains did not decide
+    return (
+        _of_domains(resources, snapshot, framework, offers, hosts)
+        if len(chosen) > 1
+        else _of_hosts(resources, snapshot, framework, offers, int(chosen[0]), hosts)
+    )
+
+
+def _of_hosts(
+    resources: ResourceRequest,
+    snapshot: Snapshot,
+    framework: Framework,
+    offers: Offers,
+    winner: int,
+    hosts: HostIndices,
+) -> ScoreTable:
+    others = hosts[hosts != winner]
+    total = offers.score[others]
+    if len(others) > SHOWN:
+        # Keep all that are as good as the last one that is shown: among equals the name decides.
+        others = others[total >= np.partition(total, -SHOWN)[-SHOWN]]
+        total = offers.score[others]
+    best = others[np.lexsort((snapshot.by_name[others], -total))[: SHOWN - 1]]
+    shown = np.concatenate(([winner], best)).astype(np.intp)
+    these = offers.of(shown)
+    rest, parts = these.score.copy(), dict[str, list[float]]()
+    for score, weight in framework.scores[:-1]:
+        part = weight * score(resources, snapshot, shown, these)
+        parts[score.name], rest = part.tolist(), rest - part
+    for score, _ in framework.scores[-1:]:
+        parts[score.name] = rest.tolist()  # the parts add up to the total, so the last score is not asked again
+    rows = [
+        ScoreRow(
+            candidate=snapshot.names[host_index],
+            total=round(float(offers.score[host_index]), 6),
+            parts={name: round(values[number], 6) + 0.0 for name, values in parts.items()},
+        )
+        for number, host_index in enumerate(shown.tolist())
+    ]
+    return ScoreTable(rows=rows, others=len(hosts) - len(rows))
+
+
+def _of_domains(
+    resources: ResourceRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
+) -> ScoreTable:
+    found = framework.rank_domains(resources, snapshot, offers, hosts)
+    if found is None:
+        return ScoreTable()
+    level, ranking = found
+    shown = ranking.best[:SHOWN].tolist()
+    firsts = [int(ranking.hosts[ranking.starts[number]]) for number in shown]
+    labels = ["all hosts" if level is None else snapshot.domain_name(level, host_index) for host_index in firsts]
+    rows = [
+        ScoreRow(
+            candidate=label if labels.count(label) == 1 else f"{label}, {_model(snapshot, host_index)}",
+            total=round(float(ranking.worth[number]), 6),
+            parts={name: round(float(values[number]), 6) for name, values in ranking.score_parts.items()},
+        )
+        for label, host_index, number in zip(labels, firsts, shown, strict=True)
+    ]
+    return ScoreTable(rows=rows, others=len(ranking.best) - len(rows))
+
+
+def _model(snapshot: Snapshot, host_index: int) -> str:
+    return " and ".join(sorted({gpu.model for gpu in snapshot.machines[snapshot.machine[host_index]].gpus}))

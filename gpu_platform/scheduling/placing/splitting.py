@@ -25,71 +25,71 @@ CandidateLookup = Callable[[PlacementRequest], Candidates]
 
 @dataclass(frozen=True)
 class HostShard:
-    """A part of a total: ``request`` (equal slices of one size) on ``hosts``."""
+    """A part of a total: ``resources`` (equal slices of one size) on ``hosts``."""
 
-    request: ResourceRequest
+    resources: ResourceRequest
     hosts: HostIndices
 
 
-def sizes_of(request: ResourceRequest, snapshot: Snapshot) -> range:
+def sizes_of(resources: ResourceRequest, snapshot: Snapshot) -> range:
     """Return the possible sizes of a slice, smallest first."""
     largest = min(int(snapshot.size.max(initial=0)), MAX_GPUS_PER_HOST)
-    return range(1, min(request.gpus, largest) + 1)
+    return range(1, min(resources.gpus, largest) + 1)
 
 
 def capacities(
-    row: PlacementRequest, snapshot: Snapshot, answers: Callable[[PlacementRequest], NDArray[np.bool_]]
+    request: PlacementRequest, snapshot: Snapshot, answers: Callable[[PlacementRequest], NDArray[np.bool_]]
 ) -> NDArray[np.intp]:
     """Return by host index the largest slice that each host could take.
 
     ``answers`` says by host index which hosts can take a plain slice.
     """
     most = np.zeros(len(snapshot), np.intp)
-    for size in sizes_of(row.resources, snapshot):
-        most[answers(row.asking_for(row.resources.slices(size)))] = size
+    for size in sizes_of(request.resources, snapshot):
+        most[answers(request.asking_for(request.resources.slices(size)))] = size
     return most
 
 
-def can_hold(request: ResourceRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
+def can_hold(resources: ResourceRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return the hosts whose domain could hold the whole total. ``capacity``: the largest slice of each host, by host
     index.
     """
-    if request.required_level in INSIDE_ONE_HOST:
-        return capacity >= request.gpus
-    domain = domains_of(request, snapshot, np.arange(len(snapshot)))
+    if resources.required_level in INSIDE_ONE_HOST:
+        return capacity >= resources.gpus
+    domain = domains_of(resources, snapshot, np.arange(len(snapshot)))
     together = np.bincount(domain, weights=capacity, minlength=1)
-    return (capacity > 0) & (together[domain] >= request.gpus)
+    return (capacity > 0) & (together[domain] >= resources.gpus)
 
 
 def split_total(
-    row: PlacementRequest, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
+    request: PlacementRequest, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
 ) -> list[HostShard] | None:
     """Divide the total over several of the ``usable`` hosts (by host index), largest slices first. None: they are too
     few.
 
     The division with the fewest hosts is best, then the one that leaves the fewest GPUs unused on its last host.
     """
-    request = row.resources
-    if request.required_level in INSIDE_ONE_HOST:
+    resources = request.resources
+    if resources.required_level in INSIDE_ONE_HOST:
         return None
-    sizes = sizes_of(request, snapshot)
-    fits = {size: lookup(row.asking_for(request.slices(size))).fits & usable for size in sizes}
+    sizes = sizes_of(resources, snapshot)
+    fits = {size: lookup(request.asking_for(resources.slices(size))).fits & usable for size in sizes}
     capacity = np.zeros(len(snapshot), np.intp)
     for size in sizes:
         capacity[fits[size]] = size
-    hosts = np.flatnonzero(can_hold(request, snapshot, capacity))
-    domain = domains_of(request, snapshot, hosts)
+    hosts = np.flatnonzero(can_hold(resources, snapshot, capacity))
+    domain = domains_of(resources, snapshot, hosts)
     best: tuple[tuple[int, int, int], dict[int, int]] | None = None
     for number in np.unique(domain).tolist():
         inside = hosts[domain == number]
         order = inside[np.lexsort((snapshot.by_name[inside], -capacity[inside]))]
-        taken = _fewest(request.gpus, order, capacity, fits) or _mixed(request.gpus, order[:MAX_MIXED], fits)
+        taken = _fewest(resources.gpus, order, capacity, fits) or _mixed(resources.gpus, order[:MAX_MIXED], fits)
         if taken is not None:
             unused = sum(int(capacity[host_index]) - size for host_index, size in taken.items())
             worth = (len(taken), unused, int(snapshot.by_name[order[0]]))
             if best is None or worth < best[0]:
                 best = (worth, taken)
-    return None if best is None else _host_shards(request, snapshot, best[1])
+    return None if best is None else _host_shards(resources, snapshot, best[1])
 
 
 def _fewest(
@@ -133,11 +133,11 @@ def _mixed(total: int, order: HostIndices, fits: dict[int, NDArray[np.bool_]]) -
     return taken
 
 
-def _host_shards(request: ResourceRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[HostShard]:
+def _host_shards(resources: ResourceRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[HostShard]:
     shards = []
     for size in sorted(set(taken.values()), reverse=True):
         hosts = np.array([host_index for host_index in taken if taken[host_index] == size], np.intp)
         near = [numbers[hosts] for numbers in snapshot.domains.values()]
         hosts = hosts[np.lexsort((snapshot.by_name[hosts], *near))]
-        shards.append(HostShard(request.slices(size, len(hosts)), hosts))
+        shards.append(HostShard(resources.slices(size, len(hosts)), hosts))
     return shards

@@ -21,7 +21,7 @@ class TopologyScore:
     name = "topology"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         return closeness(offers)
@@ -33,7 +33,7 @@ class BandwidthScore:
     name = "bandwidth"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         return speed_of_links(offers)

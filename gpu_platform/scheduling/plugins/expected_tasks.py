@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.scheduling.cluster.registered_hosts import RegisteredHosts
+from gpu_platform.scheduling.cluster.snapshot import RegisteredHosts
 from gpu_platform.scheduling.plugins.stranding import TypicalTask, percent_of
 
 HALF_LIFE_S = 24 * 3600.0
@@ -101,8 +101,8 @@ class ExpectedTasks:
     def _count(self, requests: Sequence[ResourceRequest], at: float) -> None:
         self._pass_time(at)
         worth = 2.0 ** ((at - self._origin) / HALF_LIFE_S)
-        for request in requests:
-            for task, count in tasks_of(request):
+        for resources in requests:
+            for task, count in tasks_of(resources):
                 self._counts[task] = self._counts.get(task, 0.0) + worth * count
                 self._total += worth * count
                 self._new += worth * count
@@ -156,26 +156,26 @@ def _cpus_per_gpu(hosts: RegisteredHosts) -> float:
     return float(ratio[order[np.searchsorted(np.cumsum(gpus[order]), gpus.sum() / 2.0)]])
 
 
-def tasks_of(request: ResourceRequest, host_size: int = 8) -> Iterator[tuple[TypicalTask, int]]:
+def tasks_of(resources: ResourceRequest, host_size: int = 8) -> Iterator[tuple[TypicalTask, int]]:
     """Yield what the job asks of one host, and of how many hosts it asks that.
 
     ``host_size``: GPUs of a host, for jobs that ask only for a number of GPUs.
     """
-    sizes = {request.gpus_per_host: request.hosts}
-    if request.total is not None:
-        full, rest = divmod(request.total, host_size)
+    sizes = {resources.gpus_per_host: resources.hosts}
+    if resources.total is not None:
+        full, rest = divmod(resources.total, host_size)
         sizes = {host_size: full, rest: 1 if rest else 0}
     for gpus, count in sizes.items():
         if count:
-            one = request.slices(gpus)
+            one = resources.slices(gpus)
             task = TypicalTask(
                 gpus=gpus,
-                percent=percent_of(request),
+                percent=percent_of(resources),
                 cpus=one.cpus_per_host,
                 ram_mib=one.ram_mib_per_host,
-                model=request.model,
-                exclude_model=request.exclude_model,
-                memory_mib=request.memory_mib,
-                min_compute_capability=request.min_compute_capability,
+                model=resources.model,
+                exclude_model=resources.exclude_model,
+                memory_mib=resources.memory_mib,
+                min_compute_capability=resources.min_compute_capability,
             )
             yield task, count

@@ -24,11 +24,11 @@ class GpuFactFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only if the request names this requirement."""
-        return bool(_ASKED[self.code](query.request))
+        return bool(_ASKED[self.code](query.resources))
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        only = _ONLY[self.code](query.request)
+        only = _ONLY[self.code](query.resources)
 
         def accepts(gpu: GpuInfo) -> bool:
             return mismatch(gpu, only) is None
@@ -46,11 +46,11 @@ class CudaFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only if the request names a CUDA version."""
-        return query.request.cuda is not None
+        return query.resources.cuda is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        bits = snapshot.cuda_bits(query.request.cuda or "")
+        bits = snapshot.cuda_bits(query.resources.cuda or "")
         return np.where(snapshot.cuda[hosts] & bits, query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
@@ -63,7 +63,7 @@ class IsolationFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to jobs that require isolation."""
-        return query.request.isolated
+        return query.resources.isolated
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""

@@ -39,13 +39,13 @@ class FragmentationScore:
         self._stranding = StrandedGpus(expected.tasks)
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
-        if request.strategy is Strategy.SPREAD:
+        if resources.strategy is Strategy.SPREAD:
             return np.full(len(hosts), 0.5)
         if self._mix != self._expected.renewals:
             self._mix = self._expected.renewals
             self._stranding = StrandedGpus(self._expected.tasks)
-        grown = self._stranding.growth(request, snapshot, hosts, offers)
+        grown = self._stranding.growth(resources, snapshot, hosts, offers)
         return 0.5 - grown / (2.0 * (np.abs(grown) + _STEEP_GPUS))

@@ -37,30 +37,30 @@ DOMAIN_WEIGHTS = DomainWeights()
 
 
 def choose_hosts(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: HostIndices,
     weights: DomainWeights = DOMAIN_WEIGHTS,
 ) -> HostIndices | None:
     """Return the gang's hosts in rank order, out of ``hosts``, which all have an offer. None: they are too few."""
-    if len(hosts) < request.hosts:
+    if len(hosts) < resources.hosts:
         return None
-    if request.hosts == 1:
+    if resources.hosts == 1:
         score = offers.score[hosts]
         best = hosts[score == score.max()]
         return best[[np.argmin(snapshot.by_name[best])]]
-    found = rank_domains(request, snapshot, offers, hosts, weights)
+    found = rank_domains(resources, snapshot, offers, hosts, weights)
     if found is None:
         return None
     _, ranking = found
     first, size = (int(values[ranking.best[0]]) for values in (ranking.starts, ranking.sizes))
     chosen = ranking.hosts[first : first + size]
-    return _closest(request.hosts, snapshot, offers, chosen, _from_preferred(request, snapshot))
+    return _closest(resources.hosts, snapshot, offers, chosen, _from_preferred(resources, snapshot))
 
 
 def rank_domains(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: HostIndices,
@@ -68,27 +68,27 @@ def rank_domains(
 ) -> tuple[str | None, DomainRanking] | None:
     """Rate the domains of the nearest level (None: all hosts) that could hold the gang. None: no domain could."""
     everywhere = np.zeros(len(hosts), np.intp)
-    allowed = domains_of(request, snapshot, hosts)
-    levels = {level: snapshot.domains[level][hosts] for level in _levels_from_preferred(request, snapshot)}
+    allowed = domains_of(resources, snapshot, hosts)
+    levels = {level: snapshot.domains[level][hosts] for level in _levels_from_preferred(resources, snapshot)}
     for level, domain in (*levels.items(), (None, everywhere)):
         for kind in (snapshot.kind[hosts], everywhere):
-            ranking = _rank_groups(request, snapshot, offers, hosts, _both(_both(allowed, domain), kind), weights)
+            ranking = _rank_groups(resources, snapshot, offers, hosts, _both(_both(allowed, domain), kind), weights)
             if ranking is not None:
                 return level, ranking
     return None
 
 
-def _levels_from_preferred(request: ResourceRequest, snapshot: Snapshot) -> list[str]:
+def _levels_from_preferred(resources: ResourceRequest, snapshot: Snapshot) -> list[str]:
     """Return the levels that matter to the request, nearest first."""
     levels = list(snapshot.domains)
-    if request.preferred_level == "any":
+    if resources.preferred_level == "any":
         return []
-    return levels[levels.index(request.preferred_level) if request.preferred_level in levels else 0 :]
+    return levels[levels.index(resources.preferred_level) if resources.preferred_level in levels else 0 :]
 
 
-def _from_preferred(request: ResourceRequest, snapshot: Snapshot) -> list[HostIndices]:
+def _from_preferred(resources: ResourceRequest, snapshot: Snapshot) -> list[HostIndices]:
     """Return the domain numbers of these levels."""
-    return [snapshot.domains[level] for level in _levels_from_preferred(request, snapshot)]
+    return [snapshot.domains[level] for level in _levels_from_preferred(resources, snapshot)]
 
 
 def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -96,7 +96,7 @@ def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _rank_groups(
-    request: ResourceRequest,
+    resources: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: HostIndices,
@@ -105,24 +105,24 @@ def _rank_groups(
 ) -> DomainRanking | None:
     """Rate the groups that have enough hosts. None: no group has."""
     _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    if sizes.max() < request.hosts:
+    if sizes.max() < resources.hosts:
         return None
     score, name = offers.score[hosts], snapshot.by_name[hosts]
     order = np.lexsort((name, -score, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     sizes = np.diff(starts, append=len(order))
-    enough = sizes >= request.hosts
+    enough = sizes >= resources.hosts
     starts, sizes = starts[enough], sizes[enough]
     in_order = hosts[order]
 
     def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean over the best hosts of each group, as many as the gang has."""
         total = np.concatenate(([0.0], np.cumsum(values[in_order])))
-        return (total[starts + request.hosts] - total[starts]) / request.hosts
+        return (total[starts + resources.hosts] - total[starts]) / resources.hosts
 
-    filled = request.hosts / sizes
+    filled = resources.hosts / sizes
     score_parts = {
-        "resources": weights.resources * (filled if request.strategy is Strategy.PACK else 1.0 - filled),
+        "resources": weights.resources * (filled if resources.strategy is Strategy.PACK else 1.0 - filled),
         "topology": weights.topology * mean((closeness(offers) + speed_of_links(offers)) / 2.0),
         "utilisation": weights.utilisation * mean(1.0 - snapshot.load),
         "history": weights.history * mean(np.clip(snapshot.speed / 2.0, 0.0, 1.0)),

@@ -20,11 +20,11 @@ class HostNameFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only if the request says something of names."""
-        return bool(names_of(query.request))
+        return bool(names_of(query.resources))
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        accepted = snapshot.accepted_by(names_of(query.request))[hosts]
+        accepted = snapshot.accepted_by(names_of(query.resources))[hosts]
         return np.where(accepted, query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
@@ -37,14 +37,14 @@ class LabelFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only if the request has constraints."""
-        return bool(query.request.constraints)
+        return bool(query.resources.constraints)
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        accepted = snapshot.accepted_by(HostChoice(query.request.constraints))[hosts]
+        accepted = snapshot.accepted_by(HostChoice(query.resources.constraints))[hosts]
         return np.where(accepted, query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
-def names_of(request: ResourceRequest) -> HostChoice:
+def names_of(resources: ResourceRequest) -> HostChoice:
     """Return what the request says of names alone."""
-    return HostChoice(include=request.hosts_include, exclude=request.hosts_exclude)
+    return HostChoice(include=resources.hosts_include, exclude=resources.hosts_exclude)

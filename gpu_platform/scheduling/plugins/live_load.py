@@ -19,7 +19,7 @@ class UtilisationScore:
     name = "utilisation"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         return 1.0 - snapshot.load[hosts]
@@ -31,7 +31,7 @@ class ThermalScore:
     name = "thermal"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         return np.clip(
@@ -45,7 +45,7 @@ class RoundRobinScore:
     name = "round_robin"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         return 1.0 / (1.0 + snapshot.uses[hosts].astype(np.float64))
@@ -57,7 +57,7 @@ class HistoryScore:
     name = "history"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         return np.minimum(np.maximum(snapshot.speed[hosts] / 2.0, 0.0), 1.0)

@@ -55,4 +55,4 @@ class FreeGpuFilter:
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         free = snapshot.available(hosts)
-        return free if query.request.share is None else free | snapshot.shared.partly[hosts]
+        return free if query.resources.share is None else free | snapshot.shared.partly[hosts]

@@ -31,7 +31,7 @@ class SharingSupportedFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to shares."""
-        return query.request.share is not None
+        return query.resources.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
@@ -52,7 +52,7 @@ class SameTenantFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to shares."""
-        return query.request.share is not None
+        return query.resources.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
@@ -74,7 +74,7 @@ class ShareCapacityFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to shares."""
-        return query.request.share is not None
+        return query.resources.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
@@ -109,7 +109,7 @@ class HostCapacityFilter:
         return np.where(left >= self._asked(query), query.all_gpus(snapshot, hosts), np.uint64(0))
 
     def _asked(self, query: HostQuery) -> int:
-        return query.request.ram_mib_per_host if self._of_memory else query.request.cpus_per_host
+        return query.resources.ram_mib_per_host if self._of_memory else query.resources.cpus_per_host
 
 
 def _whole_or(fits: Callable[[], NDArray[np.bool_]], snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -119,8 +119,8 @@ def _whole_or(fits: Callable[[], NDArray[np.bool_]], snapshot: Snapshot, hosts: 
 
 
 def _share(query: HostQuery) -> Share:
-    assert query.request.share is not None, "asked only where it concerns"
-    return query.request.share
+    assert query.resources.share is not None, "asked only where it concerns"
+    return query.resources.share
 
 
 def _can_ever(gpu: GpuInfo, share: Share) -> bool:

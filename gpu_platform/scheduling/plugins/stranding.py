@@ -91,34 +91,34 @@ class StrandedGpus:
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def growth(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return how many more GPUs would be stranded on each host if it gave what it offers, and the scarcity of the
         GPUs that it gives: see :meth:`_compare_demand`."""
         self._look_at_machines(snapshot)
         if len(hosts) > FEW_HOSTS:
-            return self._growth(request, snapshot, hosts, offers.gpus)
-        keys = _states(request, snapshot, hosts, offers.gpus)
+            return self._growth(resources, snapshot, hosts, offers.gpus)
+        keys = _states(resources, snapshot, hosts, offers.gpus)
         missing = [number for number, key in enumerate(keys) if key not in self._answers]
         if missing:
             if len(self._answers) > _REMEMBERED:
                 self._answers.clear()
                 missing = list(range(len(keys)))
-            grown = self._growth(request, snapshot, hosts[missing], offers.gpus[missing])
+            grown = self._growth(resources, snapshot, hosts[missing], offers.gpus[missing])
             self._answers.update(zip([keys[number] for number in missing], grown.tolist(), strict=True))
         return np.array([self._answers[key] for key in keys])
 
     def _growth(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets
     ) -> NDArray[np.float64]:
         left = _left(snapshot, hosts)
         taken = as_rows(gpus, left.shape[1])
-        after = np.where(taken, left - np.int16(percent_of(request)), left)
+        after = np.where(taken, left - np.int16(percent_of(resources)), left)
         cpus, ram = _host_left(snapshot, hosts)
         machine = snapshot.machine[hosts]
-        then = self.stranded(after, cpus - request.cpus_per_host, ram - request.ram_mib_per_host, machine)
+        then = self.stranded(after, cpus - resources.cpus_per_host, ram - resources.ram_mib_per_host, machine)
         grown = then - self._now(snapshot, hosts, left, cpus, ram)
-        grown += self._scarcity[machine] * (request.gpus_per_host * percent_of(request) / _WHOLE)
+        grown += self._scarcity[machine] * (resources.gpus_per_host * percent_of(resources) / _WHOLE)
         # Rounded, because the same terms can add up differently at different places of the array.
         return np.round(grown, 9)
 
@@ -208,10 +208,10 @@ class StrandedGpus:
 
 
 def _states(
-    request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets
+    resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets
 ) -> list[tuple[object, ...]]:
     """Return for each host everything on which the growth depends: what the job asks, and what is left there."""
-    asked = request.gpus_per_host, percent_of(request), request.cpus_per_host, request.ram_mib_per_host
+    asked = resources.gpus_per_host, percent_of(resources), resources.cpus_per_host, resources.ram_mib_per_host
     partly = snapshot.shared.partly[hosts] & snapshot.working[hosts]
     cpus, ram = _host_left(snapshot, hosts)
     columns = snapshot.machine[hosts], snapshot.available(hosts), partly, cpus, ram, gpus
@@ -244,9 +244,9 @@ def _accepts(facts: ResourceRequest, gpu: GpuInfo) -> bool:
     return mismatch(gpu, facts) is None
 
 
-def percent_of(request: ResourceRequest) -> int:
+def percent_of(resources: ResourceRequest) -> int:
     """Return how many percent of each GPU the request asks for. A MIG instance counts by its slices."""
-    share = request.share
+    share = resources.share
     if share is None:
         return _WHOLE
     if share.mig_profile is not None:

@@ -22,13 +22,13 @@ class ResourcesScore:
     name = "resources"
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
-        if not request.gpus_per_host:
-            return np.clip(request.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
+        if not resources.gpus_per_host:
+            return np.clip(resources.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
         free = np.bitwise_count(snapshot.available(hosts))
-        return np.clip(request.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
+        return np.clip(resources.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
 
 
 @dataclass
@@ -48,22 +48,22 @@ class StrategyScore:
     """A host with one NUMA node has an island that can be broken. False: only parts of a host count as islands."""
 
     def __call__(
-        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, resources: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return the score of each offer, 0 to 1."""
         free = np.bitwise_count(snapshot.available(hosts)).astype(np.float64)
-        if not request.gpus_per_host:
+        if not resources.gpus_per_host:
             idle = _cpus_left(snapshot, hosts) / np.maximum(snapshot.cpus[hosts], 1)
-            if request.strategy is Strategy.SPREAD:
+            if resources.strategy is Strategy.SPREAD:
                 return idle
             beside_gpus = 0.6 * (snapshot.size[hosts] > 0)
             return 1.0 - (np.clip(free, 0.0, _LARGEST_LEFT) + beside_gpus + 0.3 * idle) / (_LARGEST_LEFT + 1.0)
-        if request.strategy is Strategy.SPREAD:
+        if resources.strategy is Strategy.SPREAD:
             return free / np.maximum(snapshot.size[hosts], 1)
         stranded = offers.stranded
         if not self.whole_host_is_an_island:
             stranded = stranded * (snapshot.numa_nodes[snapshot.machine[hosts]] > 1)
-        left = self.left_counts * (free - request.gpus_per_host) + stranded
+        left = self.left_counts * (free - resources.gpus_per_host) + stranded
         return 1.0 - np.minimum(np.maximum(left, 0.0), _LARGEST_LEFT) / _LARGEST_LEFT
 
 

@@ -19,11 +19,11 @@ class ReservationFilter:
 
     def applies_to(self, query: HostQuery) -> bool:
         """Applies only to jobs that ask for one."""
-        return query.request.reservation is not None
+        return query.resources.reservation is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
-        kept = snapshot.windows.kept(query.request.reservation or "")
+        kept = snapshot.windows.kept(query.resources.reservation or "")
         if query.wants_gpus:
             return kept.gpus[hosts]
         return np.where(kept.whole[hosts] | (kept.gpus[hosts] != 0), HOST_ITSELF, np.uint64(0))

@@ -60,11 +60,13 @@ class Claims:
         """
         facts = self._snapshot.facts_version
         for job_id, claim in list(self._claims.items()):
-            row = self._queue.get(job_id)
-            known = replace(claim, seen=now) if row is not None or job_id in stopping else claim
+            request = self._queue.get(job_id)
+            known = replace(claim, seen=now) if request is not None or job_id in stopping else claim
             is_recent = now < claim.until and now - known.seen < RETURN_S and claim.facts_version == facts
             # What stops still counts for the quota.
-            is_usable = row is None or (not self._is_excluded(claim.reservation, row) and (stopping or is_allowed(row)))
+            is_usable = request is None or (
+                not self._is_excluded(claim.reservation, request) and (stopping or is_allowed(request))
+            )
             if is_recent and is_usable and self._is_in_service(claim.reservation):
                 self._claims[job_id] = known
             else:
@@ -75,14 +77,14 @@ class Claims:
         snapshot = self._snapshot
         return bool(snapshot.ready[claim.hosts].all() and not (claim.gpus & ~snapshot.working[claim.hosts]).any())
 
-    def _is_excluded(self, claim: PlannedReservation, row: PlacementRequest) -> bool:
+    def _is_excluded(self, claim: PlannedReservation, request: PlacementRequest) -> bool:
         """Tell whether the job must not use what is claimed. What a running job excludes is not known, so a claim for a
         job that is moved may be of no use once the job waits again.
         """
-        if not row.has_exclusions:
+        if not request.has_exclusions:
             return False
         snapshot, taken = self._snapshot, zip(claim.hosts.tolist(), claim.gpus.tolist(), strict=True)
-        if any(snapshot.names[host_index] in row.excluded_hosts for host_index in claim.hosts.tolist()):
+        if any(snapshot.names[host_index] in request.excluded_hosts for host_index in claim.hosts.tolist()):
             return True
         uuids = (uuid for host_index, gpus in taken for uuid, _ in snapshot.gpus_of(host_index, gpus))
-        return any(uuid in row.excluded_gpus for uuid in uuids)
+        return any(uuid in request.excluded_gpus for uuid in uuids)

@@ -86,7 +86,7 @@ class DisplacedJobs:
         if self.hold_back_priority(now) != -math.inf:
             return []
         due = [job_id for job_id, loss in self._losses.items() if loss.not_before <= now]
-        return [row for job_id in due if (row := self._queue.get(job_id))]
+        return [request for job_id in due if (request := self._queue.get(job_id))]
 
     def placed(self, job_id: str) -> None:
         """Note that the job has a place, or does not wait any more."""

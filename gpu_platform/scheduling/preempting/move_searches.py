@@ -1,5 +1,7 @@
-"""Searches for jobs to move: first for displaced jobs, then for defragmentation. One at a time, each in several
-decisions.
+"""Searches for jobs to move. One at a time, each in several decisions.
+
+**Recovery** comes first: jobs that lost hosts or GPUs get a place. Then **defragmentation**: a gang fits nowhere
+although enough GPUs are free, so jobs that can go on elsewhere are moved together.
 
 While a search goes on the cluster may change, and the search goes on with what it knows. Else a busy cluster would
 never have an answer. So its answer is only adopted as far as the cluster allows it then: see :meth:`_adopt`.
@@ -20,14 +22,13 @@ from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.claims import Claims
-from gpu_platform.scheduling.preempting.defragmentation import defragment
 from gpu_platform.scheduling.preempting.displaced_jobs import DisplacedJobs
+from gpu_platform.scheduling.preempting.move_solver import SolverTime
 from gpu_platform.scheduling.preempting.moves import Gain, MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason, lost_work
-from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.preempting.steps import Search, Steps
-from gpu_platform.scheduling.round_state import SchedulerState, WaitingEntry
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.round import SchedulingRound, Waits
+from gpu_platform.scheduling.round.state import SchedulerState
 
 ALLOWANCE = 4_000
 """How many jobs and hosts one decision looks at. This takes 10 to 15 ms."""
@@ -35,6 +36,8 @@ GANGS = 8
 """At how many waiting gangs defragmentation looks, at most."""
 DISPLACED_WAIT_S = 3600.0
 """How long a job that lost its GPUs is supposed to wait for others. Nobody knows."""
+LOOK_LIMIT = 0.05
+"""The solver's time for one look, in its own unit: all requests of one look together."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class MoveSearches:
         self._moved = {job_id: list(at) for job_id, at in moved.items()}
 
     def begin(
-        self, found: SchedulingRound, waiting: Iterable[WaitingEntry], staying: Sequence[RunningRow], now: float
+        self, found: SchedulingRound, waiting: Iterable[Waits], staying: Sequence[RunningRow], now: float
     ) -> None:
         """Begin a search after a round, unless one goes on. ``waiting``: in order, without those over their quota.
         ``staying``: the running jobs that were not ordered to stop.
@@ -103,14 +106,14 @@ class MoveSearches:
 
     # -- searching -------------------------------------------------------------------------------
 
-    def _due(self, waiting: Iterable[WaitingEntry], now: float) -> list[PlacementRequest]:
+    def _due(self, waiting: Iterable[Waits], now: float) -> list[PlacementRequest]:
         """Return the gangs at which defragmentation looks now: they have waited long enough."""
         policy = self._state.policy
         if not policy.defragmentation or now < self._next_look:
             return []
-        rows = (entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s)
-        gangs = islice((row for row in rows if row.gpu_count > 1), GANGS)
-        return [row for row in gangs if row.job_id not in self._looked_at]
+        requests = (entry.request for entry in waiting if now - entry.request.enqueued_at >= policy.defragment_after_s)
+        gangs = islice((request for request in requests if request.gpu_count > 1), GANGS)
+        return [request for request in gangs if request.job_id not in self._looked_at]
 
     def _look(
         self, gangs: Sequence[PlacementRequest], staying: Sequence[RunningRow], now: float, gain: Gain
@@ -128,7 +131,7 @@ class MoveSearches:
         budget = policy.defragmentation_budget
         movable = self._movable(staying, budget, now)
         looks, found = yield from defragment(gangs, self._planner, movable, budget, now, gain)
-        self._looked_at |= {row.job_id for row in gangs[:looks]}
+        self._looked_at |= {request.job_id for request in gangs[:looks]}
         if found is not None or looks == len(gangs):
             self._looked_at.clear()
             self._next_look = now + policy.defragment_every_s  # else the next decision looks at the others
@@ -179,37 +182,97 @@ class MoveSearches:
         """Return the plan with the jobs and places as they are now, and hold the places in ``attempt``. None: the gang
         or a job to move is not there any more, or the moves cost too much, or somebody finds no place.
         """
-        row = self._state.queue.get(plan.row.job_id)
+        request = self._state.queue.get(plan.request.job_id)
         jobs = [job for one in plan.jobs if (job := movable.get((one.job_id, one.attempt)))]
-        if row is None or row.attempt != plan.row.attempt or len(jobs) < len(plan.jobs):
+        if request is None or request.attempt != plan.request.attempt or len(jobs) < len(plan.jobs):
             return None
-        renewed = replace(plan, row=row, jobs=tuple(jobs), lost_gpu_s=sum(lost_work(job, now) for job in jobs))
+        renewed = replace(plan, request=request, jobs=tuple(jobs), lost_gpu_s=sum(lost_work(job, now) for job in jobs))
         if not jobs:
             self._planner.carry_out(renewed, attempt)
             return renewed
-        if any(job.priority > row.priority for job in jobs) or not renewed.pays(gain(row), budget.restart_s):
+        if any(job.priority > request.priority for job in jobs) or not renewed.pays(gain(request), budget.restart_s):
             return None
         if len(jobs) > budget.jobs or renewed.lost_gpu_s > budget.lost_gpu_s:
             return None
-        places = self._planner.try_moving(row, jobs, attempt, keep=True)
+        places = self._planner.try_moving(request, jobs, attempt, keep=True)
         return None if places is None else replace(renewed, placement=places[0], new_places=places[1])
 
     def _order(self, plan: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
-        self._claims.make(plan.row.job_id, plan.placement, now)
+        self._claims.make(plan.request.job_id, plan.placement, now)
         for job_id, placement in plan.new_places.items():
             self._claims.make(job_id, placement, now)
             self._moved.setdefault(job_id, []).append(now)
         return Preemption(
-            plan.row.job_id, plan.row.attempt, tuple((job.job_id, job.attempt) for job in plan.jobs), reason
+            plan.request.job_id, plan.request.attempt, tuple((job.job_id, job.attempt) for job in plan.jobs), reason
         )
 
 
-def _gain(promised: Mapping[str, float], now: float, row: PlacementRequest) -> float:
-    """Return the GPU-seconds that are saved if ``row`` need not wait on: as long as it has waited so far, but only
+def _gain(promised: Mapping[str, float], now: float, request: PlacementRequest) -> float:
+    """Return the GPU-seconds that are saved if ``request`` need not wait on: as long as it has waited so far, but only
     until it would start anyway. So moves begin when waiting has cost as much as they do (as in the ski-rental problem).
     """
-    return row.gpu_count * min(now - row.enqueued_at, promised.get(row.job_id, math.inf) - now)
+    return request.gpu_count * min(now - request.enqueued_at, promised.get(request.job_id, math.inf) - now)
 
 
-def _gain_of_displaced(row: PlacementRequest) -> float:
-    return row.gpu_count * DISPLACED_WAIT_S
+def _gain_of_displaced(request: PlacementRequest) -> float:
+    return request.gpu_count * DISPLACED_WAIT_S
+
+
+def recover(
+    displaced: Sequence[PlacementRequest],
+    move_planner: MovePlanner,
+    movable: Sequence[RunningRow],
+    budget: MoveBudget,
+    now: float,
+    gain: Gain,
+) -> Steps[list[MovePlan]]:
+    """Search for the jobs to move for each displaced job, by priority, within one budget. Displaced jobs that
+    fit without moves have a plan without moves. Those that do not fit, and those for which the moves would cost more
+    than they save, are left out.
+
+    The place of a displaced job counts as taken for those that follow, and so do the new places of moved jobs. So all
+    plans that are returned can be carried out together, in this order.
+    """
+    plans: list[MovePlan] = []
+    left, lost = budget.jobs, budget.lost_gpu_s
+    moved: set[str] = set()
+    for request in sorted(displaced, key=lambda request: (-request.priority, request.enqueued_at, request.job_id)):
+        if left <= 0:
+            break
+        moves = yield from move_planner.without_moves(request, plans)
+        if moves is None:
+            allowed = [job for job in movable if job.job_id not in moved and job.priority <= request.priority]
+            limits = replace(budget, jobs=left, lost_gpu_s=min(lost, gain(request)))
+            moves = yield from move_planner.smallest_plan(request, allowed, limits, now, None, plans)
+        if moves is None or (moves.jobs and not moves.pays(gain(request), budget.restart_s)):
+            continue
+        moved |= {job.job_id for job in moves.jobs}
+        left, lost = left - len(moves.jobs), lost - moves.lost_gpu_s
+        plans.append(moves)
+    return plans
+
+
+def defragment(
+    waiting: Sequence[PlacementRequest],
+    move_planner: MovePlanner,
+    movable: Sequence[RunningRow],
+    budget: MoveBudget,
+    now: float,
+    gain: Gain,
+) -> Steps[tuple[int, MovePlan | None]]:
+    """Search for the first of ``waiting`` for which moving jobs pays, and for the jobs to move. No job is moved for one
+    of lower priority.
+
+    The first number of the answer says at how many of ``waiting`` it looked. It stops when the solver's time for one
+    look is used up: then look at the others next time.
+    """
+    time = SolverTime(LOOK_LIMIT)
+    for number, request in enumerate(waiting):
+        if time.left <= 0:
+            return number, None
+        allowed = [job for job in movable if job.priority <= request.priority]
+        limits = replace(budget, lost_gpu_s=min(budget.lost_gpu_s, gain(request)))
+        moves = yield from move_planner.smallest_plan(request, allowed, limits, now, time)
+        if moves is not None and moves.pays(gain(request), budget.restart_s):
+            return number + 1, moves
+    return len(waiting), None

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import MoveBudget
-from gpu_platform.scheduling.preempting.minimal_sets import JobSets, jobs_by_host, minimal_sets
 from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, SolverTime, cheapest_sets
 from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.preempting.steps import Steps, computed
@@ -46,13 +46,17 @@ MAX_TARGETS = 40
 
 Gain = Callable[[PlacementRequest], float]
 """Returns the GPU-seconds of waiting that a waiting job would save if it started now."""
+MAX_SUBSETS_OF = 8
+"""If a host has at most this many jobs, every subset of them is looked at."""
+JobSets = list[tuple[int, ...]]
+"""Sets of jobs, by their numbers. An empty set: nobody must leave."""
 
 
 @dataclass(frozen=True)
 class MovePlan:
-    """The gang ``row`` gets ``placement`` once ``jobs`` are moved."""
+    """The gang ``request`` gets ``placement`` once ``jobs`` are moved."""
 
-    row: PlacementRequest
+    request: PlacementRequest
     jobs: tuple[RunningRow, ...]
     """Empty: it needs no moves."""
     lost_gpu_s: float
@@ -71,7 +75,7 @@ class MovePlan:
 class _MoveProblem:
     """What one search knows of the cluster. The cluster may have changed since, so what follows from it is tried."""
 
-    row: PlacementRequest
+    request: PlacementRequest
     jobs: Sequence[RunningRow]
     """The jobs that may be moved."""
     costs: Sequence[float]
@@ -81,7 +85,7 @@ class _MoveProblem:
     free: NDArray[np.integer]
     """For each host, how many GPUs nobody has."""
     minimal_sets: dict[int, JobSets] | None
-    """See :mod:`minimal_sets`. None: the gang has no equal slices."""
+    """See :func:`minimal_sets`. None: the gang has no equal slices."""
     targets: NDArray[np.bool_]
     """The hosts to which the jobs may go."""
 
@@ -124,19 +128,19 @@ class MovePlanner:
 
     def smallest_plan(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         movable: Iterable[RunningRow],
         budget: MoveBudget,
         now: float,
         time: SolverTime | None = None,
         earlier: Sequence[MovePlan] = (),
     ) -> Steps[MovePlan | None]:
-        """Search for the jobs out of ``movable`` to move for ``row``. None: no set within the budget is enough.
+        """Search for the jobs out of ``movable`` to move for ``request``. None: no set within the budget is enough.
 
         ``earlier`` plans count as carried out. ``time`` is used up; by default the solver's own limit counts. If the
         cluster changes between the steps, the answer may be out of date.
         """
-        problem = yield from self._problem(row, movable, budget, now, earlier)
+        problem = yield from self._problem(request, movable, budget, now, earlier)
         if problem is None:
             return None
         exact = len(problem.jobs) * len(problem.targets) <= MAX_PAIRS
@@ -149,27 +153,27 @@ class MovePlanner:
         sets = cheapest_sets(model, MAX_TRIES, time)
         while (candidate := (yield from computed(partial(next, sets, None), self._aside))) is not None:
             chosen = tuple(problem.jobs[number] for number in candidate.jobs)
-            places = yield from self._try_after(earlier, row, chosen)
+            places = yield from self._try_after(earlier, request, chosen)
             if places is not None:
                 lost = sum(problem.costs[number] for number in candidate.jobs)
-                return MovePlan(row, chosen, lost, *places, is_smallest=exact and candidate.is_optimal)
+                return MovePlan(request, chosen, lost, *places, is_smallest=exact and candidate.is_optimal)
         return None
 
-    def without_moves(self, row: PlacementRequest, earlier: Sequence[MovePlan]) -> Steps[MovePlan | None]:
+    def without_moves(self, request: PlacementRequest, earlier: Sequence[MovePlan]) -> Steps[MovePlan | None]:
         """Search for a place that the gang has without moves, once the ``earlier`` plans are carried out."""
-        places = yield from self._try_after(earlier, row, ())
-        return None if places is None else MovePlan(row, (), 0.0, *places)
+        places = yield from self._try_after(earlier, request, ())
+        return None if places is None else MovePlan(request, (), 0.0, *places)
 
     def _try_after(
-        self, earlier: Sequence[MovePlan], row: PlacementRequest, jobs: Sequence[RunningRow]
+        self, earlier: Sequence[MovePlan], request: PlacementRequest, jobs: Sequence[RunningRow]
     ) -> Steps[tuple[Placement, dict[str, Placement]] | None]:
         # To ask all hosts takes longest, and what they answered is remembered. So the trial itself is short.
-        for request in (row, *(job.requeued() for job in jobs)):
-            for group in request.rank_groups():
+        for one in (request, *(job.requeued() for job in jobs)):
+            for group in one.rank_groups():
                 self._candidates.of(self._unpromised(group))
                 yield len(self._snapshot)
         with self._after(earlier) as attempt:
-            places = self.try_moving(row, jobs, attempt)
+            places = self.try_moving(request, jobs, attempt)
         yield len(self._snapshot) * (1 + len(jobs)) // 4
         return places
 
@@ -187,10 +191,10 @@ class MovePlanner:
             attempt.end(job)
         for job in plan.jobs:
             _hold(plan.new_places[job.job_id], job.namespace, attempt)
-        _hold(plan.placement, plan.row.namespace, attempt)
+        _hold(plan.placement, plan.request.namespace, attempt)
 
     def try_moving(
-        self, row: PlacementRequest, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
+        self, request: PlacementRequest, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
     ) -> tuple[Placement, dict[str, Placement]] | None:
         """Return the gang's placement and those of ``jobs``, if they are moved and all of them find another place, or
         None.
@@ -200,7 +204,7 @@ class MovePlanner:
         before = attempt.checkpoint()
         for job in jobs:
             attempt.end(job)
-        placement = self._placer.place_in(self._unpromised(row), attempt)
+        placement = self._placer.place_in(self._unpromised(request), attempt)
         new_places: dict[str, Placement] = {}
         for job in sorted(jobs, key=lambda job: (-len(job.gpu_uuids), job.job_id)) if placement is not None else ():
             found = self._placer.place_in(self._unpromised(job.requeued()), attempt)
@@ -214,15 +218,15 @@ class MovePlanner:
             attempt.rollback(before)
         return placement, new_places
 
-    def _unpromised(self, row: PlacementRequest) -> PlacementRequest:
+    def _unpromised(self, request: PlacementRequest) -> PlacementRequest:
         """Return the request without the places that other jobs were promised."""
-        return around(row, (one for one in self._promised if one.job_id != row.job_id), self._snapshot)
+        return around(request, (one for one in self._promised if one.job_id != request.job_id), self._snapshot)
 
     # -- which sets to try -----------------------------------------------------------------------
 
     def _problem(
         self,
-        row: PlacementRequest,
+        request: PlacementRequest,
         movable: Iterable[RunningRow],
         budget: MoveBudget,
         now: float,
@@ -232,21 +236,21 @@ class MovePlanner:
         lost = [(lost_work(job, now), job) for job in movable if _can_move(job)]
         able = sorted((one for one in lost if one[0] <= budget.lost_gpu_s), key=lambda one: (one[0], one[1].job_id))
         costs, jobs = [cost for cost, _ in able], [job for _, job in able]
-        snapshot, equal_slices = self._snapshot, row.is_plain and not row.needs_partial_resources
+        snapshot, equal_slices = self._snapshot, request.is_plain and not request.needs_partial_resources
         if not jobs or not (equal_slices or len(jobs) * len(snapshot) <= MAX_PAIRS):
             return None
         with self._after(earlier):
             free = np.bitwise_count(snapshot.available() & snapshot.working) * snapshot.ready
-            if not row.needs_partial_resources and int(free.sum()) < row.gpu_count:
+            if not request.needs_partial_resources and int(free.sum()) < request.gpu_count:
                 return None  # moved jobs need as many GPUs elsewhere as they free
-            trial = SliceVictimTrial(self._unpromised(row), snapshot, self._framework, ()) if equal_slices else None
+            trial = SliceVictimTrial(self._unpromised(request), snapshot, self._framework, ()) if equal_slices else None
         yield len(jobs) + len(free)
         held: list[dict[int, int]] = []
         for job in jobs:
             held.append(self._held(job))
             yield 1
         sets = None if trial is None else (yield from minimal_sets(trial, snapshot, held))
-        return _MoveProblem(row, jobs, costs, held, free, sets, np.ones(len(free), bool))
+        return _MoveProblem(request, jobs, costs, held, free, sets, np.ones(len(free), bool))
 
     def _cheapest_part(self, problem: _MoveProblem) -> _MoveProblem:
         """In a large cluster, choose the hosts that are cheapest to clear, and those with most space for the moved
@@ -272,12 +276,14 @@ class MovePlanner:
         return problem.with_only(chosen, targets)
 
     def _model(self, problem: _MoveProblem, budget: MoveBudget) -> Steps[MoveModel]:
-        row, hosts, jobs_on = problem.row.resources, range(len(problem.free)), jobs_by_host(problem.held)
+        resources, hosts, jobs_on = problem.request.resources, range(len(problem.free)), jobs_by_host(problem.held)
         jobs: list[JobModel] = []
         for job, cost in zip(problem.jobs, problem.costs, strict=True):
             jobs.append(self._job(job, cost, problem.targets))
             yield max(len(hosts) // 4, 1)
-        has_slices = problem.minimal_sets is not None
+        domains = [0] * len(hosts)
+        if problem.minimal_sets is not None:
+            domains = domains_of(resources, self._snapshot, np.arange(len(hosts))).tolist()
         return MoveModel(
             hosts=[
                 HostModel(int(free), {job: problem.held[job][host].bit_count() for job in jobs_on.get(host, ())})
@@ -285,19 +291,19 @@ class MovePlanner:
             ],
             jobs=jobs,
             minimal_sets=problem.minimal_sets,
-            domains=domains_of(row, self._snapshot, np.arange(len(hosts))).tolist() if has_slices else [0] * len(hosts),
-            gang_hosts=row.hosts,
-            gang_gpus_per_host=row.gpus_per_host,
+            domains=domains,
+            gang_hosts=resources.hosts,
+            gang_gpus_per_host=resources.gpus_per_host,
             max_moves=budget.jobs,
             max_cost=budget.lost_gpu_s,
         )
 
     def _job(self, job: RunningRow, cost: float, targets: NDArray[np.bool_]) -> JobModel:
-        row = job.requeued()
-        if not row.is_plain:
+        request = job.requeued()
+        if not request.is_plain:
             return JobModel(cost, 0, 0, [])
-        able = self._candidates.able(row)[: len(targets)] & targets
-        return JobModel(cost, row.resources.hosts, row.resources.gpus_per_host, np.flatnonzero(able).tolist())
+        able = self._candidates.able(request)[: len(targets)] & targets
+        return JobModel(cost, request.resources.hosts, request.resources.gpus_per_host, np.flatnonzero(able).tolist())
 
     def _held(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> working GPUs that the job has there."""
@@ -324,3 +330,53 @@ def _can_move(job: RunningRow) -> bool:
 def _hold(placement: Placement, namespace: str, attempt: Statement) -> None:
     for host_slice in placement.slices:
         attempt.hold(host_slice, namespace)
+
+
+def minimal_sets(
+    trial: SliceVictimTrial, snapshot: Snapshot, held: Sequence[dict[int, int]]
+) -> Steps[dict[int, JobSets]]:
+    """Return host index -> the smallest sets of jobs that must leave. Hosts that could never take a slice are left out.
+
+    ``held``: for each job, host index -> the GPUs that it has there. A step is a host. Hosts of the same kind that are
+    used in the same way have the same answer.
+    """
+    answers: dict[tuple[int, int, tuple[int, ...]], JobSets] = {}
+    found: dict[int, JobSets] = {}
+    jobs_on = jobs_by_host(held)
+    for host_index, free in enumerate(trial.free):
+        there = sorted(jobs_on.get(host_index, ()), key=lambda number: held[number][host_index])
+        gpus = tuple(held[number][host_index] for number in there)
+        alike = int(snapshot.machine[host_index]), free, gpus
+        if alike not in answers:
+            answers[alike] = _enough(trial, host_index, gpus)
+            yield 1 << min(len(gpus), MAX_SUBSETS_OF)
+        else:
+            yield 1
+        if answers[alike]:
+            found[host_index] = [tuple(sorted(there[place] for place in some)) for some in answers[alike]]
+    return found
+
+
+def jobs_by_host(held: Sequence[dict[int, int]]) -> dict[int, list[int]]:
+    """Return host index -> the numbers of the jobs that have GPUs there, ascending."""
+    jobs_on: dict[int, list[int]] = {}
+    for number, gpus in enumerate(held):
+        for host_index in gpus:
+            jobs_on.setdefault(host_index, []).append(number)
+    return jobs_on
+
+
+def _enough(trial: SliceVictimTrial, host_index: int, gpus: Sequence[int]) -> JobSets:
+    """Return the smallest sets of jobs without which the host could take a slice. ``gpus``: what each of them has."""
+    found: JobSets = []
+    places = range(len(gpus))
+    for size in range(len(gpus) + 1) if len(gpus) <= MAX_SUBSETS_OF else (0, 1, 2, 3, len(gpus)):
+        for some in combinations(places, size):
+            if any(set(less) <= set(some) for less in found):
+                continue
+            freed = 0
+            for place in some:
+                freed |= gpus[place]
+            if trial.offers(host_index, freed):
+                found.append(some)
+    return found

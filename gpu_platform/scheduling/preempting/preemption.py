@@ -16,8 +16,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.preempting.steps import Steps
-from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
-from gpu_platform.scheduling.preempting.victim_trials import VictimTrial, victim_trial
+from gpu_platform.scheduling.preempting.victim_trials import TrialCluster, VictimTrial, victim_trial
 
 _BORROWED, _BORROWED_IN_PART = -(10**6), 1 - 10**6
 """Priorities below all others."""
@@ -62,7 +61,7 @@ def lost_work(row: RunningRow, now: float) -> float:
 
 
 def choose_victims(
-    row: PlacementRequest,
+    request: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     eligible: Iterable[RunningRow],
@@ -71,15 +70,15 @@ def choose_victims(
     trial_cluster: TrialCluster | None = None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
 ) -> Steps[tuple[RunningRow, ...] | None]:
-    """Return the victims for ``row`` out of ``eligible``. None: not even all of them would be enough.
+    """Return the victims for ``request`` out of ``eligible``. None: not even all of them would be enough.
 
     Free GPUs count, and so do those of jobs in ``being_preempted``. The answer is empty if they are enough.
     ``trial_cluster`` is needed for gangs of several groups, for totals, and for requests for shares, CPUs or memory; no
-    other search may use it before this one has ended. ``allowed`` tells whether the quotas allow ``row`` once the given
+    other search may use it before this one has ended. ``allowed`` tells whether the quotas allow it once the given
     jobs have ended. None: there are no quotas.
     """
-    trial = victim_trial(row, snapshot, framework, list(being_preempted), trial_cluster, allowed)
-    yield len(row.requests) * len(snapshot) // HOSTS_TO_BEGIN
+    trial = victim_trial(request, snapshot, framework, list(being_preempted), trial_cluster, allowed)
+    yield len(request.requests) * len(snapshot) // HOSTS_TO_BEGIN
     if (yield from trial.fits(())):
         return ()
     jobs = [job for job in eligible if trial.helps(job)]
@@ -94,7 +93,7 @@ def choose_victims(
 
 
 def earliest_preemption(
-    row: PlacementRequest,
+    request: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     eligible: Callable[[float], Iterable[RunningRow]],
@@ -102,7 +101,7 @@ def earliest_preemption(
     trial_cluster: TrialCluster | None = None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
 ) -> Steps[float | None]:
-    """Return the first of ``moments`` (ascending) at which there are enough victims for ``row``. None: at none of
+    """Return the first of ``moments`` (ascending) at which there are enough victims for ``request``. None: at none of
     them.
 
     Also None if it needs no victims: its GPUs are free, but kept for other jobs. ``eligible``: which jobs may be
@@ -111,8 +110,8 @@ def earliest_preemption(
     """
     if not moments:
         return None
-    trial = victim_trial(row, snapshot, framework, [], trial_cluster, allowed)
-    yield len(row.requests) * len(snapshot) // HOSTS_TO_BEGIN
+    trial = victim_trial(request, snapshot, framework, [], trial_cluster, allowed)
+    yield len(request.requests) * len(snapshot) // HOSTS_TO_BEGIN
 
     def enough(at: float) -> Steps[bool]:
         jobs = [job for job in eligible(at) if trial.helps(job)]

@@ -12,15 +12,15 @@ from concurrent.futures import Executor
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
-from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.preempting.claims import Claims
 from gpu_platform.scheduling.preempting.displaced_jobs import DisplacedJobs
 from gpu_platform.scheduling.preempting.move_searches import MoveSearches
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.victim_planning import VictimPlanner, quotas_allow
-from gpu_platform.scheduling.round_state import SchedulerState
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.holders import Proposals
+from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 
 
 class PreemptionPlanner:
@@ -64,7 +64,7 @@ class PreemptionPlanner:
     def claims(self, now: float) -> list[PlannedReservation]:
         """Return the claims that are valid now."""
         stopping = {job_id for job_id, _ in self._being_preempted}
-        return self._claims.renew(now, stopping, lambda row: quotas_allow(self._state, row, ()))
+        return self._claims.renew(now, stopping, lambda request: quotas_allow(self._state, request, ()))
 
     def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
         """Return which jobs are to be stopped or moved now. Each is returned once."""

@@ -31,9 +31,9 @@ from gpu_platform.scheduling.preempting.preemption import (
     eligible_victims,
 )
 from gpu_platform.scheduling.preempting.steps import Search, Steps
-from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
-from gpu_platform.scheduling.round_state import SchedulerState
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.preempting.victim_trials import TrialCluster
+from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 
 PREEMPTORS = 8
 """For how many classes of waiting jobs other jobs may be stopped in one pass."""
@@ -65,7 +65,7 @@ class _Moment:
 
 @dataclass(frozen=True)
 class _SearchForJob:
-    row: PlacementRequest
+    request: PlacementRequest
     steps: Search[Victims]
     began_in: SchedulingRound
     facts_version: int
@@ -137,11 +137,11 @@ class VictimPlanner:
         left, others = ALLOWANCE, self._not_looked_at(moment)
         while True:
             if self._search is None:
-                row = next(others, None)
-                if row is None:
+                request = next(others, None)
+                if request is None:
                     return None
-                self._looked_at.add((row.job_id, row.attempt))
-                self._search = self._begin(row, moment)
+                self._looked_at.add((request.job_id, request.attempt))
+                self._search = self._begin(request, moment)
             left = self._search.steps.go_on(left)
             if not self._search.steps.has_ended:
                 return []
@@ -150,7 +150,7 @@ class VictimPlanner:
             if victims:
                 victims = self._adopted(ended, victims, moment)
                 if victims:
-                    return [Preemption(ended.row.job_id, ended.row.attempt, keys_of(victims))]
+                    return [Preemption(ended.request.job_id, ended.request.attempt, keys_of(victims))]
             elif victims is not None and moment.being_preempted:
                 return []  # it only waits for jobs that were ordered to stop
             elif victims is None and ended.among is not None:
@@ -158,42 +158,42 @@ class VictimPlanner:
 
     def _not_looked_at(self, moment: _Moment) -> Iterator[PlacementRequest]:
         """Yield the jobs at which this pass has not looked yet."""
-        for row in self._preemptors(moment):
-            if len(self._looked_at) < PREEMPTORS and (row.job_id, row.attempt) not in self._looked_at:
-                yield row
+        for request in self._preemptors(moment):
+            if len(self._looked_at) < PREEMPTORS and (request.job_id, request.attempt) not in self._looked_at:
+                yield request
 
     def _preemptors(self, moment: _Moment) -> Iterator[PlacementRequest]:
         """Yield the first waiting jobs for which others might be stopped, in order."""
         lowest = min((row.priority for row in moment.staying if row.preemptible), default=math.inf)
         # A job over its quota may still start if jobs of lower priority are stopped.
-        able = (entry for entry in moment.found.in_order() if entry.denial is None or entry.row.priority > lowest)
-        return (entry.row for entry in islice(able, PREEMPTORS))
+        able = (entry for entry in moment.found.in_order() if entry.denial is None or entry.request.priority > lowest)
+        return (entry.request for entry in islice(able, PREEMPTORS))
 
     def _begin(
-        self, row: PlacementRequest, moment: _Moment, number: int = 1, among: frozenset[AttemptId] | None = None
+        self, request: PlacementRequest, moment: _Moment, number: int = 1, among: frozenset[AttemptId] | None = None
     ) -> _SearchForJob:
-        steps = self._steps(row, moment, among)
-        return _SearchForJob(row, Search(steps), moment.found, self._state.snapshot.facts_version, number, among)
+        steps = self._steps(request, moment, among)
+        return _SearchForJob(request, Search(steps), moment.found, self._state.snapshot.facts_version, number, among)
 
     def _again(self, ended: _SearchForJob, moment: _Moment, among: frozenset[AttemptId] | None) -> _SearchForJob | None:
         """Return a new search for the same job, because the cluster has changed. None: the job does not wait any more,
         or there were enough searches. So a pass always ends, and the next one looks at the job again.
         """
-        if not self._waits(ended.row) or ended.number >= MOST_SEARCHES:
+        if not self._waits(ended.request) or ended.number >= MOST_SEARCHES:
             return None
-        return self._begin(ended.row, moment, ended.number + 1, among)
+        return self._begin(ended.request, moment, ended.number + 1, among)
 
-    def _steps(self, row: PlacementRequest, moment: _Moment, among: frozenset[AttemptId] | None) -> Steps[Victims]:
+    def _steps(self, request: PlacementRequest, moment: _Moment, among: frozenset[AttemptId] | None) -> Steps[Victims]:
         state, now, stopping = self._state, moment.now, moment.being_preempted
-        eligible = self._eligible(row, moment, now)
+        eligible = self._eligible(request, moment, now)
         if among is not None:
             eligible = [victim for victim in eligible if (victim.job_id, victim.attempt) in among]
         yield len(moment.staying) // (JOBS_WITH_QUOTAS if moment.excess else JOBS_TO_CHOOSE_FROM)
         if not eligible:
             return None
-        allowed, row = self._allowance(row, moment), self._undisturbing(row, moment.found)
+        allowed, request = self._allowance(request, moment), self._undisturbing(request, moment.found)
         search = choose_victims(
-            row, state.snapshot, state.framework, eligible, now, stopping, self._trial_cluster, allowed
+            request, state.snapshot, state.framework, eligible, now, stopping, self._trial_cluster, allowed
         )
         return (yield from search)
 
@@ -205,83 +205,83 @@ class VictimPlanner:
         If something has changed since the search began, there is first another one, for the smallest set of the victims
         that are left. It is short. If even during that something changes, only the set as a whole is checked.
         """
-        row, stopping = self._undisturbing(ended.row, moment.found), moment.being_preempted
+        request, stopping = self._undisturbing(ended.request, moment.found), moment.being_preempted
         if ended.began_in is not moment.found:
-            wanted, eligible = frozenset(keys_of(victims)), self._eligible(row, moment, moment.now)
+            wanted, eligible = frozenset(keys_of(victims)), self._eligible(request, moment, moment.now)
             left = tuple(victim for victim in eligible if (victim.job_id, victim.attempt) in wanted)
             if ended.among is None or len(left) < len(victims):
                 self._search = self._again(ended, moment, frozenset(keys_of(left)))
                 return None
-            allowed, victims = self._allowance(row, moment), left
-            if not self._waits(ended.row) or (allowed is not None and not allowed((*stopping, *victims))):
+            allowed, victims = self._allowance(request, moment), left
+            if not self._waits(ended.request) or (allowed is not None and not allowed((*stopping, *victims))):
                 return None
-            if (allowed is None or allowed(stopping)) and self._place_without(row, stopping) is not None:
+            if (allowed is None or allowed(stopping)) and self._place_without(request, stopping) is not None:
                 return None  # it needs no victims any more
-        placement = self._place_without(row, (*stopping, *victims))
+        placement = self._place_without(request, (*stopping, *victims))
         if placement is None:
             return None
-        self._claims.make(row.job_id, placement, moment.now)  # so that no other job takes what they free
+        self._claims.make(request.job_id, placement, moment.now)  # so that no other job takes what they free
         return victims
 
-    def _waits(self, row: PlacementRequest) -> bool:
+    def _waits(self, request: PlacementRequest) -> bool:
         """Tell whether the same attempt still waits for the same."""
-        return self._state.queue.get(row.job_id) == row
+        return self._state.queue.get(request.job_id) == request
 
-    def _place_without(self, row: PlacementRequest, jobs: Iterable[RunningRow]) -> Placement | None:
+    def _place_without(self, request: PlacementRequest, jobs: Iterable[RunningRow]) -> Placement | None:
         """Return the place that the job will have once ``jobs`` have ended."""
         with Statement(self._state.snapshot) as attempt:
             for job in jobs:
                 attempt.end(job)
-            return self._state.gangs.place_in(row, attempt)
+            return self._state.gangs.place_in(request, attempt)
 
     # -- who may be stopped for whom -------------------------------------------------------------
 
-    def _eligible(self, row: PlacementRequest, moment: _Moment, at: float) -> list[RunningRow]:
-        """Return the jobs that may be stopped for ``row`` at that time."""
+    def _eligible(self, request: PlacementRequest, moment: _Moment, at: float) -> list[RunningRow]:
+        """Return the jobs that may be stopped for ``request`` at that time."""
         quotas = self._state.quotas
-        reclaims = quotas.lends and quotas.is_guaranteed(row.namespace, row.gpu_count)
+        reclaims = quotas.lends and quotas.is_guaranteed(request.namespace, request.gpu_count)
         borrowed = None
         if quotas.lends:
-            own = row.namespace if reclaims else None
+            own = request.namespace if reclaims else None
             borrowed = {name: more for name, more in moment.excess.items() if name != own}
         min_run_s = self._state.policy.min_run_s
-        found = eligible_victims(row.priority, moment.staying, min_run_s, at, borrowed, reclaims, row.namespace)
-        owned = self._owned(row, moment)
-        own = [victim for victim in found if victim.namespace == row.namespace]
-        if owned and not quotas_allow(self._state, row, own, owned):
+        found = eligible_victims(request.priority, moment.staying, min_run_s, at, borrowed, reclaims, request.namespace)
+        owned = self._owned(request, moment)
+        own = [victim for victim in found if victim.namespace == request.namespace]
+        if owned and not quotas_allow(self._state, request, own, owned):
             return [victim for victim in found if (victim.job_id, victim.attempt) not in owned]
         return found
 
-    def _owned(self, row: PlacementRequest, moment: _Moment) -> frozenset[AttemptId]:
-        """Return the jobs of the namespace of ``row`` that are within its guarantee. Empty if ``row`` is, too.
+    def _owned(self, request: PlacementRequest, moment: _Moment) -> frozenset[AttemptId]:
+        """Return the jobs of the namespace of ``request`` that are within its guarantee. Empty if ``request`` is, too.
 
-        If ``row`` borrowed after it stopped one of them, that one would reclaim GPUs of another borrower, and that one
-        might stop ``row``, and so on without an end.
+        If it borrowed after it stopped one of them, that one would reclaim GPUs of another borrower, and that one might
+        stop it, and so on without an end.
         """
         quotas = self._state.quotas
-        if not quotas.lends or quotas.is_guaranteed(row.namespace, row.gpu_count):
+        if not quotas.lends or quotas.is_guaranteed(request.namespace, request.gpu_count):
             return frozenset()
-        own = [job for job in moment.staying if job.namespace == row.namespace]
+        own = [job for job in moment.staying if job.namespace == request.namespace]
         borrowers = eligible_victims(sys.maxsize, own, 0.0, moment.now, moment.excess)
         return frozenset(keys_of(own)) - frozenset(keys_of(borrowers))
 
-    def _undisturbing(self, row: PlacementRequest, found: SchedulingRound) -> PlacementRequest:
+    def _undisturbing(self, request: PlacementRequest, found: SchedulingRound) -> PlacementRequest:
         """Return the request without what preemption for the job must leave alone: claims of others, and promises to
         jobs that are ahead of it and at least as important.
         """
-        entry = found.entry_of_class(row.class_key)
-        turn = entry.turn if entry is not None and entry.row.job_id == row.job_id else found.turn_of(row)
+        entry = found.answer_to_class(request.class_key)
+        turn = entry.turn if entry is not None and entry.request.job_id == request.job_id else found.turn_of(request)
         queue = self._state.queue
-        others = [claim for claim in self._claims if claim.job_id != row.job_id]
+        others = [claim for claim in self._claims if claim.job_id != request.job_id]
         for other_turn, reservation in found.reservations:
             owner = queue.get(reservation.job_id)
-            if other_turn < turn and reservation.is_promised and owner and owner.priority >= row.priority:
+            if other_turn < turn and reservation.is_promised and owner and owner.priority >= request.priority:
                 others.append(reservation)
-        return around(row, others, self._state.snapshot)
+        return around(request, others, self._state.snapshot)
 
-    def _allowance(self, row: PlacementRequest, moment: _Moment) -> Callable[[Iterable[RunningRow]], bool] | None:
+    def _allowance(self, request: PlacementRequest, moment: _Moment) -> Callable[[Iterable[RunningRow]], bool] | None:
         quotas = self._state.quotas
-        return None if quotas.idle else partial(quotas_allow, self._state, row, owned=self._owned(row, moment))
+        return None if quotas.idle else partial(quotas_allow, self._state, request, owned=self._owned(request, moment))
 
     # -- who is next -----------------------------------------------------------------------------
 
@@ -290,22 +290,22 @@ class VictimPlanner:
         old_enough = {row.started_at + state.policy.min_run_s for row in moment.staying if row.preemptible}
         looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
         moments, first = [now, *sorted(looks)], None
-        for row in self._preemptors(moment):
-            eligible, allowed = partial(self._eligible, row, moment), self._allowance(row, moment)
+        for request in self._preemptors(moment):
+            eligible, allowed = partial(self._eligible, request, moment), self._allowance(request, moment)
             at = yield from earliest_preemption(
-                row, state.snapshot, state.framework, eligible, moments, self._trial_cluster, allowed
+                request, state.snapshot, state.framework, eligible, moments, self._trial_cluster, allowed
             )
             if at is not None:
                 # Others count only if it is earlier for them.
-                first, moments = (row.job_id, at), [other for other in moments if other < at]
+                first, moments = (request.job_id, at), [other for other in moments if other < at]
         return None if first is None or first[1] <= now else first  # if it is now, this decision handles it
 
 
 def quotas_allow(
-    state: SchedulerState, row: PlacementRequest, ended: Iterable[RunningRow], owned: Container[AttemptId] = ()
+    state: SchedulerState, request: PlacementRequest, ended: Iterable[RunningRow], owned: Container[AttemptId] = ()
 ) -> bool:
-    """Tell whether the quotas would allow ``row`` once these jobs have ended. Those that have ended already do not
-    count twice. If one of ``owned`` is among them, ``row`` must be within its guarantee then.
+    """Tell whether the quotas would allow ``request`` once these jobs have ended. Those that have ended already do not
+    count twice. If one of ``owned`` is among them, ``request`` must be within its guarantee then.
     """
     freed, takes_owned = Counter[tuple[str, str]](), False
     for job in ended:
@@ -314,9 +314,9 @@ def quotas_allow(
             freed[job.namespace, job.user] += len(job.gpu_uuids)
     free = int(np.bitwise_count(state.snapshot.available()).sum()) + freed.total()
     with state.quotas.assuming([(namespace, user, -gpus) for (namespace, user), gpus in freed.items()]):
-        if takes_owned and not state.quotas.is_guaranteed(row.namespace, row.gpu_count):
+        if takes_owned and not state.quotas.is_guaranteed(request.namespace, request.gpu_count):
             return False
-        return state.quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
+        return state.quotas.denial(request.namespace, request.user, request.gpu_count, free) is None
 
 
 def keys_of(rows: Iterable[RunningRow]) -> tuple[AttemptId, ...]:

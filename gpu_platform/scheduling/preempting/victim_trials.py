@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Protocol
@@ -10,15 +11,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
-from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
-from gpu_platform.scheduling.placing.candidates import host_query
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, SavedHostState, Snapshot, SnapshotCopy
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, host_query
 from gpu_platform.scheduling.placing.domains import domains_of, together
 from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.preempting.steps import Steps
-from gpu_platform.scheduling.preempting.trial_cluster import TrialCluster
 from gpu_platform.topology.subsets import best_subset_for
 
 EXACT_UP_TO = 12
@@ -31,10 +34,13 @@ STEPS_TO_PLACE, STEPS_PER_CHANGE, STEPS_FOR_QUOTAS = 30, 10, 10
 """What trials cost, in the unit of ``steps``. Going through so many jobs or hosts of an array costs one; then come
 looking at so many hosts for a group of ranks, each change of a host while it is placed, and looking at the quotas.
 """
+HOSTS_IN_A_STEP = 64
+STEPS_PER_HOST = 2
+"""What it costs to end the jobs of a host, in the unit of ``steps``."""
 
 
 def victim_trial(
-    row: PlacementRequest,
+    request: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     being_preempted: Sequence[RunningRow],
@@ -45,11 +51,11 @@ def victim_trial(
     quotas.
     """
     trial: VictimTrial
-    if row.is_plain and not row.needs_partial_resources and not snapshot.shared.partly.any():
-        trial = SliceVictimTrial(row, snapshot, framework, being_preempted)
+    if request.is_plain and not request.needs_partial_resources and not snapshot.shared.partly.any():
+        trial = SliceVictimTrial(request, snapshot, framework, being_preempted)
     else:
         assert trial_cluster is not None, "only plain gangs of whole GPUs can do without"
-        trial = GangVictimTrial(row, trial_cluster, being_preempted)
+        trial = GangVictimTrial(request, trial_cluster, being_preempted)
     return trial if allowed is None else QuotaVictimTrial(trial, snapshot, being_preempted, allowed)
 
 
@@ -82,12 +88,12 @@ class SliceVictimTrial:
     exact_up_to = EXACT_UP_TO
 
     def __init__(
-        self, row: PlacementRequest, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
+        self, request: PlacementRequest, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
     ) -> None:
-        self.request, self._snapshot = row.resources, snapshot
-        self.one_host = row.resources.hosts == 1
+        self.resources, self._snapshot = request.resources, snapshot
+        self.one_host = request.resources.hosts == 1
         host_indices = np.arange(len(snapshot))
-        query = host_query(snapshot, row, is_now=True)
+        query = host_query(snapshot, request, is_now=True)
         usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.available()).tolist()
@@ -126,8 +132,8 @@ class SliceVictimTrial:
     def fits(self, without: Collection[RunningRow]) -> Steps[bool]:
         """Tell whether enough hosts of one domain could take a slice."""
         changed = self._end(without)
-        request = self.request
-        fits = int(np.count_nonzero(together(request, self._snapshot, self._ready))) >= request.hosts
+        resources = self.resources
+        fits = int(np.count_nonzero(together(resources, self._snapshot, self._ready))) >= resources.hosts
         yield 1 + len(without) // JOBS_AT_ONCE + len(self._ready) // HOSTS_AT_ONCE + changed // 3
         return fits
 
@@ -156,15 +162,15 @@ class SliceVictimTrial:
 
     def domains(self) -> NDArray[np.intp]:
         """Return, for every host, the number of the domain that the gang must not leave."""
-        return domains_of(self.request, self._snapshot, np.arange(len(self._snapshot)))
+        return domains_of(self.resources, self._snapshot, np.arange(len(self._snapshot)))
 
     def offers(self, host_index: int, freed: int) -> bool:
         """Tell whether the host could take a slice if the GPUs ``freed`` were free as well."""
-        request, machine = self.request, self._snapshot.machines[self._snapshot.machine[host_index]]
+        resources, machine = self.resources, self._snapshot.machines[self._snapshot.machine[host_index]]
         free = self._free[host_index] | freed
-        if free.bit_count() < request.gpus_per_host:
+        if free.bit_count() < resources.gpus_per_host:
             return False
-        return best_subset_for(request, machine, free) is not None
+        return best_subset_for(resources, machine, free) is not None
 
 
 class GangVictimTrial:
@@ -176,16 +182,16 @@ class GangVictimTrial:
     one_host = False
 
     def __init__(
-        self, row: PlacementRequest, trial_cluster: TrialCluster, being_preempted: Iterable[RunningRow]
+        self, request: PlacementRequest, trial_cluster: TrialCluster, being_preempted: Iterable[RunningRow]
     ) -> None:
         trial_cluster.renew()
-        self._row, self._trial_cluster, self._being_preempted = row, trial_cluster, list(being_preempted)
-        usable = trial_cluster.placer.usable_hosts(row)
+        self._row, self._trial_cluster, self._being_preempted = request, trial_cluster, list(being_preempted)
+        usable = trial_cluster.placer.usable_hosts(request)
         self._usable_hosts = np.zeros(len(trial_cluster.snapshot), bool) if usable is None else usable
         self._of: dict[AttemptId, dict[int, int]] = {}
         self._enough: set[AttemptId] | None = None
         """If all of these have ended, the place that was found last is free. None: none was found yet."""
-        self._cost = STEPS_TO_PLACE * len(row.requests) * (1 + len(trial_cluster.snapshot) // HOSTS_AT_ONCE)
+        self._cost = STEPS_TO_PLACE * len(request.requests) * (1 + len(trial_cluster.snapshot) // HOSTS_AT_ONCE)
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Return host index -> GPUs of the job there. Hosts where it has only CPUs and memory count, too."""
@@ -260,3 +266,87 @@ def gpus_by_host(job: RunningRow, snapshot: Snapshot) -> dict[int, int]:
         if place is not None:
             found[place[0]] |= 1 << place[1]
     return found
+
+
+class TrialCluster:
+    """The cluster as it was at the last :meth:`renew`. Only one search can use it at a time.
+
+    It is a copy, because a search goes on over several decisions. On the snapshot itself every trial would also count
+    as a change, and rounds would look again at all hosts on which jobs were tried to end.
+    """
+
+    def __init__(self, snapshot: Snapshot, framework: Framework) -> None:
+        self._framework = framework
+        self.snapshot = SnapshotCopy(snapshot)
+        self.placer = self._new_placer()
+        self._ended: dict[AttemptId, RunningRow] = {}
+        self._there: dict[int, dict[AttemptId, RunningRow]] = {}
+        """Host index -> what each of these jobs has there."""
+        self._before: dict[int, SavedHostState] = {}
+        """Host index -> the host before any job of it counted as ended."""
+
+    def renew(self) -> None:
+        """Copy the cluster as it is now. No job has ended."""
+        self.snapshot.renew()
+        self.placer = self._new_placer()
+        self._ended, self._there, self._before = {}, {}, {}
+
+    def end(self, jobs: Mapping[AttemptId, RunningRow]) -> Steps[None]:
+        """Let exactly these jobs have ended. Only the hosts of jobs that were not in both the last set and this one are
+        changed.
+        """
+        changed = dict[int, None]()
+        for key in [key for key in self._ended if key not in jobs]:
+            for host_index, _ in self._parts(self._ended.pop(key)):
+                del self._there[host_index][key]
+                changed[host_index] = None
+        for key in [key for key in jobs if key not in self._ended]:
+            self._ended[key] = jobs[key]
+            for host_index, part in self._parts(jobs[key]):
+                self._there.setdefault(host_index, {})[key] = part
+                changed[host_index] = None
+        for number, host_index in enumerate(changed):
+            self._change(host_index)
+            if number % HOSTS_IN_A_STEP == HOSTS_IN_A_STEP - 1:
+                yield HOSTS_IN_A_STEP * STEPS_PER_HOST
+
+    def place(self, request: PlacementRequest) -> Placement | None:
+        """Return a place for the gang, or None. Nothing is held afterwards."""
+        with Statement(self.snapshot) as attempt:
+            return self.placer.place_in(request, attempt)
+
+    def ended_on(self, hosts: Collection[str]) -> set[AttemptId]:
+        """Return which of the ended jobs had anything on these hosts."""
+        host_indices = (self.snapshot.host_index(host) for host in hosts)
+        return {key for host_index in host_indices if host_index is not None for key in self._there.get(host_index, ())}
+
+    def _change(self, host_index: int) -> None:
+        if host_index in self._before:
+            self.snapshot.restore_host_state(host_index, self._before[host_index])
+        else:
+            self._before[host_index] = self.snapshot.save_host_state(host_index)
+        for part in self._there[host_index].values():
+            self.snapshot.simulate_release(part)
+
+    def _parts(self, job: RunningRow) -> Iterator[tuple[int, RunningRow]]:
+        """Yield for each host what the job has there."""
+        hosts = sorted(self.snapshot.host_indices_of(job))
+        if len(hosts) == 1:
+            yield hosts[0], job
+            return
+        places = [self.snapshot.locate(uuid) for uuid in job.gpu_uuids]
+        for host_index in hosts:
+            here = [number for number, place in enumerate(places) if place is not None and place[0] == host_index]
+            yield (
+                host_index,
+                replace(
+                    job,
+                    gpu_uuids=tuple(job.gpu_uuids[number] for number in here),
+                    shares=tuple(job.shares[number] for number in here) if job.shares else (),
+                    host_use=tuple(use for use in job.host_use if self.snapshot.host_index(use.host) == host_index),
+                ),
+            )
+
+    def _new_placer(self) -> GangPlacer:
+        """Return a placer that remembers nothing: what one search asks for, the next one seldom does."""
+        return GangPlacer(self._framework, self.snapshot, CandidateIndex(self._framework, self.snapshot), epoch=0)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.domain.placing.window import WindowRow
-from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.round.holders import Proposals
 
 
 @dataclass(frozen=True)

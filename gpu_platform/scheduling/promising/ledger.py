@@ -15,18 +15,18 @@ import numpy as np
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import (
     PromiseChange,
+    PromiseOutcome,
     PromisedPlace,
     PromisedStart,
-    PromiseOutcome,
     WithdrawalCode,
 )
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.backfilling.promises import what_is_asked
-from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S, Cause, ServedBefore, Withdrawals, overrun
-from gpu_platform.scheduling.round_state import SchedulerState
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.holders import Proposals
+from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 from gpu_platform.topology.machine import members
 
 ANSWER_S = 60.0
@@ -113,26 +113,28 @@ class PromiseLedger:
 
     def update(self, found: SchedulingRound, now: float) -> list[PromiseChange]:
         """Compare the promises with what ``found`` planned. Return what changed."""
-        self._started += (row for row, _ in found.placements)
+        self._started += (request for request, _ in found.placements)
         withdrawals = Withdrawals(self.state, found, now, self.notes, self._started)
         planned = {one.job_id: one for _, one in found.reservations if one.is_promised}
-        started = {row.job_id for row, _ in found.placements}
+        started = {request.job_id for request, _ in found.placements}
         changes: list[PromiseChange] = []
         for job_id in sorted(self._entries, key=lambda one: (withdrawals.turn_of.get(one, math.inf), one)):
-            row, before = self.state.queue.get(job_id), self._entries[job_id].promise
+            request, before = self.state.queue.get(job_id), self._entries[job_id].promise
             if job_id in started:
                 changes += self._starts(job_id, withdrawals)
-            elif row is None:
+            elif request is None:
                 changes += self._is_gone(job_id, withdrawals)
             else:
-                changes += self._waits(row, planned.get(job_id), withdrawals)
+                changes += self._waits(request, planned.get(job_id), withdrawals)
             after = self._entries.get(job_id)
             if after is None or after.promise is not before:
                 self._changed.add(job_id)
         for job_id, reservation in planned.items():
-            row = self.state.queue.get(job_id)
-            if job_id not in self._entries and row is not None and not reservation.overdue and reservation.start > now:
-                changes.append(self._give(row, reservation, withdrawals))
+            request = self.state.queue.get(job_id)
+            if request is None or job_id in self._entries:
+                continue
+            if not reservation.overdue and reservation.start > now:
+                changes.append(self._give(request, reservation, withdrawals))
                 self._changed.add(job_id)
         self._first_date = min(self.told().values(), default=math.inf)
         if not found.is_cut:
@@ -167,41 +169,41 @@ class PromiseLedger:
         return [_withdrawn(promise, (WithdrawalCode.JOB_LEFT, "the job does not wait any more"))]
 
     def _waits(
-        self, row: PlacementRequest, planned: PlannedReservation | None, withdrawals: Withdrawals
+        self, request: PlacementRequest, planned: PlannedReservation | None, withdrawals: Withdrawals
     ) -> list[PromiseChange]:
-        entry, found, now = self._entries[row.job_id], withdrawals.found, withdrawals.now
+        entry, found, now = self._entries[request.job_id], withdrawals.found, withdrawals.now
         promise = entry.promise
         entry.proposed_at = None  # if it was placed, the store refused it
-        if (row.attempt, *what_is_asked(row)) != (promise.attempt, promise.class_key, promise.time_limit_s):
-            return self._take_back(row, (WithdrawalCode.JOB_CHANGED, "the job asks for something else now"))
-        if found.is_cut and row.job_id not in found.had_turns:
+        if (request.attempt, *what_is_asked(request)) != (promise.attempt, promise.class_key, promise.time_limit_s):
+            return self._take_back(request, (WithdrawalCode.JOB_CHANGED, "the job asks for something else now"))
+        if found.is_cut and request.job_id not in found.had_turns:
             return []  # the next decision looks at it
-        if holder := found.overdue.get(row.job_id):
+        if holder := found.overdue.get(request.job_id):
             told = promise.is_told
             entry.promise = replace(promise, waits_for=holder)
             if self.state.policy.backfill != "conservative":
-                del self._entries[row.job_id]
+                del self._entries[request.job_id]
             return [_withdrawn(promise, (WithdrawalCode.OVERRUN, overrun(holder)))] if told else []
-        if row.priority <= found.hold_back_priority and promise.is_told and promise.start >= now:
+        if request.priority <= found.hold_back_priority and promise.is_told and promise.start >= now:
             return []  # it gets no turn until the jobs of lost hosts are back in the queue
         if not promise.is_told:
-            del self._entries[row.job_id]
+            del self._entries[request.job_id]
             if planned is None or planned.start <= now:
                 return []
-            return [self._give(row, planned, withdrawals)]
+            return [self._give(request, planned, withdrawals)]
         if planned is None:
-            return self._take_back(row, withdrawals.cause(promise, row, entry.before))
+            return self._take_back(request, withdrawals.cause(promise, request, entry.before))
         if planned.start > entry.latest or (promise.start < now and planned.start <= now):
-            changes = self._take_back(row, withdrawals.cause(promise, row, entry.before), planned.start)
-            return [*changes, self._give(row, planned, withdrawals)] if planned.start > now else changes
-        return self._stands(row, entry, planned, withdrawals)
+            changes = self._take_back(request, withdrawals.cause(promise, request, entry.before), planned.start)
+            return [*changes, self._give(request, planned, withdrawals)] if planned.start > now else changes
+        return self._stands(request, entry, planned, withdrawals)
 
     def _stands(
-        self, row: PlacementRequest, entry: _Entry, planned: PlannedReservation, withdrawals: Withdrawals
+        self, request: PlacementRequest, entry: _Entry, planned: PlannedReservation, withdrawals: Withdrawals
     ) -> list[PromiseChange]:
         """The plan keeps the promise, or is better."""
         promise, now = entry.promise, withdrawals.now
-        entry.before = withdrawals.served_before(row)
+        entry.before = withdrawals.served_before(request)
         changes: list[PromiseChange] = []
         if now < planned.start < promise.start or promise.start < now:
             entry.promise = replace(promise, start=planned.start)
@@ -214,18 +216,18 @@ class PromiseLedger:
         entry.reservation = planned
         return changes
 
-    def _give(self, row: PlacementRequest, planned: PlannedReservation, withdrawals: Withdrawals) -> PromiseChange:
-        class_key, time_limit_s = what_is_asked(row)
+    def _give(self, request: PlacementRequest, planned: PlannedReservation, withdrawals: Withdrawals) -> PromiseChange:
+        class_key, time_limit_s = what_is_asked(request)
         places = _places(planned, self.state.snapshot)
         promise = PromisedStart(
-            row.job_id, row.attempt, planned.start, withdrawals.now, class_key, time_limit_s, places
+            request.job_id, request.attempt, planned.start, withdrawals.now, class_key, time_limit_s, places
         )
-        before = withdrawals.served_before(row)
-        self._entries[row.job_id] = _Entry(promise, planned.start + TOLERANCE_S, before, planned)
+        before = withdrawals.served_before(request)
+        self._entries[request.job_id] = _Entry(promise, planned.start + TOLERANCE_S, before, planned)
         return _change(promise, PromiseOutcome.GIVEN)
 
-    def _take_back(self, row: PlacementRequest, cause: Cause, later: float | None = None) -> list[PromiseChange]:
-        promise = self._entries.pop(row.job_id).promise
+    def _take_back(self, request: PlacementRequest, cause: Cause, later: float | None = None) -> list[PromiseChange]:
+        promise = self._entries.pop(request.job_id).promise
         return [_withdrawn(promise, cause, later)] if promise.is_told else []
 
 

@@ -11,8 +11,8 @@ from gpu_platform.domain.placing.promise import PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.window import WindowPlace, kind_of
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
-from gpu_platform.scheduling.round_state import SchedulerState
-from gpu_platform.scheduling.rounds import SchedulingRound
+from gpu_platform.scheduling.round.round import SchedulingRound
+from gpu_platform.scheduling.round.state import SchedulerState
 
 TOLERANCE_S = 1.0
 """A start that is later by less than this counts as on time."""
@@ -52,29 +52,29 @@ class Withdrawals:
         """The turns of jobs with a planned reservation."""
         self._turns, self._order = list(self.found.job_of_turn), list(self.found.job_of_turn.values())
 
-    def served_before(self, row: PlacementRequest) -> ServedBefore:
-        """Return who keeps or reserves something before ``row`` now."""
-        return ServedBefore(self._order, bisect_left(self._turns, self._turn(row)))
+    def served_before(self, request: PlacementRequest) -> ServedBefore:
+        """Return who keeps or reserves something before ``request`` now."""
+        return ServedBefore(self._order, bisect_left(self._turns, self._turn(request)))
 
-    def _turn(self, row: PlacementRequest) -> float:
-        turn = self.turn_of.get(row.job_id)
-        return self.found.turn_of(row) if turn is None else turn
+    def _turn(self, request: PlacementRequest) -> float:
+        turn = self.turn_of.get(request.job_id)
+        return self.found.turn_of(request) if turn is None else turn
 
-    def cause(self, promise: PromisedStart, row: PlacementRequest, before: ServedBefore | None) -> Cause:
-        """Say why ``row`` cannot start when it was promised. ``before``: who was served before it when the promise
+    def cause(self, promise: PromisedStart, request: PlacementRequest, before: ServedBefore | None) -> Cause:
+        """Say why ``request`` cannot start when it was promised. ``before``: who was served before it when the promise
         last stood. None: not known, because another scheduler gave it.
         """
         found = (
             self._out_of_service(promise)
-            or self._over_quota(row)
+            or self._over_quota(request)
             or self._claimed(promise)
-            or self._came_ahead(promise, row, before)
+            or self._came_ahead(promise, request, before)
             or self._runs_longer(promise)
-            or self._window(promise, row)
-            or self._behind_another(row)
+            or self._window(promise, request)
+            or self._behind_another(request)
             or self.late()
         )
-        self._put_off.append((self._turn(row), row.job_id, found))
+        self._put_off.append((self._turn(request), request.job_id, found))
         return found
 
     def late(self) -> Cause:
@@ -101,10 +101,10 @@ class Withdrawals:
                     return WithdrawalCode.HOST_OUT, f"a GPU of host {place.host} is too hot"
         return None
 
-    def _over_quota(self, row: PlacementRequest) -> Cause | None:
-        if self.found.denial(row) is None:
+    def _over_quota(self, request: PlacementRequest) -> Cause | None:
+        if self.found.denial(request) is None:
             return None
-        return WithdrawalCode.QUOTA, f"other jobs of namespace {row.namespace} have used up its quota"
+        return WithdrawalCode.QUOTA, f"other jobs of namespace {request.namespace} have used up its quota"
 
     def _claimed(self, promise: PromisedStart) -> Cause | None:
         snapshot = self.state.snapshot
@@ -120,44 +120,46 @@ class Withdrawals:
                     return WithdrawalCode.PREEMPTION, f"{text} {snapshot.names[host_index]}"
         return None
 
-    def _came_ahead(self, promise: PromisedStart, row: PlacementRequest, before: ServedBefore | None) -> Cause | None:
-        known = {row.job_id} if before is None else before.ids() | {row.job_id}
-        now = self.served_before(row)
+    def _came_ahead(
+        self, promise: PromisedStart, request: PlacementRequest, before: ServedBefore | None
+    ) -> Cause | None:
+        known = {request.job_id} if before is None else before.ids() | {request.job_id}
+        now = self.served_before(request)
         waiting = (self.state.queue.get(job_id) for job_id in now.order[: now.count])
-        started = [one for one in self.started if self._is_ahead(one, row)]
+        started = [one for one in self.started if self._is_ahead(one, request)]
         for other in (*started, *(one for one in waiting if one is not None)):
             may_be_new = before is not None or self._shares_decide or other.enqueued_at > promise.given_at
             if other.job_id not in known and may_be_new:
                 return WithdrawalCode.CAME_AHEAD, f"job {other.job_id} is served before it now"
         return None
 
-    def _is_ahead(self, placed: PlacementRequest, row: PlacementRequest) -> bool:
+    def _is_ahead(self, placed: PlacementRequest, request: PlacementRequest) -> bool:
         queue = self.state.queue
-        return self._shares_decide or queue.order(placed) < queue.order(row)
+        return self._shares_decide or queue.order(placed) < queue.order(request)
 
     @property
     def _shares_decide(self) -> bool:
         return self.state.order.uses_shares or self.state.quotas.lends
 
     def _runs_longer(self, promise: PromisedStart) -> Cause | None:
-        running, started = self.state.running_jobs, {row.job_id for row in self.started}
+        running, started = self.state.running_jobs, {request.job_id for request in self.started}
         for job in running.on(uuid for place in promise.places for uuid in place.gpu_uuids):
             if latest_end(job) > promise.start + TOLERANCE_S and job.job_id not in started:
                 return WithdrawalCode.RUNS_LONGER, runs_longer(job.job_id)
         return None
 
-    def _window(self, promise: PromisedStart, row: PlacementRequest) -> Cause | None:
+    def _window(self, promise: PromisedStart, request: PlacementRequest) -> Cause | None:
         windows = self.state.snapshot.windows
         places = tuple(WindowPlace(place.host, place.gpu_uuids or None) for place in promise.places)
-        for name in windows.answer(row) or ():
+        for name in windows.answer(request) or ():
             window = windows.rows.get(name)
             if window is not None and any(mine.meets(theirs) for mine in places for theirs in window.places):
                 hosts = {place.host for place in places} & {place.host for place in window.places}
                 return WithdrawalCode.WINDOW, f"host {min(hosts)} is kept {kind_of(window)}"
         return None
 
-    def _behind_another(self, row: PlacementRequest) -> Cause | None:
-        turn = self._turn(row)
+    def _behind_another(self, request: PlacementRequest) -> Cause | None:
+        turn = self._turn(request)
         for other, job_id, (code, text) in self._put_off:
             if other < turn:
                 return code, f"job {job_id}, which is served before it, starts later: {text}"

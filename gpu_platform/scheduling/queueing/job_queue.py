@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.queueing.in_order import InOrder
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder, QueueSortKey
 
 FIRST_GROUPS = 256
@@ -21,6 +22,7 @@ GroupKey = tuple[str, str, float, float, float]
 """(class key, user or nothing, time limit, time limit or assumed limit, grace)."""
 NeedKey = tuple[ResourceRequest, tuple[tuple[str, ResourceRequest], ...], str, str]
 """(request, requests of the rank groups, tenant, namespace or nothing)."""
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -55,9 +57,9 @@ class JobQueue:
         self._classes: dict[str, dict[GroupKey, None]] = {}
         self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
-        self.jobs_in_order = InOrder[PlacementRequest]()
+        self.jobs_in_order = NumberedEntries[PlacementRequest]()
         """All jobs, with the numbers of their groups. Only the queue changes it."""
-        self.needs_in_order = InOrder[Need]()
+        self.needs_in_order = NumberedEntries[Need]()
         """All needs, sorted by their first jobs, with the numbers of their first groups. Only the queue changes it."""
         self._numbers: dict[GroupKey, int] = {}
         self._free_numbers: list[int] = []
@@ -82,78 +84,79 @@ class JobQueue:
         """Iterate over all jobs, in no particular order."""
         return iter(self._jobs.values())
 
-    def order(self, row: PlacementRequest) -> QueueSortKey:
+    def order(self, request: PlacementRequest) -> QueueSortKey:
         """Return the job's sort key. Smaller goes first. That of a waiting job was computed when it was added."""
-        return self._keys[row.job_id] if self._jobs.get(row.job_id) is row else self._order.sort_key(row)
+        waits = self._jobs.get(request.job_id) is request
+        return self._keys[request.job_id] if waits else self._order.sort_key(request)
 
-    def group(self, row: PlacementRequest) -> GroupKey:
+    def group(self, request: PlacementRequest) -> GroupKey:
         """Return the key of the job's group."""
-        user = row.user if self._by_user or row.resources.reservation is not None else ""
-        return row.class_key, user, row.time_limit_s or math.inf, row.longest_s or math.inf, row.grace_s
+        user = request.user if self._by_user or request.resources.reservation is not None else ""
+        return request.class_key, user, request.time_limit_s or math.inf, request.longest_s or math.inf, request.grace_s
 
-    def need(self, row: PlacementRequest) -> NeedKey:
+    def need(self, request: PlacementRequest) -> NeedKey:
         """Return a key that is equal for jobs that fit the same hosts and have the same rights, exclusions aside."""
-        return row.resources, row.groups, row.tenant, row.namespace if self._by_namespace else ""
+        return request.resources, request.groups, request.tenant, request.namespace if self._by_namespace else ""
 
-    def add(self, row: PlacementRequest) -> None:
+    def add(self, request: PlacementRequest) -> None:
         """Add a job, or replace it: a job waits once, for its newest attempt."""
-        if not row.class_key:
-            row = row.with_class_key()
-        if self._jobs.get(row.job_id) == row:
+        if not request.class_key:
+            request = request.with_class_key()
+        if self._jobs.get(request.job_id) == request:
             return
-        order = self._order.sort_key(row)
-        self.remove(row.job_id)
-        self._jobs[row.job_id], self._keys[row.job_id] = row, order
-        self.endless += row.time_limit_s is None
-        if row.job_id in self._left:
-            self._left.discard(row.job_id)
+        order = self._order.sort_key(request)
+        self.remove(request.job_id)
+        self._jobs[request.job_id], self._keys[request.job_id] = request, order
+        self.endless += request.time_limit_s is None
+        if request.job_id in self._left:
+            self._left.discard(request.job_id)
         else:
-            self.newcomers.add(row.job_id)
-        group = self.group(row)
+            self.newcomers.add(request.job_id)
+        group = self.group(request)
         members = self._groups.get(group)
         if members is None:
             self._groups[group] = [order]
             self._give_number(group)
-            if row.class_key not in self._classes:
-                self._new_classes[row.class_key] = None
-            self._classes.setdefault(row.class_key, {})[group] = None
-            need = self._needs.setdefault(self.need(row), Need())
+            if request.class_key not in self._classes:
+                self._new_classes[request.class_key] = None
+            self._classes.setdefault(request.class_key, {})[group] = None
+            need = self._needs.setdefault(self.need(request), Need())
             with self._sorted(need):
-                need.with_exclusions += row.has_exclusions
+                need.with_exclusions += request.has_exclusions
                 insort(need.groups, (order, group))
         else:
             first = members[0]
             insort(members, order)
             if order < first:
-                self._move(row, group, first, order)
-        self.jobs_in_order.insert(order, row, self._numbers[group])
+                self._move(request, group, first, order)
+        self.jobs_in_order.insert(order, request, self._numbers[group])
         self.version += 1
 
     def remove(self, job_id: str) -> PlacementRequest | None:
         """Remove a job and return it. Return None if it does not wait."""
-        row = self._jobs.pop(job_id, None)
-        if row is None:
+        request = self._jobs.pop(job_id, None)
+        if request is None:
             return None
-        self.endless -= row.time_limit_s is None
-        if row.job_id in self.newcomers:
-            self.newcomers.discard(row.job_id)
+        self.endless -= request.time_limit_s is None
+        if request.job_id in self.newcomers:
+            self.newcomers.discard(request.job_id)
         else:
-            self._left.add(row.job_id)
-        group, order = self.group(row), self._keys.pop(row.job_id)
+            self._left.add(request.job_id)
+        group, order = self.group(request), self._keys.pop(request.job_id)
         self.jobs_in_order.remove(order)
         members = self._groups[group]
         first = members[0]
         del members[bisect_left(members, order)]
         if not members:
-            self._dissolve(row, group, first)
+            self._dissolve(request, group, first)
         elif order == first:
-            self._move(row, group, first, members[0])
+            self._move(request, group, first, members[0])
         self.version += 1
-        return row
+        return request
 
-    def _move(self, row: PlacementRequest, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
+    def _move(self, request: PlacementRequest, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
         """Sort a group again, because its first job is another one now."""
-        need = self._needs[self.need(row)]
+        need = self._needs[self.need(request)]
         with self._sorted(need):
             del need.groups[bisect_left(need.groups, (before, group))]
             insort(need.groups, (after, group))
@@ -173,18 +176,18 @@ class JobQueue:
             number = self._numbers[after[1]]
             self._is_alone[number], self._excludes[number] = len(need.groups) == 1, need.with_exclusions > 0
 
-    def _dissolve(self, row: PlacementRequest, group: GroupKey, first: QueueSortKey) -> None:
+    def _dissolve(self, request: PlacementRequest, group: GroupKey, first: QueueSortKey) -> None:
         del self._groups[group]
-        del self._classes[row.class_key][group]
-        if not self._classes[row.class_key]:
-            del self._classes[row.class_key]
-            self._new_classes.pop(row.class_key, None)
-        need = self._needs[self.need(row)]
+        del self._classes[request.class_key][group]
+        if not self._classes[request.class_key]:
+            del self._classes[request.class_key]
+            self._new_classes.pop(request.class_key, None)
+        need = self._needs[self.need(request)]
         with self._sorted(need):
             del need.groups[bisect_left(need.groups, (first, group))]
-            need.with_exclusions -= row.has_exclusions
+            need.with_exclusions -= request.has_exclusions
         if not need.groups:
-            del self._needs[self.need(row)]
+            del self._needs[self.need(request)]
         number = self._numbers.pop(group)
         self._free_numbers.append(number)
         self._new_groups.pop(number, None)
@@ -212,14 +215,14 @@ class JobQueue:
         """Return the sort keys of a group's jobs in order. The last element of each key is the job id."""
         return self._groups.get(group, ())
 
-    def is_alone(self, row: PlacementRequest) -> bool:
+    def is_alone(self, request: PlacementRequest) -> bool:
         """Tell whether no other job has the same need."""
-        groups = self._needs[self.need(row)].groups
+        groups = self._needs[self.need(request)].groups
         return len(groups) == 1 and len(self._groups[groups[0][1]]) == 1
 
-    def need_of(self, row: PlacementRequest) -> Need:
+    def need_of(self, request: PlacementRequest) -> Need:
         """Return the groups that have the need of a waiting job. Callers must not change it."""
-        return self._needs[self.need(row)]
+        return self._needs[self.need(request)]
 
     def needs(self) -> Iterator[Need]:
         """Iterate over all needs. Callers must not change them; they change as jobs come and go."""
@@ -229,9 +232,9 @@ class JobQueue:
         """Return the number of a group. While a group has jobs its number stays the same; then another may get it."""
         return self._numbers[group]
 
-    def numbers_for(self, row: PlacementRequest) -> tuple[int, int]:
+    def numbers_for(self, request: PlacementRequest) -> tuple[int, int]:
         """Return the number of the job's group, and of the first group of its need."""
-        return self._numbers[self.group(row)], self._numbers[self._needs[self.need(row)].groups[0][1]]
+        return self._numbers[self.group(request)], self._numbers[self._needs[self.need(request)].groups[0][1]]
 
     def take_new_groups(self) -> dict[int, GroupKey]:
         """Return the groups that got their numbers since the last call, by number."""
@@ -261,3 +264,38 @@ class JobQueue:
     def classes(self) -> Iterator[str]:
         """Iterate over the keys of all classes."""
         return iter(self._classes)
+
+
+@dataclass
+class NumberedEntries(Generic[_T]):
+    """Entries sorted by their keys. No two keys are equal. Each has a number, so that one array answers for all entries
+    in their order. Callers must not change the lists.
+    """
+
+    keys: list[QueueSortKey] = field(default_factory=list)
+    items: list[_T] = field(default_factory=list)
+    _numbers: array[int] = field(default_factory=lambda: array("q"))
+
+    def insert(self, key: QueueSortKey, item: _T, number: int) -> None:
+        """Add an entry."""
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.items.insert(at, item)
+        self._numbers.insert(at, number)
+
+    def remove(self, key: QueueSortKey) -> None:
+        """Remove the entry with this key."""
+        at = bisect_left(self.keys, key)
+        del self.keys[at], self.items[at], self._numbers[at]
+
+    def place(self, key: QueueSortKey) -> int:
+        """Return the place of the entry with this key."""
+        return bisect_left(self.keys, key)
+
+    def numbers(self) -> NDArray[np.intp]:
+        """Return the numbers of all entries in order."""
+        return np.array(self._numbers, np.intp)
+
+    def copy(self) -> NumberedEntries[_T]:
+        """Return a copy of the lists, not of the items."""
+        return NumberedEntries(self.keys.copy(), self.items.copy(), self._numbers[:])

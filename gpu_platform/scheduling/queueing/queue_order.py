@@ -35,8 +35,8 @@ class OrderFactor(Protocol):
 
     name: str
 
-    def __call__(self, row: PlacementRequest) -> float:
-        """Return a finite number. Larger goes earlier. It may depend only on ``row``: no clock, no I/O."""
+    def __call__(self, request: PlacementRequest) -> float:
+        """Return a finite number. Larger goes earlier. It may depend only on ``request``: no clock, no I/O."""
         ...
 
 
@@ -45,9 +45,9 @@ class PriorityFactor:
 
     name = "priority"
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return the priority."""
-        return float(row.priority)
+        return float(request.priority)
 
 
 class SizeFactor:
@@ -55,9 +55,9 @@ class SizeFactor:
 
     name = "size"
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return log2 of the number of GPUs; 0 without GPUs."""
-        return math.log2(max(1, row.gpu_count))
+        return math.log2(max(1, request.gpu_count))
 
 
 class ShortestFactor:
@@ -65,9 +65,9 @@ class ShortestFactor:
 
     name = "shortest"
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return minus log2 of 1 + minutes."""
-        return -math.log2(1.0 + _run_s(row) / 60.0)
+        return -math.log2(1.0 + _run_s(request) / 60.0)
 
 
 class LeastWorkFactor:
@@ -76,9 +76,9 @@ class LeastWorkFactor:
 
     name = "least_work"
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return minus log2 of 1 + GPU-minutes."""
-        return -math.log2(1.0 + _gpu_s(row) / 60.0)
+        return -math.log2(1.0 + _gpu_s(request) / 60.0)
 
 
 class SizeClassFactor:
@@ -90,9 +90,9 @@ class SizeClassFactor:
         """``bounds_gpu_h``: where the next class begins, in GPU-hours."""
         self._bounds_s = [bound * 3600.0 for bound in bounds_gpu_h]
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return minus the number of the class, from 0."""
-        return -float(sum(_gpu_s(row) >= bound for bound in self._bounds_s))
+        return -float(sum(_gpu_s(request) >= bound for bound in self._bounds_s))
 
 
 class NamespaceFactor:
@@ -103,9 +103,9 @@ class NamespaceFactor:
     def __init__(self, quotas: Quotas) -> None:
         self._value = {one.name: one.order for one in quotas.namespaces}
 
-    def __call__(self, row: PlacementRequest) -> float:
+    def __call__(self, request: PlacementRequest) -> float:
         """Return the value of the namespace."""
-        return self._value.get(row.namespace, 0.0)
+        return self._value.get(request.namespace, 0.0)
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ class QueueOrder:
         """True if the order of two jobs changes with the use of their namespaces and users."""
         return self.by_share or self.share_s != 0.0
 
-    def sort_key(self, row: PlacementRequest) -> QueueSortKey:
+    def sort_key(self, request: PlacementRequest) -> QueueSortKey:
         """Return the sort key of a job, fair shares aside."""
-        place = row.enqueued_at - sum(weight * factor(row) for factor, weight in self.factors)
+        place = request.enqueued_at - sum(weight * factor(request) for factor, weight in self.factors)
         if not self.by_priority:
-            return 0.0, place, row.job_id
-        return self.ageing_per_hour / 3600.0 * place - row.priority, place, row.job_id
+            return 0.0, place, request.job_id
+        return self.ageing_per_hour / 3600.0 * place - request.priority, place, request.job_id
 
     def share(self, namespace: str, user: str, shares: FairShare, gpus: int, now: float) -> tuple[FairShareKey, float]:
         """Return the parameters ``strict`` and ``factor`` of :meth:`share_key`. ``gpus``: those of the cluster."""
@@ -187,10 +187,10 @@ def shipped_factors(quotas: Quotas, class_bounds_gpu_h: Sequence[float]) -> dict
     return {factor.name: factor for factor in shipped}
 
 
-def _gpu_s(row: PlacementRequest) -> float:
-    return _run_s(row) * max(1, row.gpu_count)
+def _gpu_s(request: PlacementRequest) -> float:
+    return _run_s(request) * max(1, request.gpu_count)
 
 
-def _run_s(row: PlacementRequest) -> float:
-    expected = row.expected_run_s
+def _run_s(request: PlacementRequest) -> float:
+    expected = request.expected_run_s
     return UNKNOWN_RUN_S if expected is None else expected

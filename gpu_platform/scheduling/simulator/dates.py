@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.promise import PromiseOutcome, WithdrawalCode
-from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 
 
 @dataclass(slots=True)
-class PromisedStart:
+class ToldPromise:
     """The promise to one job during one wait. A later decision may promise an earlier start."""
 
     job_id: str
@@ -25,7 +24,7 @@ class PromisedStart:
 
 
 @dataclass(slots=True)
-class EstimatedStart:
+class ToldEstimate:
     """What one job was told when it had arrived and had to wait."""
 
     job_id: str
@@ -42,10 +41,10 @@ class EstimatedStart:
 class ToldDates:
     """All promises and estimates of a simulation."""
 
-    promises: list[PromisedStart] = field(default_factory=list)
-    estimates: list[EstimatedStart] = field(default_factory=list)
-    _promised: dict[str, PromisedStart] = field(default_factory=dict)
-    _estimated: dict[str, EstimatedStart] = field(default_factory=dict)
+    promises: list[ToldPromise] = field(default_factory=list)
+    estimates: list[ToldEstimate] = field(default_factory=list)
+    _promised: dict[str, ToldPromise] = field(default_factory=dict)
+    _estimated: dict[str, ToldEstimate] = field(default_factory=dict)
 
     def note_promises(self, scheduler: Scheduler, decision: Decision, now: float) -> None:
         """Note the promises after a decision. Dates come from ``scheduler.promises`` alone."""
@@ -56,7 +55,7 @@ class ToldDates:
         for job_id, start_s in scheduler.promises.items():
             known = self._promised.get(job_id)
             if known is None:
-                known = self._promised[job_id] = PromisedStart(job_id, now, start_s)
+                known = self._promised[job_id] = ToldPromise(job_id, now, start_s)
                 self.promises.append(known)
             elif start_s < known.start_s:
                 known.start_s = start_s
@@ -65,7 +64,7 @@ class ToldDates:
         """Ask the scheduler when a waiting job will start, as a user who looks at it now."""
         reason = scheduler.why(job_id, now)
         if reason is not None:
-            told = EstimatedStart(job_id, now, reason.estimated_start, reason.estimate, reason.estimated_between)
+            told = ToldEstimate(job_id, now, reason.estimated_start, reason.estimate, reason.estimated_between)
             self.estimates.append(told)
             self._estimated[job_id] = told
 

@@ -13,30 +13,30 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from itertools import compress
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import largest_gang
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.simulator.admission_check import AdmissionCheck
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.scheduling.simulator.dates import ToldDates, spread
-from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
-from gpu_platform.scheduling.simulator.inputs.run_times import LearnedRunTimes
+from gpu_platform.scheduling.simulator.inputs.run_times import LearnedFromTrace
 from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, request_of
 from gpu_platform.scheduling.simulator.observers import Observers, Progress
-from gpu_platform.scheduling.simulator.records import HeldPeriod, JobOutcome, SimulatedJob, SimulationRun
-from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
-from gpu_platform.scheduling.simulator.simulated_windows import SimulatedWindows
-from gpu_platform.scheduling.simulator.timeline import Timeline
+from gpu_platform.scheduling.simulator.records import HeldPeriod, JobOutcome, SimulatedJob, SimulationRun, Timeline
+from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster, SimulatedWindows, StrandedShare
+from gpu_platform.topology.fabric import Fabric, FabricConfig
 
+NOBODY = Observers()
 
 class _Kind(IntEnum):
     END = 0
@@ -48,7 +48,6 @@ class _Kind(IntEnum):
     """Nothing happens, but the decision may change because time has passed."""
 
 
-NOBODY = Observers()
 _Event = tuple[float, _Kind, int, object]
 
 
@@ -103,7 +102,7 @@ class _Simulation:
         self._checkpoint_s = checkpoint_s
         self._max_restarts = max_restarts
         self._clock, self._progress = observers.clock, observers.progress
-        self._run_times = observers.run_times or LearnedRunTimes()
+        self._run_times = observers.run_times or LearnedFromTrace()
         self._events: list[_Event] = [
             (job.submit_s, _Kind.ARRIVAL, number, job.id) for number, job in enumerate(trace.jobs)
         ]
@@ -246,8 +245,8 @@ class _Simulation:
         if self._clock:
             self._decision_s.append(self._clock() - begin)
         self._told.note_promises(self._scheduler, decision, self._now)
-        for row, placement in decision.placements:
-            self._start(self._records[row.job_id], row, placement)
+        for request, placement in decision.placements:
+            self._start(self._records[request.job_id], request, placement)
         for job_id in self._arrived:
             self._told.ask(self._scheduler, job_id, self._now)
         self._arrived.clear()
@@ -257,10 +256,10 @@ class _Simulation:
             self._preempt(cleared.victims)
         return decision
 
-    def _start(self, record: SimulatedJob, row: PlacementRequest, placement: Placement) -> None:
-        self._cluster.take(row.job_id, row.namespace, placement)
-        self._scheduler.confirm(row.job_id, row.attempt)
-        self._told.started(row.job_id, self._now)
+    def _start(self, record: SimulatedJob, request: PlacementRequest, placement: Placement) -> None:
+        self._cluster.take(request.job_id, request.namespace, placement)
+        self._scheduler.confirm(request.job_id, request.attempt)
+        self._told.started(request.job_id, self._now)
         self._windows.note_progress()
         if record.first_start_s is None:
             record.first_start_s = self._now
@@ -269,7 +268,7 @@ class _Simulation:
             record.recovery_s.append(self._now - record.failed_at_s)
             record.failed_at_s = None
         record.outcome, record.since_s, record.gpu_uuids = JobOutcome.RUNNING, self._now, placement.gpu_uuids
-        self._wanted -= self._waiting.pop(row.job_id)
+        self._wanted -= self._waiting.pop(request.job_id)
         self._runs(record)
 
     def _runs(self, record: SimulatedJob) -> None:
@@ -394,3 +393,25 @@ class _Simulation:
             wanted=self._wanted,
             stranded=self._stranded_share.stranded(self._cluster),
         )
+
+
+class AdmissionCheck:
+    """Refuses, as the platform does, jobs that the empty cluster could never hold. It remembers its answers: the hosts
+    of a simulation stay the same.
+    """
+
+    def __init__(self, hosts: Sequence[HostRow], config: FabricConfig) -> None:
+        fabric = Fabric(config)
+        self._inventories = [host.inventory for host in hosts]
+        self._places = [(host.name, fabric.labels_of(host)) for host in hosts]
+        self._answers: dict[ResourceRequest, bool] = {}
+
+    def fits(self, resources: ResourceRequest) -> bool:
+        """Tell whether the hosts could hold it if all of them were empty."""
+        if resources not in self._answers:
+            accepted = [resources.host_choice.accepts(*place) for place in self._places]
+            chosen = list(compress(self._inventories, accepted))
+            # Without hosts nothing is known, and everything may fit. Here all hosts are known.
+            fits = largest_gang(chosen, resources).fits and (bool(chosen) or not self._inventories)
+            self._answers[resources] = fits
+        return self._answers[resources]

@@ -1,8 +1,10 @@
-"""The simulated cluster: which job has which GPU, and what is broken. It reports to the scheduler what the store
-would."""
+"""The simulated cluster: which job has which GPU, what is broken, and which windows are open. It reports to the
+scheduler what the store would.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +16,15 @@ from gpu_platform.domain.hosts.share import GpuUse, ShareGrant, first_use
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
+from gpu_platform.domain.placing.window import WindowRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.snapshot import MAX_GPUS
 from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 
+CYCLES = 2
+"""Jobs that nothing else can help wait for so many more occurrences of windows that repeat for ever. Then they never
+start."""
 
 @dataclass(frozen=True)
 class _SimulatedAllocation:
@@ -215,3 +222,71 @@ def _gpu_fraction(grant: ShareGrant | None) -> float:
 
 def _plus(use: HostUse | None, more: HostUse) -> HostUse:
     return more if use is None else HostUse(use.host, use.cpus + more.cpus, use.ram_mib + more.ram_mib)
+
+
+class SimulatedWindows:
+    """The windows of one simulation: they open and close as a leader opens and closes them. Times are seconds of
+    virtual time.
+    """
+
+    def __init__(self, scheduler: Scheduler, rows: Sequence[WindowRow], margin_s: float) -> None:
+        """``margin_s``: ``Policy.window_margin_s``."""
+        self._scheduler, self._rows, self._margin_s = scheduler, list(rows), margin_s
+        self._quiet_at = -math.inf
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def pass_time(self, now: float) -> None:
+        """Open and close what is due."""
+        if not self._rows:
+            return
+        rows = [then for row in self._rows if (then := row.as_of(now)) is not None]
+        if rows != self._rows or self._quiet_at == -math.inf:
+            self._rows = rows
+            self._scheduler.replace_windows(rows)
+            if self._quiet_at == -math.inf:
+                self.note_progress()
+
+    def note_progress(self) -> None:
+        """Note that a job came, started or left: what waits may be helped by later occurrences again."""
+        self._quiet_at = max(map(_helps_until, self._rows), default=-math.inf)
+
+    def may_help(self, now: float) -> bool:
+        """Tell whether a window may still begin or end for somebody."""
+        return bool(self._rows) and now < self._quiet_at
+
+    def next_look(self, now: float, graces_s: Iterable[float]) -> float | None:
+        """Return when the scheduler must decide again because of windows: one begins or ends, or jobs with one of these
+        graces must be stopped before one. None: there are no more.
+        """
+        graces = {0.0, *graces_s}
+        begins = [row.start - self._margin_s / 2 - grace for row in self._rows if not row.is_open for grace in graces]
+        ends = [at for row in self._rows for at in (row.start, row.end)]
+        return min((at for at in [*begins, *ends] if at > now), default=None)
+
+
+def _helps_until(row: WindowRow) -> float:
+    if row.period_s is not None and row.until is not None:
+        return row.until + row.duration_s
+    return row.end + CYCLES * (row.period_s or 0)
+
+
+class StrandedShare:
+    """Tells which fraction of the free GPUs a random job of the trace could not use, on average: fragmentation as FGD
+    counts it (Weng et al., USENIX ATC'23), for whole GPUs.
+
+    A free GPU is stranded for a job if its host has too few free GPUs for one slice of the job. Models are not
+    compared.
+    """
+
+    def __init__(self, jobs: Sequence[TraceJob]) -> None:
+        asked = np.bincount([job.gpus.gpus_per_host for job in jobs], minlength=MAX_GPUS + 1)
+        free = np.arange(MAX_GPUS + 1)
+        self._free = free
+        self._lost = free * (1.0 - np.cumsum(asked) / max(1, len(jobs)))
+
+    def stranded(self, cluster: SimulatedCluster) -> float:
+        """Return the fraction, 0 to 1. It is 0 when no GPU is free."""
+        free = int(self._free @ cluster.hosts_by_free)
+        return float(self._lost @ cluster.hosts_by_free) / free if free else 0.0

@@ -9,13 +9,13 @@ import pytest
 import gpu_platform.topology.subsets as subsets
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling import gang_trials
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.placing import gang_trials
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.plugins.expected_tasks import MAX_AT_ONCE, ExpectedTasks
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.policy import MoveBudget, Policy
-from gpu_platform.scheduling.preempting import defragmentation, move_solver
+from gpu_platform.scheduling.preempting import move_searches, move_solver
 from gpu_platform.scheduling.preempting.moves import MovePlanner
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
@@ -64,7 +64,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_defragmentation_goes_on_with_the_next_gang_when_its_time_is_up(
     looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defragmentation, "LOOK_LIMIT", 1e-12)
+    monkeypatch.setattr(move_searches, "LOOK_LIMIT", 1e-12)
     # Counting hosts rules these gangs out without the solver, whose time is what is limited.
     monkeypatch.setattr(move_solver, "too_few_hosts", lambda model: False)
     scheduler = gangs_that_one_move_does_not_help(every_s=60.0)

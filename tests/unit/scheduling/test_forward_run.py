@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.explaining import forward_run
-from gpu_platform.scheduling.explaining.start_estimate import Estimates
+from gpu_platform.scheduling.explaining.forward_run import Estimates
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job

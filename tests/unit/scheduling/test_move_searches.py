@@ -10,11 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting import move_searches
 from gpu_platform.scheduling.preempting.preemption import PreemptionReason
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
 from tests.property.test_scheduling_moves import NOW, run
 

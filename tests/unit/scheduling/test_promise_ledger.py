@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, PromiseOutcome, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, PromisedStart, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.promising.ledger import PromiseLedger
-from gpu_platform.scheduling.round_dates import RoundDates
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.round.dates import RoundDates
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_platform.scheduling.decision import Decision
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from tests.builders import cluster, job
 
@@ -41,8 +42,8 @@ def test_of_a_gang_the_domains_are_shown() -> None:
     machines = cluster().hosts(4, leaf="wide").hosts(2, leaf="tight").hosts(1, leaf="small")
     table = placed(machines, job(8, hosts=2)).scores
     assert [row.candidate for row in table.rows] == ["leaf tight", "leaf wide"]
-    assert table.rows[0].parts["resources"] == 0.4
-    assert table.rows[1].parts["resources"] == 0.2
+    assert table.rows[0].parts["resources"] == DOMAIN_WEIGHTS.resources, "the gang fills the leaf"
+    assert table.rows[1].parts["resources"] == DOMAIN_WEIGHTS.resources / 2.0, "it fills half of it"
     assert table.others == 0
 
 

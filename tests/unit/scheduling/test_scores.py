@@ -11,7 +11,7 @@ import pytest
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.scheduling.plugin_loading import load_scores
 from gpu_platform.scheduling.plugins.gang import DomainWeights
-from gpu_platform.scheduling.policy import DEFAULT_WEIGHTS, WEIGHTS, Policy, build_framework
+from gpu_platform.scheduling.policy import DEFAULT_WEIGHTS, TIGHTEST_FIT, WEIGHTS, Policy, build_framework
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
@@ -115,11 +115,16 @@ def test_history_decides_between_equals_by_default_and_not_against_packing() -> 
     assert placement.hosts == ["a"], "it fills the host that works already"
 
 
-def test_history_counts_a_tenth_of_a_domains_score_and_a_quarter_of_what_packing_counts_for_one_host() -> None:
-    """Of domains: 40 % filled, 30 % connected, 20 % idle, 10 % fast. Where jobs ran twice as fast the term is full."""
-    assert vars(DomainWeights()) == {"resources": 0.4, "topology": 0.3, "utilisation": 0.2, "history": 0.1}
-    assert DEFAULT_WEIGHTS["history"] == DEFAULT_WEIGHTS["fragmentation"] / 4.0
-    for wanted, weight in ((job(8, hosts=2), 0.1), (job(8), 0.25)):
+def test_history_counts_least_of_a_domains_score_and_less_than_packing_for_one_host() -> None:
+    """Of domains it counts most how filled they are, then how connected, how idle, and last how fast jobs ran there.
+    Where jobs ran twice as fast the term is full.
+    """
+    of_domains = vars(DomainWeights())
+    assert sorted(of_domains, key=lambda name: -of_domains[name]) == ["resources", "topology", "utilisation", "history"]
+    assert sum(of_domains.values()) == pytest.approx(1.0)
+    assert 0.0 < of_domains["history"] < of_domains["utilisation"]
+    assert 0.0 < DEFAULT_WEIGHTS["history"] < DEFAULT_WEIGHTS["fragmentation"]
+    for wanted, weight in ((job(8, hosts=2), of_domains["history"]), (job(8), DEFAULT_WEIGHTS["history"])):
         scheduler = cluster().hosts(2, leaf="usual").hosts(2, leaf="fast").scheduler()
         for _ in range(40):
             scheduler.record_speed(["dgx-h100-2"], 2.0)
@@ -164,9 +169,10 @@ def test_by_default_a_job_that_wants_to_be_spread_goes_to_the_emptiest_host_what
     assert hosts_of(scheduler, job(2)) == ["a"]
 
 
-def test_weights_that_a_policy_names_mean_what_they_meant_before_the_default_had_the_score_fragmentation() -> None:
+def test_weights_that_a_policy_names_are_added_to_those_of_the_tightest_fit() -> None:
     named = {score.name: weight for score, weight in build_framework(Policy(weights={"thermal": 3.0})).scores}
-    assert named == {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0, "history": 0.25, "thermal": 3.0}
+    assert named == {**TIGHTEST_FIT, "thermal": 3.0}
+    assert named["topology"] > named["bandwidth"] > named["strategy"] > named["history"] > 0.0
     assert build_framework(Policy()).scores[-1][0].name == "fragmentation"
 
 

@@ -12,10 +12,9 @@ from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Filter, HostQuery
-from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.policy import Policy, build_framework
+from gpu_platform.scheduling.round.screen import FEWEST, RequestScreen
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.screening import FEWEST
 from tests.builders import cluster, job
 
 CLASS = {
@@ -91,7 +90,7 @@ def test_a_filter_that_the_screen_does_not_know_switches_it_off(monkeypatch: pyt
     """With the screen on, all hosts are one class, and host 0 speaks for host 1."""
     plain = build_framework(Policy())
     known = replace(plain, filters=(*plain.filters, _EvenHosts()))
-    monkeypatch.setattr("gpu_platform.scheduling.round_state.build_framework", lambda policy, expected: known)
+    monkeypatch.setattr("gpu_platform.scheduling.round.state.build_framework", lambda policy, expected: known)
     machines = cluster().hosts(2).busy("dgx-h100-0")
     scheduler = machines.scheduler()
     assert scheduler.snapshot.names == ["dgx-h100-0", "dgx-h100-1"]

@@ -12,7 +12,7 @@ from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.explaining import forward_run
-from gpu_platform.scheduling.explaining.start_estimate import Estimates
+from gpu_platform.scheduling.explaining.forward_run import Estimates
 from gpu_platform.scheduling.explaining.waiting_reasons import (
     IDLE_SLICE,
     LEFT_FOR_OTHERS,

@@ -10,9 +10,8 @@ from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import HostUse
-from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
 
 

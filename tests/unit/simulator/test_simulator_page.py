@@ -9,21 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_platform.pages.plots import (
-    HEIGHT,
-    AxisUnit,
-    Bars,
-    LineSeries,
-    bars,
-    distribution,
-    duration,
-    image,
-    over_time,
-)
+from gpu_platform.pages.plots import HEIGHT, AxisUnit, Bars, LineSeries, bars, distribution, duration, image, over_time
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.simulator.records import Timeline
 from gpu_platform.scheduling.simulator.reports.page import best_of, html_page, metrics_of
 from gpu_platform.scheduling.simulator.reports.report import SimulationReport, report_on
-from gpu_platform.scheduling.simulator.timeline import Timeline
 from tests.simulations import came, hosts, trace
 
 

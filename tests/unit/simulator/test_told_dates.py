@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.dates import EstimatedStart, PromisedStart, ToldDates
+from gpu_platform.scheduling.simulator.dates import ToldDates, ToldEstimate, ToldPromise
 from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.observers import Observers
-from gpu_platform.scheduling.simulator.records import SimulationRun
+from gpu_platform.scheduling.simulator.records import SimulationRun, Timeline
 from gpu_platform.scheduling.simulator.reports.report import report_on
 from gpu_platform.scheduling.simulator.reports.told import estimates_of, promises_of
-from gpu_platform.scheduling.simulator.timeline import Timeline
 from tests.simulations import came, hosts, trace
 
 
@@ -45,7 +44,7 @@ def test_a_failure_takes_a_promise_back_and_the_report_says_why_by_how_much_and_
 def test_what_is_promised_when_the_simulation_ends_is_open_until_its_time_has_passed() -> None:
     jobs = trace(came("a", at=0, gpus=8, runs=100, limit=200), came("b", at=10, gpus=8, runs=5)).on(hosts(1))
     assert jobs.until(50).report().promises.open == 1
-    told = ToldDates(promises=[PromisedStart("b", 10, 200)])
+    told = ToldDates(promises=[ToldPromise("b", 10, 200)])
     assert promises_of(_run(told, end_s=260)).broken == 1
     assert promises_of(_run(told, end_s=260)).late_s.max == 60
     assert promises_of(_run(told, end_s=150)).open == 1
@@ -97,10 +96,10 @@ def test_asking_changes_nothing() -> None:
 def test_an_estimate_is_near_within_a_tenth_of_the_wait() -> None:
     told = ToldDates(
         estimates=[
-            EstimatedStart("near", 0, 109, None, started_at_s=100),
-            EstimatedStart("early", 0, 80, None, started_at_s=100),
-            EstimatedStart("unknown", 0, None, None, started_at_s=100),
-            EstimatedStart("waits", 0, 100, None),
+            ToldEstimate("near", 0, 109, None, started_at_s=100),
+            ToldEstimate("early", 0, 80, None, started_at_s=100),
+            ToldEstimate("unknown", 0, None, None, started_at_s=100),
+            ToldEstimate("waits", 0, 100, None),
         ]
     )
     figures = estimates_of(_run(told, end_s=200))

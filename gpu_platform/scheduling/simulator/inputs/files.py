@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import gzip
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args, get_type_hints
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gpu_platform.domain.documents import wrong_fields, yaml_mapping
 from gpu_platform.domain.errors import InvalidRequest, NotFound
@@ -22,11 +24,9 @@ from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, read_nodes
 from gpu_platform.scheduling.simulator.inputs.failures import Outage, read_failures
 from gpu_platform.scheduling.simulator.inputs.readers import read_trace
-from gpu_platform.scheduling.simulator.inputs.setting_names import refuse_unknown_settings
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.inputs.window_file import read_windows
 from gpu_platform.topology.machine_file import is_machine_file, read_machine
-
 
 def load_trace(path: Path, host_size: int = 8) -> Trace:
     """Read a trace. Raises NotFound and InvalidRequest."""
@@ -137,3 +137,37 @@ def _open(path: Path) -> Iterator[TextIO]:
         raise NotFound(f"there is no file {path}") from error
     except (UnicodeDecodeError, gzip.BadGzipFile) as error:
         raise InvalidRequest(f"{path} is not text: {error}") from error
+
+
+def refuse_unknown_settings(content: Mapping[str, Any], what: str) -> None:
+    """Raise InvalidRequest, which says what there is, if a section of a policy has a setting that does not exist. Else
+    a policy with a misspelt setting would be compared with itself.
+    """
+    hints = get_type_hints(Policy)
+    for key, value in content.items():
+        if key in hints:
+            _check(value, hints[key], f"{what}: {key}")
+
+
+def _check(value: object, hint: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        sections = [kind for kind in (hint, *get_args(hint)) if _is_section(kind)]
+        for kind in sections[:1]:
+            _check_section(value, kind, where)
+    elif isinstance(value, list | tuple):
+        of_items = [argument for argument in get_args(hint) if argument is not Ellipsis]
+        for item in value if of_items else ():
+            _check(item, of_items[0], where)
+
+
+def _check_section(value: Mapping[str, object], kind: type, where: str) -> None:
+    names = list(kind.model_fields) if issubclass(kind, BaseModel) else [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    for key, below in value.items():
+        if key not in names:
+            raise InvalidRequest(f"{where} has no {key!r}; there is: {', '.join(names)}")
+        _check(below, hints[key], f"{where}.{key}")
+
+
+def _is_section(kind: object) -> bool:
+    return inspect.isclass(kind) and (is_dataclass(kind) or issubclass(kind, BaseModel))

@@ -89,13 +89,13 @@ def _openb(name: str, rows: _Rows, host_size: int) -> Trace:
         shared += percent < 100
         models = [model for model in (row["gpu_spec"] or "").split("|") if model]
         several += len(models) > 1
-        request = gang(gpus, host_size)
-        request = request.model_copy(
+        resources = gang(gpus, host_size)
+        resources = resources.model_copy(
             update={
                 "model": models[0] if models else None,
                 "share": Share(percent=percent, memory_mib=1) if percent < 100 else None,
-                "cpus_per_host": math.ceil(int(row["cpu_milli"]) / 1000 / request.hosts),
-                "ram_mib_per_host": math.ceil(int(row["memory_mib"]) / request.hosts),
+                "cpus_per_host": math.ceil(int(row["cpu_milli"]) / 1000 / resources.hosts),
+                "ram_mib_per_host": math.ceil(int(row["memory_mib"]) / resources.hosts),
             }
         )
         begin = float(row["scheduled_time"] or row["creation_time"])
@@ -103,7 +103,7 @@ def _openb(name: str, rows: _Rows, host_size: int) -> Trace:
             id=row["name"],
             submit_s=float(row["creation_time"]),
             duration_s=max(0.0, float(row["deletion_time"]) - begin),
-            gpus=request,
+            gpus=resources,
             namespace=row["qos"] or "default",
         )
 

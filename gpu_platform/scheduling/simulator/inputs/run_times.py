@@ -27,7 +27,7 @@ class RunTimes(Protocol):
         ...
 
 
-class LearnedRunTimes:
+class LearnedFromTrace:
     """Learns from each job that has ended, as the leader does. ``earlier``: jobs that ended before the simulation."""
 
     def __init__(self, earlier: Iterable[TraceJob] = ()) -> None:
@@ -72,7 +72,7 @@ def run_times_of(kind: str, earlier: Iterable[TraceJob] = ()) -> RunTimes:
     """Return what is known, by its name in KINDS. Raises InvalidRequest."""
     if kind not in KINDS:
         raise InvalidRequest(f"there are no run times {kind!r}; there are: {', '.join(KINDS)}")
-    made = {"learned": lambda: LearnedRunTimes(earlier), "limits": OnlyLimits, "known": KnownRunTimes}
+    made = {"learned": lambda: LearnedFromTrace(earlier), "limits": OnlyLimits, "known": KnownRunTimes}
     return made[kind]()
 
 

@@ -46,7 +46,7 @@ class SimulationStart:
         """
         state = _since(state.model_copy(update={"windows": [*state.windows, *more]}))
         records = [_running(row, lasting_s) for row in state.running] + [
-            _waiting(row, lasting_s) for row in state.queue
+            _waiting(request, lasting_s) for request in state.queue
         ]
         drained = _drained_by_windows(state)
         hosts = [replace(row, state=HostState.READY) if row.name in drained else row for row in state.hosts]
@@ -75,7 +75,7 @@ def _since(state: ClusterState) -> ClusterState:
                 )
                 for row in state.running
             ],
-            "queue": [replace(row, enqueued_at=row.enqueued_at - at) for row in state.queue],
+            "queue": [replace(request, enqueued_at=request.enqueued_at - at) for request in state.queue],
             "promises": [
                 replace(promise, start=promise.start - at, given_at=promise.given_at - at) for promise in state.promises
             ],
@@ -110,24 +110,24 @@ def _running(row: RunningRow, lasting_s: float | None) -> SimulatedJob:
     return record
 
 
-def _waiting(row: PlacementRequest, lasting_s: float | None) -> SimulatedJob:
-    record = _record(row, row.enqueued_at, lasting_s)
+def _waiting(request: PlacementRequest, lasting_s: float | None) -> SimulatedJob:
+    record = _record(request, request.enqueued_at, lasting_s)
     record.outcome = JobOutcome.WAITING
     return record
 
 
-def _record(row: PlacementRequest, came_at: float, lasting_s: float | None) -> SimulatedJob:
-    lasts_s = row.time_limit_s or lasting_s or math.inf
+def _record(request: PlacementRequest, came_at: float, lasting_s: float | None) -> SimulatedJob:
+    lasts_s = request.time_limit_s or lasting_s or math.inf
     job = TraceJob.model_construct(
-        id=row.job_id,
+        id=request.job_id,
         submit_s=came_at,
         duration_s=lasts_s,
-        gpus=row.resources,
-        namespace=row.namespace,
-        user=row.user,
-        priority=row.priority,
-        time_limit_s=row.time_limit_s,
-        preemptible=row.preemptible,
-        grace_s=row.grace_s,
+        gpus=request.resources,
+        namespace=request.namespace,
+        user=request.user,
+        priority=request.priority,
+        time_limit_s=request.time_limit_s,
+        preemptible=request.preemptible,
+        grace_s=request.grace_s,
     )
-    return SimulatedJob(job, row, attempt=row.attempt, left_s=lasts_s)
+    return SimulatedJob(job, request, attempt=request.attempt, left_s=lasts_s)

@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from pydantic import Field
 
-from gpu_platform.scheduling.simulator.dates import PromisedStart
+from gpu_platform.scheduling.simulator.dates import ToldPromise
 from gpu_platform.scheduling.simulator.records import SimulationRun
 from gpu_platform.scheduling.simulator.reports.distribution import Distribution, ReportData
 
@@ -70,7 +70,7 @@ def promises_of(run: SimulationRun, jobs: Container[str] | None = None) -> Promi
     )
 
 
-def _late_s(one: PromisedStart, end_s: float) -> float:
+def _late_s(one: ToldPromise, end_s: float) -> float:
     return (end_s if one.started_at_s is None else one.started_at_s) - one.start_s
 
 

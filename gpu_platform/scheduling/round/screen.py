@@ -6,29 +6,36 @@ with enough free GPUs, CPUs and memory, of a machine that the request accepts? I
 A request for which the answer is no has no place. For the others the round looks itself, and tells the screen what it
 found. Then only hosts that changed since count as possible.
 
-The screen also tells for which requests it changes nothing that they wait: see :attr:`Verdicts.settled`.
+A request without a place still has its turn if it would get a date there, or keep hosts from those behind it. The
+screen knows which requests would do neither (:class:`Effect`). They need no turn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.host_choice import HostChoice
 from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, shape_of
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.framework import Framework, HostQuery
-from gpu_platform.scheduling.placing.host_classes import HostClasses
-from gpu_platform.scheduling.placing.known_groups import Flags, KnownGroups
-from gpu_platform.scheduling.placing.reserved_gpus import ReservedGpus, all_of, with_more
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue
 
+Flags = NDArray[np.bool_]
+FEWEST = 24
+"""With fewer groups the screen would cost more than it saves."""
+FIRST_IN_VAIN, MOST_IN_VAIN, REQUESTS_PER_TURN = 4, 8, 300
+"""After so many jobs without a place the screen looks again. The number doubles each time, up to MOST_IN_VAIN, or
+requests / REQUESTS_PER_TURN if that is more: a look at so many requests costs about as much as a turn.
+"""
 FIRST_GROUPS = 256
 NEW_GROUPS = 128
 """How many new groups are examined in one round. Each takes about 0.1 ms."""
@@ -52,27 +59,134 @@ class RoundView:
     """Hosts that are kept only from jobs without a time limit."""
     has_reservation: Flags
     """Hosts that a job with a planned reservation could use."""
-    reservations: Sequence[ReservedGpus]
+    reservations: Sequence[PlannedReservation]
     no_more_dates: bool
     """A job gets no date any more, unless no job ahead has one for hosts that it could use."""
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """What the screen found, by index of the group."""
+class Shortage(IntEnum):
+    """Why a request surely finds no place. Each answer includes those before it."""
 
-    full: Flags
-    """Too few hosts have enough left, whatever is kept or reserved."""
-    hopeless: Flags
-    """Too few of the hosts that are not kept have enough left, whatever is reserved. ``full`` is a part of it."""
-    no_place: Flags
-    """The request would find no place. ``hopeless`` is a part of it."""
-    settled: Flags
-    """It changes nothing that the request waits: all hosts that it could use are kept already. Only requests without
-    exclusions are settled."""
-    behind: Flags
-    """A part of ``settled``: a job ahead has a reservation for hosts that the request could use, so it keeps no hosts
-    even from jobs that have a promise."""
+    UNKNOWN = 0
+    """It may find one."""
+    RESERVED = 1
+    """Too few hosts have enough left beside what is kept and reserved for others."""
+    KEPT = 2
+    """Too few of the hosts that are not kept have enough left, whatever is reserved."""
+    FULL = 3
+    """Too few hosts have enough left, whatever is kept and reserved."""
+
+
+class Effect(IntEnum):
+    """What is different for others if a request waits. Each answer includes those before it."""
+
+    SOME = 0
+    """It may get a date, or keep hosts from others."""
+    NONE = 1
+    """Nothing: all hosts that it could use are kept already. Only known of requests without exclusions."""
+    NONE_EVER = 2
+    """The same if it came in after the last decision, and so might keep hosts from jobs with a promise: a job ahead has
+    a reservation for hosts that it could use, so it keeps none."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known about a request before the round looks at it."""
+
+    shortage: Shortage = Shortage.UNKNOWN
+    effect: Effect = Effect.SOME
+
+
+NOTHING_KNOWN = Outlook()
+
+
+@dataclass(frozen=True)
+class Outlooks:
+    """The outlooks of many requests, as arrays."""
+
+    shortage: NDArray[np.int8]
+    effect: NDArray[np.int8]
+
+    def at(self, indices: NDArray[np.intp]) -> Outlooks:
+        """Return the outlooks at these indices, and that nothing is known where an index is below 0."""
+        known = indices >= 0
+        return Outlooks(np.where(known, self.shortage[indices], 0), np.where(known, self.effect[indices], 0))
+
+
+class Screening:
+    """The screen in one round. It looks at all requests when the round begins, and again when the round has looked at
+    several jobs in vain and something changed since. What it found stays true in the round: there GPUs are only taken,
+    and hosts are only kept.
+    """
+
+    def __init__(self, screen: RequestScreen, queue: JobQueue) -> None:
+        self._screen, self._queue = screen, queue
+        self._outlooks: Outlooks | None = None
+        self._in_vain, self._most, self._limit = 0, FIRST_IN_VAIN, MOST_IN_VAIN
+
+    def begin(
+        self,
+        numbers: NDArray[np.intp],
+        always: Iterable[str],
+        view: Callable[[], RoundView],
+        stamp: Callable[[], Hashable],
+    ) -> Flags | None:
+        """Look at all groups that wait, by their numbers in the queue. Return which of them must have no turn in this
+        round, because too many new requests came at once. None: all may.
+
+        ``always``: jobs that always have their turn. ``view`` says how far the round is; ``stamp`` changes with it.
+        """
+        if not self._screen.works or min(len(self._queue), len(numbers)) < FEWEST:
+            return None
+        self._view, self._stamp = view, stamp
+        self._limit = max(MOST_IN_VAIN, len(numbers) // REQUESTS_PER_TURN)
+        self._indices = self._screen.begin(numbers, self._queue)
+        left_out: Flags | None = None
+        if (self._indices == NOT_EXAMINED).any():
+            requests = (self._queue.get(job_id) for job_id in always)
+            theirs = [self._queue.numbers_for(request) for request in requests if request is not None]
+            left_out = (self._indices == NOT_EXAMINED) & ~np.isin(numbers, theirs)
+        self._look()
+        return left_out
+
+    def of(self, request: PlacementRequest) -> Outlook:
+        """Return what is known about a job."""
+        outlooks, index = self._outlooks, self._index(request)
+        if outlooks is None or index < 0:
+            return NOTHING_KNOWN
+        return Outlook(Shortage(int(outlooks.shortage[index])), Effect(int(outlooks.effect[index])))
+
+    def possible_hosts(self, request: PlacementRequest) -> HostIndices | None:
+        """Return the hosts of which one may fit the job: no other does. None: nothing is known."""
+        index = self._index(request)
+        return None if index < 0 else self._screen.possible_hosts(index)
+
+    def looked(self, request: PlacementRequest, candidates: Candidates) -> None:
+        """Note that the round looked at all hosts for a job and found no place."""
+        index = -1 if request.has_exclusions else self._index(request)
+        if index >= 0:
+            self._screen.looked(index, candidates)
+
+    def waits(self) -> Outlooks | None:
+        """Note that the round looked at a job, and the job waits. Return new outlooks of all groups, in the order of
+        their numbers, if it was time to look again.
+        """
+        self._in_vain += 1
+        if self._outlooks is None or self._in_vain < self._most:
+            return None
+        self._in_vain = 0
+        if self._stamp() == self._seen:
+            return None
+        self._most = min(2 * self._most, self._limit)
+        return self._look().at(self._indices)
+
+    def _index(self, request: PlacementRequest) -> int:
+        """Return the index of the job's group in the screen. -1: it has none."""
+        return -1 if self._outlooks is None else self._screen.index(self._queue.group(request))
+
+    def _look(self) -> Outlooks:
+        self._seen, self._outlooks = self._stamp(), self._screen.judge(self._view())
+        return self._outlooks
 
 
 class RequestScreen:
@@ -126,9 +240,9 @@ class RequestScreen:
             self._make_room(len(new))
         for number in new:
             key = self._key_of[number]
-            row = queue.first(key)
-            if row is not None:
-                self._note(number, self._add(key, row) if _is_screened(row) else NOT_FOR_SCREEN, key)
+            request = queue.first(key)
+            if request is not None:
+                self._note(number, self._add(key, request) if _is_screened(request) else NOT_FOR_SCREEN, key)
         return self._index_of[numbers]
 
     def _note(self, number: int, index: int, key: GroupKey) -> None:
@@ -152,33 +266,35 @@ class RequestScreen:
         self._groups.checked_at[index] = self._snapshot.version
         self._groups.fitted[index] = np.count_nonzero(candidates.fits)
 
-    def judge(self, view: RoundView) -> Verdicts:
-        """Return the verdicts on all groups of this round. They stay true for the rest of the round."""
+    def judge(self, view: RoundView) -> Outlooks:
+        """Return the outlooks of all groups of this round. They stay true for the rest of the round."""
         n = len(self._groups.key)
-        full, hopeless, no_place, settled, behind = (np.zeros(n, bool) for _ in range(5))
+        shortage, effect = np.zeros(n, np.int8), np.zeros(n, np.int8)
         here = np.flatnonzero(self._groups.used == self._round)
         for takes, rows in _TAKEN.items():
             alike = here[self._groups.takes[here] == takes]
             if not len(alike):
                 continue
             kept = _any(view.kept[rows])
-            settled[alike], behind[alike] = self._changes_nothing(alike, view, rows)
-            maybe = self._without_place(alike, np.ones(len(kept), bool), full)
-            hopeless[alike] = full[alike]
+            effect[alike] = self._effect(alike, view, rows)
+            maybe = self._without_place(alike, np.ones(len(kept), bool), Shortage.FULL, shortage)
             if kept.any():
-                maybe = self._without_place(maybe, ~kept, hopeless)
+                maybe = self._without_place(maybe, ~kept, Shortage.KEPT, shortage)
             for group, closed, reserved in self._by_binding(maybe, view, rows, kept):
-                no_place[group] = self._too_few_left(group, ~closed, reserved)
-        return Verdicts(full, hopeless, hopeless | no_place, settled, behind)
+                shortage[group] = Shortage.RESERVED * self._too_few_left(group, ~closed, reserved)
+        return Outlooks(shortage, effect)
 
     # -- the questions -----------------------------------------------------------------------------
 
-    def _without_place(self, indices: NDArray[np.intp], open_hosts: Flags, answer: Flags) -> NDArray[np.intp]:
-        """Note in ``answer`` for which groups too few of the hosts have enough left. Return the other groups."""
-        answer[indices] = self._too_few(indices, open_hosts)
-        maybe = indices[~answer[indices]]
-        answer[maybe] = self._too_few_since(maybe, open_hosts)
-        return maybe[~answer[maybe]]
+    def _without_place(
+        self, indices: NDArray[np.intp], open_hosts: Flags, why: Shortage, shortage: NDArray[np.int8]
+    ) -> NDArray[np.intp]:
+        """Note in ``shortage`` for which groups too few of the hosts have enough left. Return the other groups."""
+        for too_few in (self._too_few, self._too_few_since):
+            answer = too_few(indices, open_hosts)
+            shortage[indices[answer]] = why
+            indices = indices[~answer]
+        return indices
 
     def _too_few(self, indices: NDArray[np.intp], open_hosts: Flags) -> Flags:
         """Tell for which groups too few hosts have enough free GPUs. Hosts of a class are counted together."""
@@ -256,28 +372,26 @@ class RequestScreen:
         reserved: GpuSets | None = None
         done = 0
         for count in np.unique(binding[~endless]).tolist():
-            for one in promised[done:count]:
-                reserved = with_more(reserved, one, len(kept))
+            reserved = _with_more(reserved, promised[done:count], len(kept))
             done = count
             yield indices[(binding == count) & ~endless], kept, None if reserved is None else reserved.copy()
         if expected.any():  # others bind it only if it will run beyond them
-            yield indices[expected], kept, all_of((one for one in view.reservations if one.is_promised), len(kept))
+            firmly = _with_more(None, (one for one in view.reservations if one.is_promised), len(kept))
+            yield indices[expected], kept, firmly
         endless &= ~expected
         if endless.any():
             closed = _any(view.kept[rows] | view.kept_from_unlimited[rows])
-            yield indices[endless], closed, all_of(view.reservations, len(kept))
+            yield indices[endless], closed, _with_more(None, view.reservations, len(kept))
 
-    def _changes_nothing(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> tuple[Flags, Flags]:
-        """Tell for which groups it changes nothing that they wait, and of which of them this is so because they are
-        behind a reservation.
-        """
+    def _effect(self, indices: NDArray[np.intp], view: RoundView, rows: list[int]) -> NDArray[np.int8]:
+        """Return for each group what is different for others if it waits."""
         classes, can = self._classes, self._can_of(indices)
         reserved = _any(view.has_reservation[rows])
         is_kept = ~(can & classes.among(_any(~view.kept[rows]))).any(axis=1)
         covered = ~(can & classes.among(_any(~view.kept_from_unlimited[rows]))).any(axis=1)
         covered &= ~(can & classes.among(~reserved)).any(axis=1)
-        settled = is_kept & (covered | ~(can & classes.among(reserved)).any(axis=1))
-        behind = np.zeros(len(indices), bool)
+        none = is_kept & (covered | ~(can & classes.among(reserved)).any(axis=1))
+        none_ever = np.zeros(len(indices), bool)
         if view.no_more_dates:
             snapshot = self._snapshot
             sound = snapshot.ready & (snapshot.working == snapshot.all_gpus) & (snapshot.hot == 0)
@@ -285,9 +399,9 @@ class RequestScreen:
             # request that takes only some hosts of a class.
             follows = (can & classes.among(reserved & sound)).any(axis=1)
             follows &= ~self._groups.spans[indices] & (self._groups.choice[indices] == 0)
-            behind = follows & covered
-        includes = ~self._groups.excludes[indices]
-        return (settled | behind) & includes, behind & includes
+            none_ever = follows & covered
+        effect = np.where(none_ever, Effect.NONE_EVER, np.where(none, Effect.NONE, Effect.SOME))
+        return np.where(self._groups.excludes[indices], Effect.SOME, effect).astype(np.int8)
 
     # -- what is remembered ------------------------------------------------------------------------
 
@@ -311,20 +425,22 @@ class RequestScreen:
             self._free = snapshot.version, whole, either
         return self._free
 
-    def _add(self, key: GroupKey, row: PlacementRequest) -> int:
-        known, request, index = self._groups, row.resources, len(self._of)
+    def _add(self, key: GroupKey, request: PlacementRequest) -> int:
+        known, resources, index = self._groups, request.resources, len(self._of)
         self._of[key] = index
         known.key[index] = key
-        known.gpus[index], known.hosts[index] = request.gpus_per_host, request.hosts
-        known.cpus[index], known.ram_mib[index] = request.cpus_per_host, request.ram_mib_per_host
-        known.limit_s[index] = math.inf if row.time_limit_s is None else row.time_limit_s
-        known.is_expected[index] = row.assumed_limit_s is not None
-        known.takes[index] = (TAKES_BOTH if row.gpu_count else TAKES_ROOM) if row.needs_host_resources else TAKES_GPUS
-        known.shares[index], known.excludes[index] = request.share is not None, row.has_exclusions
-        known.spans[index] = request.hosts > 1 and is_between_hosts(request.gang_level)
+        known.gpus[index], known.hosts[index] = resources.gpus_per_host, resources.hosts
+        known.cpus[index], known.ram_mib[index] = resources.cpus_per_host, resources.ram_mib_per_host
+        known.limit_s[index] = math.inf if request.time_limit_s is None else request.time_limit_s
+        known.is_expected[index] = request.assumed_limit_s is not None
+        known.takes[index] = TAKES_GPUS
+        if request.needs_host_resources:
+            known.takes[index] = TAKES_BOTH if request.gpu_count else TAKES_ROOM
+        known.shares[index], known.excludes[index] = resources.share is not None, request.has_exclusions
+        known.spans[index] = resources.hosts > 1 and is_between_hosts(resources.gang_level)
         known.checked_at[index], known.used[index] = -1, self._round
-        known.answer[index] = self._answer(row.asking_for(request.on_any_host()))
-        known.choice[index] = self._choices.setdefault(request.host_choice, len(self._choices))
+        known.answer[index] = self._answer(request.asking_for(resources.on_any_host()))
+        known.choice[index] = self._choices.setdefault(resources.host_choice, len(self._choices))
         return index
 
     def _make_room(self, more: int) -> None:
@@ -349,12 +465,12 @@ class RequestScreen:
         self._groups.choice[: len(indices)] = np.searchsorted(used, self._groups.choice[: len(indices)])
         self._choices = {choices[number]: place for place, number in enumerate(used.tolist())}
 
-    def _answer(self, row: PlacementRequest) -> int:
-        shape = shape_of(row)
+    def _answer(self, request: PlacementRequest) -> int:
+        shape = shape_of(request)
         number = self._answers.get(shape)
         if number is None:
             number = self._answers[shape] = len(self._queries)
-            self._queries.append(query := HostQuery(row.resources, tenant=row.tenant))
+            self._queries.append(query := HostQuery(request.resources, tenant=request.tenant))
             self._can[number] = False
             self._ask(number, query, self._classes.present)
         return number
@@ -373,11 +489,118 @@ class RequestScreen:
             self._ask(number, query, new)
 
 
-def _is_screened(row: PlacementRequest) -> bool:
+@dataclass
+class KnownGroups:
+    """What the screen knows of each group of jobs. Arrays by index of the group."""
+
+    key: list[GroupKey | None]
+    gpus: NDArray[np.int64]
+    hosts: NDArray[np.int64]
+    cpus: NDArray[np.int64]
+    ram_mib: NDArray[np.int64]
+    limit_s: NDArray[np.float64]
+    is_expected: Flags
+    """It has no time limit, but its run time is known."""
+    takes: NDArray[np.int8]
+    shares: Flags
+    excludes: Flags
+    spans: Flags
+    """All its hosts must be in one domain."""
+    choice: NDArray[np.intp]
+    """The number of its choice of hosts, by labels and names. 0: it takes any."""
+    answer: NDArray[np.intp]
+    """The number of its answers: see ``RequestScreen._can``."""
+    checked_at: NDArray[np.int64]
+    """The version of the snapshot at which a round looked at all hosts."""
+    fitted: NDArray[np.int64]
+    """On how many hosts it fitted then."""
+    used: NDArray[np.int64]
+    """The last round that asked."""
+
+    @classmethod
+    def of(cls, n: int) -> KnownGroups:
+        """Return room for ``n`` groups."""
+        whole = {name: np.zeros(n, np.int64) for name in ("gpus", "hosts", "cpus", "ram_mib", "fitted", "used")}
+        flags = {name: np.zeros(n, bool) for name in ("shares", "excludes", "spans", "is_expected")}
+        return cls(
+            key=[None] * n,
+            limit_s=np.full(n, math.inf),
+            takes=np.zeros(n, np.int8),
+            choice=np.zeros(n, np.intp),
+            answer=np.zeros(n, np.intp),
+            checked_at=np.full(n, -1, np.int64),
+            **whole,
+            **flags,
+        )
+
+    def taken(self, indices: NDArray[np.intp], room: int) -> KnownGroups:
+        """Return these groups, in their order, with room for ``room``."""
+        result = KnownGroups.of(room)
+        for name, array in vars(self).items():
+            if name == "key":
+                result.key[: len(indices)] = [self.key[index] for index in indices.tolist()]
+            else:
+                getattr(result, name)[: len(indices)] = array[indices]
+        return result
+
+
+class HostClasses:
+    """The class of each host, by its machine, CUDA versions, isolation, MPS, CPUs and memory. Hosts of one class give
+    every request the same answer once they are empty. Labels and names are asked host by host.
+
+    A filter that reads another fact of a host is not screened: see ``framework.Filter.is_screened``.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._seen = 0
+        self.of: NDArray[np.intp] = np.zeros(0, np.intp)
+        """The class of each host, by host index."""
+        self.present: NDArray[np.intp] = np.zeros(0, np.intp)
+        """The classes that have hosts."""
+        self.example: NDArray[np.intp] = np.zeros(0, np.intp)
+        """A host of each class, by class."""
+
+    @property
+    def n(self) -> int:
+        """The number of classes, also of those that have no hosts any more."""
+        return len(self.example)
+
+    def among(self, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return by class whether one of ``hosts`` (by host index) is of it."""
+        found = np.zeros(self.n, bool)
+        found[self.of[hosts]] = True
+        return found
+
+    def update(self) -> NDArray[np.intp]:
+        """Follow the facts of the snapshot. Return the classes that have hosts now and had none before."""
+        snapshot = self._snapshot
+        if self._seen == snapshot.facts_version and len(self.of) == len(snapshot):
+            return np.zeros(0, np.intp)
+        columns = (snapshot.machine, snapshot.cuda, snapshot.isolates, snapshot.mps, snapshot.cpus, snapshot.ram_mib)
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        self.of = np.array([self._numbers.setdefault(one, len(self._numbers)) for one in facts], np.intp)
+        before, (self.present, first) = self.present, np.unique(self.of, return_index=True)
+        self.example = np.zeros(len(self._numbers), np.intp)
+        self.example[self.present] = first
+        self._seen = snapshot.facts_version
+        return np.setdiff1d(self.present, before)
+
+
+def _is_screened(request: PlacementRequest) -> bool:
     """Tell whether the screen knows such requests. It knows no windows: what it rules out has no place anyway."""
-    return row.is_plain and row.resources.reservation is None
+    return request.is_plain and request.resources.reservation is None
 
 
 def _any(rows: Flags) -> Flags:
     """Tell for each host whether any of the rows has it."""
     return np.asarray(rows.any(axis=0), bool)
+
+
+def _with_more(reserved: GpuSets | None, more: Iterable[PlannedReservation], hosts: int) -> GpuSets | None:
+    """Add the GPUs of reservations to a set by host, which is changed. None: nothing is reserved."""
+    for one in more:
+        reserved = np.zeros(hosts, np.uint64) if reserved is None else reserved
+        reserved[one.hosts] |= one.gpus
+    return reserved

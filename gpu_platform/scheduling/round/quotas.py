@@ -1,4 +1,4 @@
-"""Which jobs the quotas deny in one round. GPUs that are claimed for a job count as its own."""
+"""Step 2 of a turn: whom the quotas deny. GPUs that are claimed for a job count as its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
-from gpu_platform.scheduling.round_state import SchedulerState
+from gpu_platform.scheduling.round.state import SchedulerState
 
 
 class QuotaDenials:
@@ -25,18 +25,18 @@ class QuotaDenials:
         """Forget all answers: a job started."""
         self._known.clear()
 
-    def of(self, row: PlacementRequest) -> QuotaDenial | None:
+    def of(self, request: PlacementRequest) -> QuotaDenial | None:
         """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
         quotas = self._state.quotas
         if quotas.idle:
             return None
-        asks = (row.namespace, row.user, row.gpu_count)
-        claims = [claim for claim in self._claims if claim.job_id != row.job_id]
-        key = (*asks, row.job_id if len(claims) < len(self._claims) else "")
+        asks = (request.namespace, request.user, request.gpu_count)
+        claims = [claim for claim in self._claims if claim.job_id != request.job_id]
+        key = (*asks, request.job_id if len(claims) < len(self._claims) else "")
         if key not in self._known:
             # GPUs that are claimed for other jobs count as theirs. Otherwise another job could use up their quota.
             # Of two jobs with a claim only the earlier one counts. Otherwise both might wait for each other.
-            before = self._before(row.job_id)
+            before = self._before(request.job_id)
             owners = [owner for claim in before if (owner := self._state.queue.get(claim.job_id)) is not None]
             with quotas.assuming((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
                 self._known[key] = quotas.denial(*asks, self._free(claims))

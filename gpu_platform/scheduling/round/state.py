@@ -1,38 +1,27 @@
-"""What a round of serving reads, and what it says of a job that waits after it."""
+"""What a round reads. Between two rounds the feed of changes brings it up to date."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
+from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill, WindowBookings
 from gpu_platform.scheduling.backfilling.expected_dates import ExpectedDates
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.backfilling.promises import RememberedPromises
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
-from gpu_platform.scheduling.backfilling.window_bookings import WindowBookings
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.cluster.windows import ALL_CLOSED
-from gpu_platform.scheduling.gang_trials import GangTrials
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
-from gpu_platform.scheduling.placing.domains import together
-from gpu_platform.scheduling.placing.empty_fits import EmptyFits
 from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.scheduling.placing.gang_trials import EmptyFits, GangTrials
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.placing.request_screen import RequestScreen
 from gpu_platform.scheduling.plugins.expected_tasks import ExpectedTasks
 from gpu_platform.scheduling.policy import Policy, build_framework, build_order
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.queue_order import QueueOrder
-from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
-
-RESOURCES = GPUS, HOST_ROOM = 0, 1
-"""What jobs take of a host. CPUs and memory are its room."""
+from gpu_platform.scheduling.queueing.quota import QuotaUsage
+from gpu_platform.scheduling.round.screen import RequestScreen
 
 
 @dataclass(frozen=True)
@@ -99,44 +88,3 @@ def build_state(policy: Policy, epoch: int, tasks: ExpectedTasks) -> SchedulerSt
         gang_trials=GangTrials(snapshot),
         window_bookings=WindowBookings(snapshot),
     )
-
-
-@dataclass(frozen=True)
-class WaitingEntry:
-    """A job that waits after a round."""
-
-    row: PlacementRequest
-    turn: float
-    denial: QuotaDenial | None = None
-    starts_by: float | None = None
-
-
-def resources_taken(row: PlacementRequest) -> list[int]:
-    """Return which of RESOURCES the job takes. Only jobs that take the same are in its way."""
-    resources = [GPUS] if row.gpu_count else []
-    return [*resources, HOST_ROOM] if row.needs_host_resources else resources or [GPUS]
-
-
-def usable_hosts(state: SchedulerState, row: PlacementRequest) -> NDArray[np.bool_] | None:
-    """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
-    if not row.is_plain:
-        return state.empty_fits.usable_hosts(row, must=row.job_id in state.remembered.told)
-    usable = together(row.resources, state.snapshot, state.candidates.able(row))
-    return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
-
-
-def hosts_beside_windows(
-    state: SchedulerState, row: PlacementRequest, usable: NDArray[np.bool_]
-) -> NDArray[np.bool_] | None:
-    """Return the ``usable`` hosts of which no window keeps anything from the job. None: they are not enough."""
-    windows = state.snapshot.windows
-    closed = windows.answer(row)
-    if closed is None:
-        return usable
-    if closed == ALL_CLOSED:
-        return None
-    usable = usable & (windows.closed_gpus(closed, np.arange(len(usable))) == 0)
-    if not row.is_plain:
-        return usable if usable.any() else None
-    together_there = np.count_nonzero(together(row.resources, state.snapshot, usable))
-    return usable if together_there >= row.resources.hosts else None
