@@ -18,8 +18,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli.app import app
-from service.cli.option_groups import headed_options
+from gpu_platform.cli.app import app
+from gpu_platform.cli.option_groups import headed_options
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "man"

@@ -12,13 +12,13 @@ from threading import Thread
 
 import pytest
 
-from service.cli.commands import COMMANDS, _registered
+from gpu_platform.cli.commands import COMMANDS, _registered
 
 HEAVY = ("pydantic", "httpx", "asyncio", "temporalio", "fastapi", "yaml", "numpy", "structlog", "importlib.metadata")
 PARSER = ("typer", "rich")
 _RUN = """
 import json, sys
-from service.cli.main import run
+from gpu_platform.cli.main import run
 sys.argv = ["gpu-platform", *sys.argv[1:]]
 try:
     run()
@@ -74,7 +74,7 @@ def test_commands_import_only_what_they_need(service: str, arguments: list[str],
     ran = subprocess.run([sys.executable, "-c", _RUN, *arguments], env=env, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     modules = set(json.loads(ran.stderr.splitlines()[-1]))
-    assert "service.cli.main" in modules
+    assert "gpu_platform.cli.main" in modules
     assert sorted(modules & set(unwanted)) == []
 
 
