@@ -12,8 +12,8 @@ import typer
 from gpu_platform.cli.plain_values import read_plainly
 
 COMMANDS: dict[str, str] = {
-    "up": "gpu_platform.cli.up",
-    "doctor": "gpu_platform.cli.doctor",
+    "up": "gpu_platform.cli.local.up",
+    "doctor": "gpu_platform.cli.local.doctor",
     "submit": "gpu_platform.cli.submitting.submit",
     "run": "gpu_platform.cli.submitting.run",
     "jobs": "gpu_platform.cli.jobs.jobs",
@@ -33,7 +33,7 @@ COMMANDS: dict[str, str] = {
     "online": "gpu_platform.cli.cluster.hosts",
     "offline": "gpu_platform.cli.cluster.hosts",
     "hosts": "gpu_platform.cli.cluster.hosts",
-    "ca": "gpu_platform.cli.cluster.identity",
+    "ca": "gpu_platform.cli.local.ca",
     "remediation": "gpu_platform.cli.cluster.remediation",
     "service-case": "gpu_platform.cli.cluster.remediation",
     "audit": "gpu_platform.cli.cluster.audit",
@@ -45,11 +45,11 @@ COMMANDS: dict[str, str] = {
     "tokens": "gpu_platform.cli.access.tokens",
     "whoami": "gpu_platform.cli.access.tokens",
     "secrets": "gpu_platform.cli.access.secrets",
-    "keys": "gpu_platform.cli.access.keys",
-    "simulate": "gpu_platform.cli.simulate",
-    "machines": "gpu_platform.cli.simulating.machines",
-    "inject": "gpu_platform.cli.cluster.inject",
-    "fleet": "gpu_platform.cli.cluster.fleet",
+    "keys": "gpu_platform.cli.local.keys",
+    "simulate": "gpu_platform.cli.local.simulate",
+    "machines": "gpu_platform.cli.local.simulating.machines",
+    "inject": "gpu_platform.cli.local.inject",
+    "fleet": "gpu_platform.cli.local.fleet",
     "compat": "gpu_platform.cli.slurm.compat",
 }
 """Name -> the module whose ``register`` adds it. Help lists the commands in this order."""

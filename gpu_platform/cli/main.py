@@ -23,9 +23,12 @@ def run() -> None:
     except Exception as error:
         # Imported only now: most runs never need it.
         from gpu_platform.cli import session
+        from gpu_platform.cli.local.programs import needs_cluster
         from gpu_platform.cli.next_steps import next_step
         from gpu_platform.domain.errors import PlatformError
 
+        if isinstance(error, ModuleNotFoundError):
+            error = needs_cluster(str(error.name))
         if not isinstance(error, PlatformError):
             raise
         session.say(f"Error: {error.message}")

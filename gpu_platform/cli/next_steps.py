@@ -39,4 +39,5 @@ NEXT_STEPS: dict[str, str] = {
 
 def next_step(code: str, message: str) -> str | None:
     """What to do after this error. None: its message says it already, or nobody knows."""
-    return None if "gpu-platform " in message else NEXT_STEPS.get(code)
+    says_it = any(command in message for command in ("gpu-platform ", "pip install "))
+    return None if says_it else NEXT_STEPS.get(code)

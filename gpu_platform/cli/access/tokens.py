@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpu_platform.cli import parsing, session
+from gpu_platform.cli.local.programs import become_program
 from gpu_platform.cli.option_groups import grouped_options
 from gpu_platform.cli.show import list_columns
 from gpu_platform.cli.show.listing import ListingOptions
@@ -101,7 +100,7 @@ def _first_administrator(user: str | None, limited: object) -> None:
     if limited:
         raise typer.BadParameter("--admin makes a token that may do everything: leave --role, --scope and the like out")
     # It executes another program, because the command line talks to the service only by REST.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.first_admin", *([user] if user else [])])
+    become_program("workers.first_admin", *([user] if user else []))
 
 
 def _roles(items: list[str]) -> dict[str, str]:

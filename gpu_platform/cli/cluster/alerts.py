@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpu_platform.cli import session
+from gpu_platform.cli.local.alert_rules import print_rules
 from gpu_platform.cli.option_groups import grouped_options
 from gpu_platform.cli.show.listing import ListingOptions
 
@@ -18,16 +19,6 @@ def register(app: typer.Typer) -> None:
     alerts.command("rules")(print_rules)
     alerts.command("test")(send_test)
     app.add_typer(alerts, name="alerts")
-
-
-def print_rules() -> None:
-    """Print the alert rules with the thresholds of this configuration (`alerts`, `node.max_temperature_c`,
-    `tls.certificate_hours`), for Prometheus' `rule_files`."""
-    # Imported only now: reading the settings takes time that no other command should need.
-    from gpu_platform.alerting.rules import rules
-    from gpu_platform.reading_settings import read_settings
-
-    session.write(rules(read_settings()).rstrip())
 
 
 @grouped_options

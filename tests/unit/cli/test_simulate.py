@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.cli.simulating.progress import as_text
+from gpu_platform.cli.local.simulating.progress import as_text
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.placement_request import PlacementRequest

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import typer
 
 from gpu_platform.cli import session
+from gpu_platform.cli.local.programs import become_program
 
 Role = Annotated[
     list[str] | None,
@@ -30,5 +29,4 @@ def doctor(role: Role = None, json: session.Json = False) -> None:
     """Check the deployment from this machine: what is reachable, versions, clocks, schema, isolation, GPUs,
     certificates; and say what to do. Returns 1 if a check failed."""
     arguments = [part for one in role or [] for part in ("--role", one)] + (["--json"] if json else [])
-    # It executes another program, because processes depend on the command line and never the other way round.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.doctor", *arguments])
+    become_program("workers.doctor", *arguments)

@@ -6,7 +6,6 @@ They are files of this machine. No service is asked. Before a key is removed, Te
 from __future__ import annotations
 
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpu_platform.cli import parsing, session
+from gpu_platform.cli.local.programs import program
 from gpu_platform.cli.option_groups import grouped_options
 from gpu_platform.cli.show.listing import ListingOptions
 
@@ -143,10 +143,7 @@ def _uses(key_id: str) -> list[str]:
     """What still needs the key. Raises :class:`Unavailable` if nobody knows."""
     from gpu_platform.domain.errors import Unavailable
 
-    # Another program, because processes depend on the command line and never the other way round.
-    asked = subprocess.run(
-        [sys.executable, "-P", "-m", "workers.keys_in_use", key_id], capture_output=True, text=True, check=False
-    )
+    asked = subprocess.run(program("workers.keys_in_use", key_id), capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         raise Unavailable(
             f"{asked.stderr.strip()[-500:]}. The key was not removed: run the command where Temporal can be reached "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import typer
+
+from gpu_platform.cli.local.programs import become_program
 
 
 def register(app: typer.Typer) -> None:
@@ -19,5 +18,4 @@ def register(app: typer.Typer) -> None:
 
 def up(context: typer.Context) -> None:
     """Run everything on this machine: Temporal, database, service, scheduler, node workers. Ctrl-C stops it."""
-    # It executes another program, because processes depend on the service and never the other way round.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.local.up", *context.args])
+    become_program("workers.local.up", *context.args)

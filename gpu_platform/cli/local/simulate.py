@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpu_platform.cli import session
+from gpu_platform.cli.local.simulating.default_command import DEFAULT, RunsByDefault
+from gpu_platform.cli.local.simulating.derive_mix import derive_mix
+from gpu_platform.cli.local.simulating.progress import progress_line
 from gpu_platform.cli.option_groups import grouped_options
-from gpu_platform.cli.simulating.default_command import DEFAULT, RunsByDefault
-from gpu_platform.cli.simulating.derive_mix import derive_mix
-from gpu_platform.cli.simulating.progress import progress_line
 
 if TYPE_CHECKING:
     from rich.table import Table
