@@ -6,7 +6,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
 WORKERS := 4
 SHORT := not chaos and not scale and not cluster
 
-.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist docs site proto proto-check client clean
+.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist generated docs site proto proto-check client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -99,6 +99,10 @@ lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade
 dist: dev  ## Build the sdist and both wheels, gpu-platform and gpu-platform-cluster, into dist/
 	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON)
 	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON) --wheel --out-dir dist deploy/cluster
+
+generated: client proto docs  ## Write all files that are generated (.gitattributes names them)
+	@$(VENV_PYTHON) scripts/gen_dashboards.py
+	@.venv/bin/gpu-platform alerts rules >deploy/prometheus/alerts.yaml
 
 docs: dev  ## Write docs/reference, and docs/man (man pages of all commands), from the code
 	@$(VENV_PYTHON) scripts/gen_reference.py

@@ -1,7 +1,7 @@
 """What ``pip install gpu-platform`` does to an environment, with each Python of this machine: very little.
 
-It needs a package index, the one that pip is configured for. That the client runs without other packages is also checked
-without an index: ``tests/unit/cli/test_imports.py``.
+It needs a package index, the one that pip is configured for. ``tests/unit/cli/test_imports.py`` checks without an index
+that the client runs without other packages.
 """
 
 from __future__ import annotations
@@ -110,5 +110,4 @@ def test_it_lives_beside_the_pins_of_tensorflow_2_15(wheel: Path, tmp_path: Path
     kept = set(env.run("pip", "freeze").splitlines())
     assert set(before.splitlines()) <= kept
     env.run("pip", "check")
-    code = "import numpy, google.protobuf, gpu_platform; from gpu_platform import job, Executor; print(numpy.__version__)"
-    assert env.run("python", "-c", code).startswith("1.")
+    env.run("python", "-c", "import numpy, google.protobuf; from gpu_platform import Executor, job")
