@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel({to!r}))"
 MOST_BYTES = 30_000_000
 """Of all files that pip installs, without the compiled modules that it writes beside them."""
-NOT_OURS = ("pip", "setuptools", "wheel")
+NOT_OURS = ("pip", "setuptools", "wheel", "pkg_resources", "_distutils_hack")
+"""What some Pythons put into each new environment."""
 HEAVY = ("numpy", "google.protobuf", "grpc", "temporalio", "sqlalchemy", "ortools", "fastapi", "prometheus_client")
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
