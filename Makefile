@@ -6,7 +6,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
 WORKERS := 4
 SHORT := not chaos and not scale and not cluster
 
-.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist docs site proto proto-check client clean
+.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist generated docs site proto proto-check client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -89,15 +89,20 @@ bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TR
 	@$(VENV_PYTHON) -m tests.benchmarks.bench_packing
 
 # One version of each package for every Python that pyproject.toml allows.
-COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples --extra tracing \
-	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in \
+	--extra cluster --extra examples --extra tracing --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --no-header --custom-compile-command "make lock"
 lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade renews all)
 	@$(COMPILE) $(UPGRADE) -o requirements/runtime.lock
 	@$(COMPILE) $(UPGRADE) --extra dev --extra docs --constraint requirements/runtime.lock -o requirements/dev.lock
 
-dist: dev  ## Build sdist and wheel into dist/
+dist: dev  ## Build the sdist and both wheels, gpu-platform and gpu-platform-cluster, into dist/
 	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON)
+	@.venv/bin/uv build --quiet --no-build-isolation --python $(VENV_PYTHON) --wheel --out-dir dist deploy/cluster
+
+generated: client proto docs  ## Write all files that are generated (.gitattributes names them)
+	@$(VENV_PYTHON) scripts/gen_dashboards.py
+	@.venv/bin/gpu-platform alerts rules >deploy/prometheus/alerts.yaml
 
 docs: dev  ## Write docs/reference, and docs/man (man pages of all commands), from the code
 	@$(VENV_PYTHON) scripts/gen_reference.py
@@ -125,4 +130,4 @@ dashboard-types:  ## Check the types of the dashboard's JavaScript (needs npm; w
 		else echo "skipped: there is no npm here (Debian: apt-get install npm)"; fi
 
 clean:  ## Remove what was built and what `make up` left (not .venv)
-	rm -rf .gpu-platform build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .gpu-platform build dist deploy/cluster/build *.egg-info deploy/cluster/*.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,6 +2,7 @@
 
 This package is the library: it imports neither Temporal nor a web framework. Inside it, ``scheduling`` builds on
 ``topology``, and ``topology`` on ``domain``. ``hosts`` and ``store`` build on ``domain`` and never import each other.
+``cli`` is the command line, a program that uses ``client``.
 """
 
 from __future__ import annotations

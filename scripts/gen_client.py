@@ -15,10 +15,8 @@ CLIENT = Path(__file__).parents[1] / "gpu_platform" / "client"
 TARGETS = {source: CLIENT / "sync" / source.name for source in sorted((CLIENT / "aio").glob("*.py"))}
 """Source -> the file that is written from it."""
 
-HEADER = '''"""{subject}
-
-This file is generated from ``aio/{source}`` by ``make client``: change that one.
-"""
+HEADER = '''# Generated from aio/{source} (make client): do not edit, change that one.
+"""{subject}"""
 '''
 
 REPLACED = [

@@ -21,6 +21,8 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperCommand, TyperGroup
 
 from gpu_platform import settings
+from gpu_platform.cli.app import app as cli_app
+from gpu_platform.cli.option_groups import headed_options
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.rpc.methods import rpcs, services
@@ -30,8 +32,6 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.topology.fabric import FabricConfig, FabricRule
 from service.app import create_app
-from service.cli.app import app as cli_app
-from service.cli.option_groups import headed_options
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 GENERATED = "<!-- Written by scripts/gen_reference.py (make docs) from the code: do not edit. -->\n"

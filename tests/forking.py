@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from service.cli.commands import COMMANDS
+from gpu_platform.cli.commands import COMMANDS
 from workers.local.forked.client import MODULES, ForkServer
 
-COMMAND_LINE = ("service.cli.main", "service.cli.app", *dict.fromkeys(COMMANDS.values()), "gpu_platform.client.sync")
+COMMAND_LINE = (
+    "gpu_platform.cli.main",
+    "gpu_platform.cli.app",
+    *dict.fromkeys(COMMANDS.values()),
+    "gpu_platform.client.sync",
+)
 SERVER = ForkServer((*MODULES, "workers.gateway.server", *COMMAND_LINE, "pynvml", "rich.markdown"))
 """It starts when it is first used, and ends with the session (``conftest.py``)."""

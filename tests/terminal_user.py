@@ -24,7 +24,7 @@ class TerminalUser:
         self.screen = b""
         env = {**os.environ, "GPU_PLATFORM_API_URL": url, "GPU_PLATFORM_USER": "ada", "PS1": "> ", "TERM": "xterm"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli.main", *words],
+            [sys.executable, "-m", "gpu_platform.cli.main", *words],
             env=env,
             stdin=theirs,
             stdout=theirs,

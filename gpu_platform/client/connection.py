@@ -134,6 +134,11 @@ def chosen_transport(given: str | None) -> Transport:
     if wanted not in ("rest", "grpc"):
         name = "transport" if given else TRANSPORT_VARIABLE
         raise InvalidRequest(f"{name} is {wanted!r}: write rest or grpc")
+    if wanted == "grpc":
+        from importlib.util import find_spec  # REST, the default, does not pay for it
+
+        if find_spec("grpc") is None:
+            raise InvalidRequest("the transport grpc is not installed here: pip install 'gpu-platform[grpc]'")
     return wanted
 
 

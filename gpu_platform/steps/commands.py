@@ -25,7 +25,7 @@ def main(name: str, words: list[str]) -> int:
     from importlib import import_module
 
     # The name is not written as an import: the library does not depend on the command line.
-    return int(import_module("service.cli.slurm.entry").run(name, words))
+    return int(import_module("gpu_platform.cli.slurm.entry").run(name, words))
 
 
 def _hostnames(words: list[str]) -> int:

@@ -8,6 +8,7 @@ import json
 import pytest
 from temporalio.client import Client
 
+from gpu_platform.cli.slurm import scontrol
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.errors import Forbidden, IllegalTransition, InvalidRequest, NotFound, Unavailable
@@ -19,7 +20,6 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.slurm.ids import number_of
 from gpu_platform.store.jobs import elements, jobs, queue
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
-from service.cli.slurm import scontrol
 from service.temporal import JobWorkflows
 from tests.command_line import run
 from tests.integration.test_api_waiting_jobs import ADA, BOB, OLGA, Service, service, submitted, temporal

@@ -55,7 +55,7 @@ class Platform:
 
     async def cli(self, *words: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "service.cli.main", "jobs", "exec", *words),
+            *(sys.executable, "-m", "gpu_platform.cli.main", "jobs", "exec", *words),
             env={**os.environ, "GPU_PLATFORM_API_URL": self.url, "GPU_PLATFORM_USER": "eve"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,7 +93,7 @@ async def test_a_shell_in_a_terminal(platform: Platform) -> None:
     platform.running("j-1")
     ours, theirs = pty.openpty()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "service.cli.main", "jobs", "exec", "-t", "j-1", "--", "sh"),
+        *(sys.executable, "-m", "gpu_platform.cli.main", "jobs", "exec", "-t", "j-1", "--", "sh"),
         env={**os.environ, "GPU_PLATFORM_API_URL": platform.url, "PS1": "> "},
         stdin=theirs,
         stdout=theirs,
@@ -179,7 +179,8 @@ async def test_a_reader_that_comes_back_goes_on_where_it_was(platform: Platform)
 async def test_ctrl_c_ends_the_command_too(platform: Platform) -> None:
     platform.running("j-1")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "service.cli.main", "jobs", "exec", "j-1", "--", "sh", "-c", "echo $$; sleep 1000"),
+        *(sys.executable, "-m", "gpu_platform.cli.main"),
+        *("jobs", "exec", "j-1", "--", "sh", "-c", "echo $$; sleep 1000"),
         env={**os.environ, "GPU_PLATFORM_API_URL": platform.url},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpu_platform.cli import placeholder
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
@@ -21,7 +22,6 @@ from gpu_platform.hosts.processes import exec, exec_sessions
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.system.records import boot_clock_s
-from service.cli import placeholder
 from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_guard import RANK, TIMES, LeasedRig, stopped
 from tests.waiting import eventually

@@ -189,7 +189,10 @@ async def test_input_and_output_without_a_terminal(cluster: LocalCluster) -> Non
     data = os.urandom(200_000)
     ran = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "service.cli.main", "run", "--gpus", "1", "--", "sh", "-c", "cat; echo end >&2; exit 5"],
+        [
+            *(sys.executable, "-m", "gpu_platform.cli.main"),
+            *("run", "--gpus", "1", "--", "sh", "-c", "cat; echo end >&2; exit 5"),
+        ],
         env={**os.environ, "GPU_PLATFORM_API_URL": cluster.api_url},
         input=data,
         capture_output=True,

@@ -142,7 +142,7 @@ async def test_the_endpoint_answers_its_client_and_its_verb(tree: Tree, platform
     ask = "from gpu_platform.client import Client; print([event.host for event in Client().host_events('desks')])"
     hosts = tree.python("-c", ask, GPU_PLATFORM_API_URL=platform.api_url)
     assert set(json.loads(hosts.replace("'", '"'))) == {"desks"}
-    verb = ("-m", "service.cli.main", "--api-url", platform.api_url, "hosts", "events", "desks")
+    verb = ("-m", "gpu_platform.cli.main", "--api-url", platform.api_url, "hosts", "events", "desks")
     assert "the memory is too hot on GPU 3 of desks" in tree.python(*verb)
     shown = json.loads(tree.python(*verb, "--json", "--limit", "1"))
     assert [event["host"] for event in shown] == ["desks"]

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
+from gpu_platform.cli.app import ask_only
 from gpu_platform.client import AsyncClient, Client
 from gpu_platform.client.credentials import read_note
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from service.cli.app import ask_only
 from tests.store_cluster import NOW, Cluster, spec
 from tests.unit.service.api_server import application, keep_token, served
 from tests.waiting import eventually

@@ -286,7 +286,7 @@ async def test_commands_are_not_written_over_somebody_elses(commands: Path, tmp_
 
 async def test_squeue_imports_nothing_heavy(shell: Shell) -> None:
     code = (
-        "import sys\nfrom service.cli.slurm.entry import run\nrun('squeue', [])\n"
+        "import sys\nfrom gpu_platform.cli.slurm.entry import run\nrun('squeue', [])\n"
         "heavy = {'pydantic', 'httpx', 'asyncio', 'rich', 'typer.rich_utils', 'yaml'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

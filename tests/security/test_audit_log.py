@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from activities.leader.audit_retention import AuditRetention
+from gpu_platform.cli.app import app as command_line
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.audit import EMPTY, AuditEntry, AuditRecord, ChainCheck, ChainHead
 from gpu_platform.domain.errors import Unavailable
@@ -29,7 +30,6 @@ from gpu_platform.store.jobs import jobs
 from service import audit_log
 from service.app import create_app
 from service.audit_log import AuditLog
-from service.cli.app import app as command_line
 from tests.store_cluster import Cluster
 from tests.unit.service.api_server import application, bearer, served, sign_in
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.cli import placeholder
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
-from service.cli import placeholder
 from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack

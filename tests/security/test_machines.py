@@ -17,6 +17,7 @@ from temporalio.service import TLSConfig
 from typer.testing import CliRunner
 
 from activities.temporal_tls import tls_of
+from gpu_platform.cli.app import app as cli
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.certificates import (
     Certificate,
@@ -24,7 +25,6 @@ from gpu_platform.identity.certificates import (
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.store import Store
 from gpu_platform.store.engines import postgresql_engine
-from service.cli.app import app as cli
 from service.server import check_address
 from tests.security.tls_cluster import NO_TEMPORAL, plain, report
 from tests.store_cluster import Cluster, inventory

@@ -20,6 +20,11 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
+from gpu_platform.cli import main, session
+from gpu_platform.cli.app import app as command_line
+from gpu_platform.cli.show import tables
+from gpu_platform.cli.slurm import entry, job_lists, sacct, sinfo, squeue
+from gpu_platform.cli.terminal import ProgramOutput, SafeConsole
 from gpu_platform.client import Client
 from gpu_platform.client.answer import Answer
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
@@ -27,11 +32,6 @@ from gpu_platform.domain.texts import one_line, printable
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.app import create_app
-from service.cli import main, session
-from service.cli.app import app as command_line
-from service.cli.show import tables
-from service.cli.slurm import entry, job_lists, sacct, sinfo, squeue
-from service.cli.terminal import ProgramOutput, SafeConsole
 from tests.security.hostile_service import HOSTILE, HostileHttp, answer_of
 
 _FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}

@@ -24,12 +24,12 @@ _WRITES_TO_MEMORY = {"gpu_platform/hosts/isolation/secret_files.py"}
 _UNPACKS = {
     "gpu_platform/hosts/environments/unpacking.py",
     "gpu_platform/hosts/isolation/image_root.py",
-    "service/cli/jobs/received_archive.py",
+    "gpu_platform/cli/jobs/received_archive.py",
 }
 """Files of a job, in a tree that somebody else filled: they may replace nothing, and no link may lead them away."""
 _PROGRAMS_IN_A_NEW_DIRECTORY = {"gpu_platform/hosts/processes/mpi_gang.py", "gpu_platform/steps/runner.py"}
 """For one run of a rank, in a directory that ``tempfile`` made for this account alone."""
-_COMMANDS_FOR_ALL = {"service/cli/slurm/compat.py"}
+_COMMANDS_FOR_ALL = {"gpu_platform/cli/slurm/compat.py"}
 """Programs without a secret, which everybody may run."""
 _NOTES_OF_A_PROCESS = {"workers/poison.py"}
 """Which steps are under way, without a secret: mapped into memory, and of no use after a power cut."""

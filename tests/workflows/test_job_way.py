@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 
 import activities.arrays
 import activities.reservation
+from gpu_platform.cli.show.job_rows import retry_text
 from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
@@ -25,7 +26,6 @@ from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import queue
-from service.cli.show.job_rows import retry_text
 from tests.builders import ONE_GPU
 from tests.harness import Platform
 from tests.waiting import eventually

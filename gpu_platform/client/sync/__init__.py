@@ -1,7 +1,5 @@
-"""The client for code without asyncio.
-
-This file is generated from ``aio/__init__.py`` by ``make client``: change that one.
-"""
+# Generated from aio/__init__.py (make client): do not edit, change that one.
+"""The client for code without asyncio."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Who may do what: signing in, tokens, secrets and the audit log.
-
-This file is generated from ``aio/access.py`` by ``make client``: change that one.
-"""
+# Generated from aio/access.py (make client): do not edit, change that one.
+"""Who may do what: signing in, tokens, secrets and the audit log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Arrays of jobs.
-
-This file is generated from ``aio/arrays.py`` by ``make client``: change that one.
-"""
+# Generated from aio/arrays.py (make client): do not edit, change that one.
+"""Arrays of jobs."""
 
 from __future__ import annotations
 

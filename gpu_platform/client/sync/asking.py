@@ -1,7 +1,5 @@
-"""Sends requests, again after errors that pass, and follows streams.
-
-This file is generated from ``aio/asking.py`` by ``make client``: change that one.
-"""
+# Generated from aio/asking.py (make client): do not edit, change that one.
+"""Sends requests, again after errors that pass, and follows streams."""
 
 from __future__ import annotations
 

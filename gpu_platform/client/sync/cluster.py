@@ -1,7 +1,5 @@
-"""What concerns the cluster as a whole: its state, quotas, usage and notifications.
-
-This file is generated from ``aio/cluster.py`` by ``make client``: change that one.
-"""
+# Generated from aio/cluster.py (make client): do not edit, change that one.
+"""What concerns the cluster as a whole: its state, quotas, usage and notifications."""
 
 from __future__ import annotations
 

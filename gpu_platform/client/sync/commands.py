@@ -1,7 +1,5 @@
-"""Commands beside a rank of a running job.
-
-This file is generated from ``aio/commands.py`` by ``make client``: change that one.
-"""
+# Generated from aio/commands.py (make client): do not edit, change that one.
+"""Commands beside a rank of a running job."""
 
 from __future__ import annotations
 

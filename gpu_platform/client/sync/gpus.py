@@ -1,7 +1,5 @@
-"""GPUs: looking at them, taking them into and out of service, and their remediation.
-
-This file is generated from ``aio/gpus.py`` by ``make client``: change that one.
-"""
+# Generated from aio/gpus.py (make client): do not edit, change that one.
+"""GPUs: looking at them, taking them into and out of service, and their remediation."""
 
 from __future__ import annotations
 

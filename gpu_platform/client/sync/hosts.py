@@ -1,7 +1,5 @@
-"""Hosts: looking at them, and taking them into and out of service.
-
-This file is generated from ``aio/hosts.py`` by ``make client``: change that one.
-"""
+# Generated from aio/hosts.py (make client): do not edit, change that one.
+"""Hosts: looking at them, and taking them into and out of service."""
 
 from __future__ import annotations
 

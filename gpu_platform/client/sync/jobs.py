@@ -1,7 +1,5 @@
-"""Jobs: submitting, looking at and changing them, and what they write.
-
-This file is generated from ``aio/jobs.py`` by ``make client``: change that one.
-"""
+# Generated from aio/jobs.py (make client): do not edit, change that one.
+"""Jobs: submitting, looking at and changing them, and what they write."""
 
 from __future__ import annotations
 

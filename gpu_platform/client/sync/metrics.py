@@ -1,7 +1,5 @@
-"""Metrics, as ``client.metrics``.
-
-This file is generated from ``aio/metrics.py`` by ``make client``: change that one.
-"""
+# Generated from aio/metrics.py (make client): do not edit, change that one.
+"""Metrics, as ``client.metrics``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Pipelines, as ``client.pipelines``.
-
-This file is generated from ``aio/pipelines.py`` by ``make client``: change that one.
-"""
+# Generated from aio/pipelines.py (make client): do not edit, change that one.
+"""Pipelines, as ``client.pipelines``."""
 
 from __future__ import annotations
 

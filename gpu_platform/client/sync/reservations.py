@@ -1,7 +1,5 @@
-"""Advance reservations and maintenance windows, as ``client.reservations``.
-
-This file is generated from ``aio/reservations.py`` by ``make client``: change that one.
-"""
+# Generated from aio/reservations.py (make client): do not edit, change that one.
+"""Advance reservations and maintenance windows, as ``client.reservations``."""
 
 from __future__ import annotations
 

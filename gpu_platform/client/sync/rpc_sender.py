@@ -1,7 +1,5 @@
-"""Sends the requests of a client over gRPC.
-
-This file is generated from ``aio/rpc_sender.py`` by ``make client``: change that one.
-"""
+# Generated from aio/rpc_sender.py (make client): do not edit, change that one.
+"""Sends the requests of a client over gRPC."""
 
 from __future__ import annotations
 

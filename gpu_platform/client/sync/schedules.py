@@ -1,7 +1,5 @@
-"""Schedules, as ``client.schedules``.
-
-This file is generated from ``aio/schedules.py`` by ``make client``: change that one.
-"""
+# Generated from aio/schedules.py (make client): do not edit, change that one.
+"""Schedules, as ``client.schedules``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Uploaded code, as ``client.uploads``.
-
-This file is generated from ``aio/uploads.py`` by ``make client``: change that one.
-"""
+# Generated from aio/uploads.py (make client): do not edit, change that one.
+"""Uploaded code, as ``client.uploads``."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ import pytest
 
 from activities.leader import domain_losses
 from activities.leader.domain_losses import DomainWatch
+from gpu_platform.cli.show.tables import event_text, lost_together
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import hosts
-from service.cli.show.tables import event_text, lost_together
 from tests.store_cluster import NOW, Cluster, expire_leases
 
 LATER = timedelta(seconds=60)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.cli import completion
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from service.cli import completion
 from tests.command_line import NOBODY, run
 from tests.store_cluster import NOW, Cluster, spec
 from tests.unit.service.api_server import application, served

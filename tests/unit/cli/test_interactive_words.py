@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import typer
 
-from service.cli import placeholder
-from service.cli.jobs.forward import PortPair, parse_ports
-from service.cli.jobs.streaming import LeaveKeys
+from gpu_platform.cli import placeholder
+from gpu_platform.cli.jobs.forward import PortPair, parse_ports
+from gpu_platform.cli.jobs.streaming import LeaveKeys
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 import typer
 import yaml
 
-from service.cli.show import job_rows, list_columns
-from service.cli.show.listing import Column, Listing, Shape, at, field
+from gpu_platform.cli.show import job_rows, list_columns
+from gpu_platform.cli.show.listing import Column, Listing, Shape, at, field
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "note": 'x, "y"\nz', "at": "2026-07-01T12:00:00Z", "tags": ["p", "q"]},

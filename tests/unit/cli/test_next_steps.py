@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import gpu_platform.identity.signing  # noqa: F401  its errors belong to the tree, too
+from gpu_platform.cli.commands import COMMANDS
+from gpu_platform.cli.next_steps import NEXT_STEPS, next_step
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.store import Store
-from service.cli.commands import COMMANDS
-from service.cli.next_steps import NEXT_STEPS, next_step
 from tests.command_line import run
 from tests.unit.service.api_server import application, keep_token, served
 

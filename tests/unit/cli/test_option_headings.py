@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from service.cli.app import app
-from service.cli.option_groups import headed_options
+from gpu_platform.cli.app import app
+from gpu_platform.cli.option_groups import headed_options
 
 ROOT = Path(__file__).parents[3]
 OF_A_JOB = [

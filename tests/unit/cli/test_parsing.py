@@ -13,8 +13,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli import parsing
-from service.cli.parsing import bandwidth_gb_s, duration_s, environment, gang_shape, limit_s, memory_mib, whole_s
+from gpu_platform.cli import parsing
+from gpu_platform.cli.parsing import bandwidth_gb_s, duration_s, environment, gang_shape, limit_s, memory_mib, whole_s
 
 
 @pytest.mark.parametrize(

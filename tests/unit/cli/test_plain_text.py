@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.show import plain_text
-from service.cli.show.listing import Column, Listing, coloured_state, field
-from service.cli.terminal import SafeConsole
+from gpu_platform.cli.show import plain_text
+from gpu_platform.cli.show.listing import Column, Listing, coloured_state, field
+from gpu_platform.cli.terminal import SafeConsole
 
 COLUMNS = (
     Column("job", field("job")),

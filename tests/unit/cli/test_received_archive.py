@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.cli.jobs.received_archive import BadArchive, ReceivedArchive, remove_tree
+from gpu_platform.cli.jobs.received_archive import BadArchive, ReceivedArchive, remove_tree
 from tests.examples import few
 
 

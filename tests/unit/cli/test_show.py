@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from gpu_platform.cli.show import job_rows, list_columns, show_job, show_metrics, show_waiting, tables
+from gpu_platform.cli.show.listing import Listing
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Host
@@ -17,8 +19,6 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from service.cli.show import job_rows, list_columns, show_job, show_metrics, show_waiting, tables
-from service.cli.show.listing import Listing
 from tests.store_cluster import NOW, placement
 from workers.local import demo
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.cli.local.simulating.progress import as_text
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.placement_request import PlacementRequest
@@ -14,7 +15,6 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.observers import Progress
-from service.cli.simulating.progress import as_text
 from tests.command_line import Ran, run_to_end
 
 CLUSTER = "hosts: [{count: 2, machine: dgx-h100}]\n"

@@ -88,9 +88,9 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
 def test_an_option_is_a_field(monkeypatch: pytest.MonkeyPatch, options: str, field: str, value: Any) -> None:
     from typer.testing import CliRunner
 
+    from gpu_platform.cli.app import app
     from gpu_platform.client import Client
     from gpu_platform.client.wire import DryRun
-    from service.cli.app import app
 
     asked: list[dict[str, Any]] = []
 

@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from gpu_platform.alerting.rules import alerts, rules
+from gpu_platform.cli.app import app as cli
 from gpu_platform.settings import Settings
-from service.cli.app import app as cli
 from tests.prometheus import needs, run
 
 ROOT = Path(__file__).parents[3]

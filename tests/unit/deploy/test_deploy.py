@@ -15,13 +15,13 @@ import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from gpu_platform.cli.app import app as cli
 from gpu_platform.domain.jobs.ranks import max_ranks
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import CertificateFiles
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
-from service.cli.app import app as cli
 
 ROOT = Path(__file__).parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

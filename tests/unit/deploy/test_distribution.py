@@ -1,4 +1,7 @@
-"""What is built from the tree: an sdist with everything that git holds, and from it a wheel with the five packages."""
+"""What is built from the tree: an sdist with everything that git holds, and from it two wheels.
+
+The wheel of ``gpu-platform`` is what users install: one package. ``gpu-platform-cluster`` adds the four others.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = {"activities", "gpu_platform", "service", "workers", "workflows"}
+OF_THE_CLUSTER = {"activities", "service", "workers", "workflows"}
 BUILD = "from setuptools import build_meta; print(build_meta.build_{kind}({to!r}))"
 MADE_BY_SETUPTOOLS = re.compile(r"^(PKG-INFO|setup\.cfg|gpu_platform\.egg-info(/.*)?)$")
 
@@ -37,8 +42,22 @@ def build(kind: str, tree: Path, to: Path) -> Path:
     return to / done.stdout.splitlines()[-1]
 
 
+class Wheel:
+    """What is in a wheel."""
+
+    def __init__(self, file: Path) -> None:
+        with zipfile.ZipFile(file) as archive:
+            self.names = set(archive.namelist())
+            self.size = sum(one.file_size for one in archive.infolist())
+            self.metadata = archive.read(next(name for name in self.names if name.endswith("/METADATA"))).decode()
+        tops = {name.split("/")[0] for name in self.names}
+        self.packages = {top for top in tops if not top.endswith((".dist-info", ".data"))}
+        self.modules = {name for name in self.names if name.endswith(".py")}
+        self.licenses = {name.partition(".dist-info/licenses/")[2] for name in self.names} - {""}
+
+
 class Built:
-    """Both files, built as pip builds them: the wheel from the unpacked sdist."""
+    """All files, built as pip builds them: the wheels from the unpacked sdist."""
 
     def __init__(self, directory: Path) -> None:
         tree = directory / "tree"
@@ -49,9 +68,8 @@ class Built:
             archive.extractall(directory / "unpacked", filter="data")
         (self.unpacked,) = (directory / "unpacked").iterdir()
         self.in_sdist = {str(path.relative_to(self.unpacked)) for path in self.unpacked.rglob("*") if path.is_file()}
-        with zipfile.ZipFile(build("wheel", self.unpacked, directory / "dist")) as archive:
-            self.in_wheel = set(archive.namelist())
-            self.metadata = archive.read(next(name for name in self.in_wheel if name.endswith("/METADATA"))).decode()
+        self.client = Wheel(build("wheel", self.unpacked, directory / "dist"))
+        self.cluster = Wheel(build("wheel", self.unpacked / "deploy" / "cluster", directory / "dist"))
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +89,54 @@ def test_scripts_in_the_sdist_can_be_run(built: Built) -> None:
         assert (built.unpacked / name).stat().st_mode & 0o100, name
 
 
-def test_the_wheel_holds_the_five_packages_and_no_tests(built: Built) -> None:
-    tops = {name.split("/")[0] for name in built.in_wheel}
-    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == PACKAGES
-    packages = tuple(f"{package}/" for package in PACKAGES)
-    modules = {name for name in tracked() if name.startswith(packages) and name.endswith(".py")}
-    assert modules == {name for name in built.in_wheel if name.endswith(".py")}
-    data = {name for name in tracked() if name.startswith(packages) and name.endswith((".yaml", ".mako", ".pyi"))}
-    assert data <= built.in_wheel, "machine types, policies, what makes migrations, and types of messages"
-    assert {name for name in tracked() if name.startswith("service/dashboard/")} <= built.in_wheel
+def of(packages: set[str], *ends: str) -> set[str]:
+    """The files of the tree in these packages whose names end so."""
+    return {name for name in tracked() if name.split("/")[0] in packages and name.endswith(ends)}
+
+
+def test_what_users_install_holds_one_package_and_no_tests(built: Built) -> None:
+    assert built.client.packages == {"gpu_platform"}
+    assert built.client.modules == of({"gpu_platform"}, ".py")
+    data = of({"gpu_platform"}, ".yaml", ".mako", ".pyi")
+    assert data <= built.client.names, "machine types, policies, what makes migrations, and types of messages"
+    assert built.client.size < 8e6
+
+
+def test_the_wheel_of_the_cluster_holds_the_four_other_packages(built: Built) -> None:
+    assert built.cluster.packages == OF_THE_CLUSTER
+    assert built.cluster.modules == of(OF_THE_CLUSTER, ".py")
+    assert of(OF_THE_CLUSTER, ".yaml", ".mako", ".pyi") <= built.cluster.names
+    assert {name for name in tracked() if name.startswith("service/dashboard/")} <= built.cluster.names
 
 
 def test_the_wheel_brings_the_man_pages(built: Built) -> None:
-    pages = {name.split(".data/data/")[1] for name in built.in_wheel if ".data/data/" in name}
+    pages = {name.split(".data/data/")[1] for name in built.client.names if ".data/data/" in name}
     assert pages == {f"share/man/man1/{Path(name).name}" for name in tracked() if name.startswith("docs/man/")}
     assert {"share/man/man1/gpu-platform.1", "share/man/man1/gpu-platform-submit.1"} <= pages
 
 
 def test_what_is_built_says_its_license_and_its_pythons(built: Built) -> None:
-    assert "\nLicense-Expression: MIT AND Apache-2.0\n" in built.metadata, "htm, in the dashboard, is under the latter"
-    assert "\nRequires-Python: <3.14,>=3.11\n" in built.metadata
-    assert (built.unpacked / "LICENSE").read_text().startswith("MIT License\n")
-    told = {name.partition(".dist-info/licenses/")[2] for name in built.in_wheel} - {""}
+    assert "\nLicense-Expression: MIT\n" in built.client.metadata
+    both = "\nLicense-Expression: MIT AND Apache-2.0\n"
+    assert both in built.cluster.metadata, "htm, in the dashboard, is under the latter"
+    for wheel in (built.client, built.cluster):
+        assert "\nRequires-Python: <3.14,>=3.11\n" in wheel.metadata
+        assert wheel.licenses == {"LICENSE"}
+    for place in (built.unpacked, built.unpacked / "deploy" / "cluster"):
+        assert (place / "LICENSE").read_text().startswith("MIT License\n")
+        assert (place / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     vendored = {name for name in tracked() if name.startswith("service/dashboard/vendor/") and "LICENSE" in name}
-    assert {"LICENSE", "service/dashboard/vendor/htm/LICENSE"} <= told
-    assert told == {"LICENSE"} | vendored
+    assert "service/dashboard/vendor/htm/LICENSE" in vendored
+    assert vendored <= built.cluster.names, "each lies beside its library"
     for page in ("README.md", "deploy/Dockerfile"):
         assert "Apache-2.0" not in (ROOT / page).read_text()
+
+
+def test_both_have_one_version_and_the_cluster_needs_its_own_client() -> None:
+    client, cluster = (project(path) for path in (ROOT, ROOT / "deploy" / "cluster"))
+    assert cluster["version"] == client["version"]
+    assert cluster["dependencies"] == [f"gpu-platform[cluster]=={client['version']}"]
+
+
+def project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]

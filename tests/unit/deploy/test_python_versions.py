@@ -14,6 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CLUSTER: dict[str, Any] = tomllib.loads((ROOT / "deploy" / "cluster" / "pyproject.toml").read_text())
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 
 
@@ -30,6 +31,7 @@ def test_each_version_is_classified_and_the_checks_are_for_the_oldest() -> None:
     assert [one.removeprefix(label) for one in classifiers if one.startswith(label)] == allowed()
     assert PROJECT["tool"]["basedpyright"]["pythonVersion"] == allowed()[0]
     assert PROJECT["tool"]["ruff"]["target-version"] == f"py{allowed()[0].replace('.', '')}"
+    assert CLUSTER["project"]["requires-python"] == PROJECT["project"]["requires-python"]
 
 
 def test_conda_gets_the_same_python_and_the_lock_file() -> None:
@@ -71,7 +73,9 @@ def test_a_lock_file_is_for_every_version_and_names_no_index(lock: Path) -> None
     entries = re.findall(r"^([a-z0-9._-]+(?:\[[^]]*\])?)==\S+((?: ;[^\\\n]*)?) \\\n    --hash=", text, re.MULTILINE)
     assert len(entries) == len(re.findall(r"^[a-z0-9]", text, re.MULTILINE)), "each has a version and hashes"
     unmarked = {name for name, marker in entries if "python" not in marker}
-    wanted = {re.match(r"[\w-]+", one)[0] for one in PROJECT["project"]["dependencies"]}  # type: ignore[index]
+    extras = PROJECT["project"]["optional-dependencies"]
+    asked = [*PROJECT["project"]["dependencies"], *extras["cluster"], *extras["grpc"]]
+    wanted = {re.match(r"[\w-]+", one)[0] for one in asked} - {"gpu-platform"}  # type: ignore[index]
     assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} <= {name.partition("[")[0] for name in unmarked}
 
 

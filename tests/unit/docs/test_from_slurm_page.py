@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.cli.slurm import sacct, scancel, sinfo, squeue
 from gpu_platform.slurm import sbatch_options
 from gpu_platform.slurm.getopt import OptionTable
 from gpu_platform.steps import srun as step
-from service.cli.slurm import sacct, scancel, sinfo, squeue
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "from-slurm.md").read_text()
 ROW = re.compile(r"^\| `--([a-z0-9-]+)`(?:, `-(\w)`)? \| (.+) \|$", re.MULTILINE)
@@ -68,7 +68,7 @@ def test_options_of_srun_in_a_script_exist() -> None:
 
 
 def test_mapped_options_name_options_that_there_are() -> None:
-    from service.cli.commands import LazyCommands
+    from gpu_platform.cli.commands import LazyCommands
 
     ours = {option for parameter in LazyCommands()["submit"].params for option in parameter.opts}
     for text in sbatch_options.MAPPED.values():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.commands import COMMANDS
+from gpu_platform.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 

@@ -14,7 +14,7 @@ PACKAGES = (
     "service",
     "workers",
     "workflows",
-    *(f"gpu_platform/{name}" for name in ["hosts", "scheduling", "store"]),
+    *(f"gpu_platform/{name}" for name in ["cli", "hosts", "scheduling", "store"]),
 )
 TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
 SOURCES = "\n".join(

@@ -24,6 +24,8 @@ import typer.main
 import yaml
 from typer.core import TyperGroup
 
+from gpu_platform.cli import session
+from gpu_platform.cli.app import app
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.file import read_pipeline
 from gpu_platform.scheduling.policy_file import read_policy
@@ -32,8 +34,6 @@ from gpu_platform.scheduling.simulator.inputs.files import load_cluster, load_tr
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.app import create_app
-from service.cli import session
-from service.cli.app import app
 from tests import pages
 from tests.pages import EXPLAINING, FOLLOWED, ROOT, SHELL, Block
 

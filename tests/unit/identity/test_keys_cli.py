@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gpu_platform.cli.app import app
 from gpu_platform.domain.errors import CannotStart, InvalidRequest, Unavailable
 from gpu_platform.identity import key_ring
 from gpu_platform.identity.key_ring import KeyRing
-from service.cli.app import app
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ OURS = (
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("service.cli.main", ("grpc", *OURS)),
+        ("gpu_platform.cli.main", ("grpc", *OURS)),
         ("gpu_platform.client", ("grpc", *OURS)),
         ("workers.service", OURS),  # Temporal's SDK imports gRPC itself
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from gpu_platform.cli.show import tables
 from gpu_platform.cluster_settings import MAX_NAME, ClusterSettings
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import ClusterCounts
@@ -15,7 +16,6 @@ from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, RankSpec
 from gpu_platform.hosts.processes.environment import rank_environ
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
-from service.cli.show import tables
 from tests.command_line import run
 from tests.unit.service.api_server import application, in_process, served
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpu_platform.cli.slurm import job_lists, job_rows, sacct, squeue
+from gpu_platform.cli.slurm.formats import letters, lines, long_names, of_sacct
 from gpu_platform.slurm.getopt import WrongOption
 from gpu_platform.slurm.ids import number_of
-from service.cli.slurm import job_lists, job_rows, sacct, squeue
-from service.cli.slurm.formats import letters, lines, long_names, of_sacct
 
 ID = "j-1m8bmqtj2n9vtab"
 NUMBER = number_of(ID)

@@ -11,6 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_platform.cli import placeholder, session
+from gpu_platform.cli.commands import LazyCommands
+from gpu_platform.cli.slurm import entry, job_lists, job_rows, sacct, sbatch, scontrol, squeue
+from gpu_platform.cli.slurm.formats import letters, lines, long_names, of_sacct
+from gpu_platform.cli.slurm.list_options import FILTERS
+from gpu_platform.cli.submitting import scripts
 from gpu_platform.slurm import amounts
 from gpu_platform.slurm.arrays import read_array
 from gpu_platform.slurm.constraints import read_constraint
@@ -24,12 +30,6 @@ from gpu_platform.slurm.sbatch_options import MAPPED, name_of
 from gpu_platform.slurm.script import WrongScript, parse
 from gpu_platform.slurm.times import read_limit_s, read_moment
 from gpu_platform.steps.environ import LAUNCH
-from service.cli import placeholder, session
-from service.cli.commands import LazyCommands
-from service.cli.slurm import entry, job_lists, job_rows, sacct, sbatch, scontrol, squeue
-from service.cli.slurm.formats import letters, lines, long_names, of_sacct
-from service.cli.slurm.list_options import FILTERS
-from service.cli.submitting import scripts
 from tests.unit.slurm.test_formats import job
 
 # -- what chooses jobs ---------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filters() -> list[tuple[str, str]]:
-    tables = {name: entry.import_module(f"service.cli.slurm.{name}").OPTIONS.by_name for name in COMMANDS}
+    tables = {name: entry.import_module(f"gpu_platform.cli.slurm.{name}").OPTIONS.by_name for name in COMMANDS}
     found = [(name, one) for name, table in tables.items() for one in FILTERS if one in table]
     found = [(name, one) for name, one in found if tables[name][one].value == "required"]
     assert len(found) > 20

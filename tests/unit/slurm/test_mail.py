@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpu_platform.cli import session
+from gpu_platform.cli.submitting import scripts
 from gpu_platform.client import models
 from gpu_platform.slurm.mail import read_mail_types, read_mail_users
 from gpu_platform.slurm.translation import Translation
-from service.cli import session
-from service.cli.submitting import scripts
 
 ANN = "ann@home.example"
 MAIL = models.ShownTarget(

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import typer
 
+from gpu_platform.cli import parsing
+from gpu_platform.cli.commands import LazyCommands
+from gpu_platform.cli.slurm import sbatch
+from gpu_platform.cli.submitting import script_submission, scripts
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.slurm import sbatch_options
 from gpu_platform.slurm.getopt import Given
 from gpu_platform.slurm.script import Script, WrongScript, looks_like_script, parse, read_directives, read_script
 from gpu_platform.slurm.times import read_moment
 from gpu_platform.slurm.translation import Submitter, Translation, translate
-from service.cli import parsing
-from service.cli.commands import LazyCommands
-from service.cli.slurm import sbatch
-from service.cli.submitting import script_submission, scripts
 
 SCRIPTS = Path(__file__).parents[2] / "slurm_scripts"
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)

@@ -7,11 +7,11 @@ import subprocess
 
 import pytest
 
+from gpu_platform.cli.commands import LazyCommands
+from gpu_platform.cli.jobs import copying
 from gpu_platform.slurm.ids import id_of, number_of, shown_id, with_id_of
 from gpu_platform.steps.environ import Layout, Options, script_environ
 from gpu_platform.steps.output import names_of
-from service.cli.commands import LazyCommands
-from service.cli.jobs import copying
 
 JOB, ARRAY = "j-1jrp3k2h0x4t7za", "a-1jrp3k2h0x4t7zb"
 

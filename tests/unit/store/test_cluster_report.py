@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_platform.cli.show import report_files
 from gpu_platform.domain.cluster_report import ClusterReport, Spread
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.jobs.attempt import FaultReport
@@ -28,7 +29,6 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
-from service.cli.show import report_files
 from tests.store_cluster import NOW, Cluster, expire_leases, key, spec, uuid_of
 
 HOUR = timedelta(hours=1)
