@@ -1,4 +1,4 @@
-"""Which module has which command. A command's module is imported when the command is needed (ADR 0080)."""
+"""Which module has which command. A command's module is imported when the command is needed (ADR 93)."""
 
 from __future__ import annotations
 
