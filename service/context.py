@@ -18,7 +18,8 @@ from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.key_ring import KeyRing
-from gpu_platform.settings import RateLimitSettings, Settings
+from gpu_platform.settings import Settings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from service.access.code_flow import CodeFlow
 from service.access.gate import Access

@@ -15,7 +15,8 @@ import pytest
 
 from gpu_platform.client.wire import Problem
 from gpu_platform.rpc import statuses
-from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from gpu_platform.store import Store
 from service.grpc.server import GrpcServer
 from service.server import Server

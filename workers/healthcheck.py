@@ -15,8 +15,8 @@ import httpx
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import CertificateFiles
-from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
+from gpu_platform.settings.reading import read_settings
 
 TIMEOUT_S = 5.0
 _ANY = ("0.0.0.0", "::", "")

@@ -22,7 +22,6 @@ from sqlalchemy.orm import Session
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
@@ -38,7 +37,8 @@ from gpu_platform.domain.errors import (
 )
 from gpu_platform.lanes import Lane, Stuck
 from gpu_platform.observability import get_logger
-from gpu_platform.settings import RateLimit
+from gpu_platform.settings import AccessSettings
+from gpu_platform.settings.service import RateLimit
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens, sessions, tokens
 from gpu_platform.store.jobs import owners

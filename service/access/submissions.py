@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.rules import Verdict
 from gpu_platform.domain.errors import Forbidden, InvalidRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.texts import duration
-from gpu_platform.settings import Settings
+from gpu_platform.settings import AccessSettings, Settings
 from gpu_platform.store import Store, windows
 from gpu_platform.store.jobs import dependencies, owners
 from gpu_platform.store.leadership import leader

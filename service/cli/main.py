@@ -44,10 +44,9 @@ def print_version() -> None:
 def _run_traced() -> None:
     """A trace begins with this command, and goes on in the service."""
     from gpu_platform import tracing
-    from gpu_platform.tracing_settings import TracingSettings
     from service.cli.app import app
 
-    tracing.start_tracing("cli", TracingSettings(endpoint=os.environ[TRACE_TO]))
+    tracing.start_tracing("cli", os.environ[TRACE_TO])
     try:
         with tracing.span(" ".join(["gpu-platform", *(word for word in sys.argv[1:2] if not word.startswith("-"))])):
             app()

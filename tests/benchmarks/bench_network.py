@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
-from gpu_platform.network_settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 from tests.hosts_rig import HostRig
 
 LAUNCHES = 150

@@ -20,7 +20,8 @@ import pytest
 from gpu_platform.client.calls import USER_HEADER
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.states import JobState
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.reservations import attempts

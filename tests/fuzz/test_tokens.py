@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import AccessSettings, ServiceSettings
+from gpu_platform.settings.access import OidcSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store, audit
 from gpu_platform.store.access import job_tokens
 from service.access import authentication

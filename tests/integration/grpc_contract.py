@@ -18,7 +18,6 @@ import httpx
 import pytest
 from google.protobuf.message import Message
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio.rpc_sender import AsyncRpcSender
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import Connection
@@ -30,7 +29,8 @@ from gpu_platform.rpc import methods, statuses
 from gpu_platform.rpc.channels import PORT_VARIABLE
 from gpu_platform.rpc.json_messages import to_json
 from gpu_platform.rpc.methods import Answer, Rpc
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import AccessSettings, ServiceSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts
 from service.grpc.server import GrpcServer

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import insert, update
 from temporalio.client import Client
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.client.calls import Call
 from gpu_platform.domain.access.roles import Role
@@ -34,6 +33,7 @@ from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
+from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, interrupts, jobs
 from gpu_platform.store.leadership import leader

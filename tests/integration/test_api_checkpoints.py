@@ -18,7 +18,8 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified
 from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.settings import JobDefaults, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import JobDefaults
 from gpu_platform.store import Store
 from tests.hosts_rig import HostRig
 from tests.store_cluster import Cluster, key

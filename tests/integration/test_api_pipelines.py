@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import Forbidden, IdempotencyConflict, IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.pipeline import PipelineRequest
 from gpu_platform.domain.states import JobState
+from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs, pipelines
 from service import temporal as service_temporal

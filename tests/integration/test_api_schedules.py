@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.jobs.schedule import Backfill, ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
 from tests.command_line import run

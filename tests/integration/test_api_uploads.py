@@ -14,7 +14,8 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.client.archive import Archive, pack
 from gpu_platform.client.calls import Call
 from gpu_platform.domain.errors import StorageFull, Unavailable
-from gpu_platform.service_settings import ServiceSettings, UploadSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import UploadSettings
 from gpu_platform.store import Store
 from tests.command_line import run
 from tests.store_cluster import Cluster

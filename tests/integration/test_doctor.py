@@ -22,7 +22,7 @@ from gpu_platform.domain.leader_silence import LeaderLoop
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
-from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.settings import TlsSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases, signs
 from gpu_platform.store.poison import SET_ASIDE_AFTER, Step, note_deaths

@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client as Temporal
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import Forbidden, IdempotencyConflict
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.service_settings import ServiceSettings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import AccessSettings, ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader

@@ -215,7 +215,7 @@ def test_which_requests_are_passed_on(method: str, path: str, headers: dict[str,
 SHARED = """
 import os
 from gpu_platform.domain.errors import TooManyRequests
-from gpu_platform.settings import RateLimit, RateLimitSettings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from service.http.rate_limits import RateLimits, SharedTimes
 
 limits, wait_until = RateLimitSettings(releases=RateLimit(per_s=0.02, burst=2)), SharedTimes()

@@ -20,8 +20,7 @@ from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
 from gpu_platform.domain.hosts.lease_protocol import HostLease
 from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.hosts.system.records import boot_clock_s
-from gpu_platform.service_settings import ServiceSettings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from tests.store_cluster import NOW, Cluster, inventory, spec

@@ -17,7 +17,8 @@ import pytest
 
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from gpu_platform.store import Store, audit
 from gpu_platform.store.access import tokens
 from service.app import create_app

@@ -15,8 +15,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.hosts.gpu import Host
-from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.http.browsers import BrowserRules, names_of_this_service

@@ -11,7 +11,7 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.filters import port_filter
 from gpu_platform.hosts.network import choice, firewall, nftables
-from gpu_platform.settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import logs, start_gang
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")

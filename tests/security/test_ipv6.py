@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.settings import NetworkSettings, TemporalSettings
+from gpu_platform.settings import TemporalSettings
+from gpu_platform.settings.node import NetworkSettings
 from tests.lan import Lan, Machine
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")

@@ -29,7 +29,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from gpu_platform.store import Store, cluster_report
 from service.app import create_app
 from service.http.costs import SHARES, Cost

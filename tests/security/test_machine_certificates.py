@@ -35,8 +35,7 @@ from gpu_platform.identity.certificates import (
 )
 from gpu_platform.identity.dates import issued_at_s
 from gpu_platform.identity.enrolment import JoinToken, enroll, renew
-from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import NodeSettings, Settings
+from gpu_platform.settings import NodeSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities
 from service.operations.identities import Issuer

@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.notify import NotifyRule
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.notifications import OpenTargets
-from gpu_platform.settings import Settings
+from gpu_platform.settings import AccessSettings, Settings
+from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import notices
 from service.access import oidc

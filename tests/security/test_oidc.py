@@ -25,10 +25,11 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 from pydantic import ValidationError
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client import AsyncClient, Client, credentials, sign_in
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, Unavailable
+from gpu_platform.settings import AccessSettings
+from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import middleware, oidc
 from tests.security.identity_provider import AUDIENCE, Provider, new_key

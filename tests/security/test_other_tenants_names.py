@@ -27,7 +27,8 @@ from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, Step
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.windows import WindowRequest
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store, windows
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import arrays, jobs, pipelines, queue, schedules

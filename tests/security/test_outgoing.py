@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpu_platform import outgoing
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client.sign_in import post_form, read_json
 from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.hosts.network import NOT_INTERNET
-from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments.registry_way import Proxy, Registries
 from gpu_platform.outgoing import Reach, Unreachable
+from gpu_platform.settings import AccessSettings, NodeSettings
+from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import oidc
 from service.operations.reports import check_address, check_agent_url
@@ -40,7 +40,7 @@ from tests.unit.service.api_server import application, bearer, served
 
 ROOT = Path(__file__).parents[2]
 PROVIDER = OidcSettings(issuer="https://login.example").reach
-REGISTRY = Proxy(Registries(tuple(EnvironmentSettings().image_registries), ("internet",)))
+REGISTRY = Proxy(Registries(tuple(NodeSettings().image_registries), ("internet",)))
 FAR = "203.0.113.7"
 """Where the reports of a host come from."""
 

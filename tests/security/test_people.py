@@ -18,7 +18,8 @@ from httpx_sse import aconnect_sse
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.settings import RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store, events
 from gpu_platform.store.access import sessions, tokens
 from gpu_platform.store.jobs import jobs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.hosts.network.firewall import most_connections
-from gpu_platform.settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 from tests.lan import Lan
 from tests.security.hosts_on_lan import Host
 

@@ -23,9 +23,8 @@ from gpu_platform.identity.certificates import (
     TlsContexts,
     make_key_and_request,
 )
-from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.private_files import write_file
-from gpu_platform.settings import NodeSettings
+from gpu_platform.settings import NodeSettings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server

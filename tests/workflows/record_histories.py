@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.notifications import NotificationActivities
-from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from tests.harness import Platform
 from tests.recipients import webhook

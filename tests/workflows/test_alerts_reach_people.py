@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from activities.notifications import NotificationActivities
 from gpu_platform.alerting.reports import AlertReport, AlertReports, PostedAlert
 from gpu_platform.domain.notifications import Delivery, NotificationTest, Severity
-from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from service.operations.alerts import PASS_ON_AGAIN, AlertInbox
 from service.temporal import JobWorkflows

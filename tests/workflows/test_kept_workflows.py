@@ -38,8 +38,7 @@ from activities import search_attributes
 from activities.leader.leader import LeaderActivities
 from activities.notices import NoticeFeed
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTICE_FEED_WORKFLOW_ID, SCHEDULER_WORKFLOW_ID
-from gpu_platform.notifications.settings import NotificationSettings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import NotificationSettings, Settings
 from gpu_platform.store import Store, events
 from tests.temporal_server import client_of_new_namespace, running_temporal
 from tests.waiting import eventually

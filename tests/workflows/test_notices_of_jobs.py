@@ -21,7 +21,7 @@ from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure, StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import last_seq, read_events

@@ -23,7 +23,7 @@ from gpu_platform.identity.enrolment import JoinToken
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
-from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from workers.fleet.spec import FleetSpec

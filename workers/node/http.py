@@ -33,9 +33,8 @@ from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer, TlsContexts
 from gpu_platform.identity.revocation import Revoked, is_revoked
-from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.observability import get_logger
-from gpu_platform.settings import NodeSettings
+from gpu_platform.settings import NodeSettings, TlsSettings
 from service.http.connections import connections_of
 from service.http.machines import peer_of
 from service.server import cannot_listen, check_address

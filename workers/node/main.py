@@ -69,8 +69,8 @@ from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.lanes import Lane
 from gpu_platform.observability import measure_for
-from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private
 from workers.node.disk_probe import DiskProbe
 from workers.node.fault_outbox import FaultDispatcher
@@ -94,6 +94,8 @@ log = structlog.get_logger()
 
 SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
+FAULT_HISTORY = timedelta(days=90)
+"""Older faults of GPUs are forgotten when the node worker starts."""
 REPORT_TIMEOUT = timedelta(seconds=5)
 REPORT_WITHIN_S = 0.5
 """A report that is not made in this time says what the one before said."""
@@ -280,7 +282,7 @@ def health_monitor(
     """The monitor of this host's GPUs, not started yet."""
     history = FaultHistory(
         home / "gpu-history.jsonl",
-        forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
+        forget_before_ms=int((time.time() - FAULT_HISTORY.total_seconds()) * 1000),
     )
     return HealthMonitor(
         nvml,

@@ -25,13 +25,13 @@ import structlog
 from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments.image_pull import Pulled, PullLimits, pull, remove_left_pulls
 from gpu_platform.hosts.environments.registry_way import Registries
 from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
 from gpu_platform.hosts.processes.step_process import LOOK_S, Bounds, GivenUp, Program, StepEnd, Stopped, run
 from gpu_platform.inherited import inherited
+from gpu_platform.settings import NodeSettings
 
 _PREFIX = "docker://"
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -86,7 +86,7 @@ _FOR_NOBODY = _For()
 class ContainerImages:
     """Thread-safe. Several node workers of one machine may share the directory."""
 
-    def __init__(self, directory: Path, host: str, settings: EnvironmentSettings, allow: Sequence[str]) -> None:
+    def __init__(self, directory: Path, host: str, settings: NodeSettings, allow: Sequence[str]) -> None:
         """``allow``: as ``node.network.allow``."""
         self._registries = Registries(tuple(settings.image_registries), tuple(allow))
         self.directory, self._host = directory, host

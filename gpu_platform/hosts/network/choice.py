@@ -13,7 +13,7 @@ from gpu_platform.hosts.network.links import TOOLS_PATH
 from gpu_platform.hosts.network.rules import GangPeers, Rules, render
 from gpu_platform.hosts.system import tools
 from gpu_platform.hosts.system.tools import NotEnded
-from gpu_platform.settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 
 HOST_NETWORK = (
     "network isolation: ranks use the host's network, reach what listens on 127.0.0.1, and may take ports that other "

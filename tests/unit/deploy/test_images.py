@@ -24,8 +24,7 @@ from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
-from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import NodeSettings, ServiceSettings, Settings
+from gpu_platform.settings import NodeSettings, ServiceSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server

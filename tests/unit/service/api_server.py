@@ -24,7 +24,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client import credentials
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.access.tokens import TokenInfo, TokenRequest
@@ -36,7 +35,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
 from gpu_platform.private_files import write_file
-from gpu_platform.settings import Settings, TemporalSettings
+from gpu_platform.settings import AccessSettings, Settings, TemporalSettings
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 from service.app import create_app

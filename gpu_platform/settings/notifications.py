@@ -6,17 +6,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gpu_platform.domain.jobs.notify import NotifyOn, check_address
 from gpu_platform.domain.notifications import Severity
 from gpu_platform.domain.texts import check_name
+from gpu_platform.settings.section import Section
 
 
-class NotificationTarget(BaseModel):
+class NotificationTarget(Section):
     """One address to which messages are sent: mail, a chat, a webhook."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
     """What logs, metrics and ``alerts test --target`` call it."""
@@ -61,10 +60,8 @@ class NotificationTarget(BaseModel):
         return None if value is None else check_address(f"user@{value}").partition("@")[2]
 
 
-class NotifyDefaults(BaseModel):
+class NotifyDefaults(Section):
     """Who is told of jobs that say nothing of it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     namespaces: list[str] = ["*"]
     """For jobs of these namespaces; ``*``: of all."""
@@ -74,11 +71,9 @@ class NotifyDefaults(BaseModel):
     """The name of a target that is open to these namespaces."""
 
 
-class NotificationSettings(BaseModel):
+class NotificationSettings(Section):
     """Who is told of alerts and jobs; read by control workers, all of which need the same targets. Messages are sent by
     Apprise (https://appriseit.com/services): mail, Slack, Teams, PagerDuty, webhooks and many more."""
-
-    model_config = ConfigDict(extra="forbid")
 
     targets: list[NotificationTarget] = []
     """Where messages go, each with ``name``, ``url`` or ``url_file``, and ``severities`` (default: ``[critical,

@@ -1,11 +1,17 @@
-"""Types of settings that are more than a text: addresses and the level of the log."""
+"""What all sections of the settings share: their base, and types that are more than a text."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A section of the settings. It refuses names that it does not know."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def _host_and_port(value: str) -> str:

@@ -1,4 +1,4 @@
-"""The settings of TLS and certificates, the same for every process."""
+"""The section ``tls`` of the settings: TLS and certificates, the same for every process."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpu_platform.identity.names import DEFAULT_DOMAIN
+from gpu_platform.settings.section import Section
 
 
-class TlsSettings(BaseModel):
+class TlsSettings(Section):
     """TLS between processes. Both sides show a certificate; see docs/how-to/certificates.md."""
-
-    model_config = ConfigDict(extra="forbid")
 
     enabled: bool = False
     """true: the service and node workers speak TLS. It is needed as soon as they listen on an address outside the

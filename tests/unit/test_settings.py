@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.reading_settings import misspelt_variables, open_secrets, read_settings
+from gpu_platform.settings.reading import misspelt_variables, open_secrets, read_settings
 
 
 @pytest.fixture(autouse=True)

@@ -6,17 +6,16 @@ import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.texts import check_name
 from gpu_platform.outgoing import Reach, place_of
+from gpu_platform.settings.section import Section
 
 
-class OidcSettings(BaseModel):
+class OidcSettings(Section):
     """People sign in at an OpenID Connect provider."""
-
-    model_config = ConfigDict(extra="forbid")
 
     issuer: str | None = None
     """Address of the provider, as it stands in its tokens, e.g. ``https://login.example.com/realms/lab``. None: nobody
@@ -74,10 +73,8 @@ class OidcSettings(BaseModel):
         return Reach(trusted=frozenset(place_of(one) for one in named))
 
 
-class AccessSettings(BaseModel):
+class AccessSettings(Section):
     """Who may do what; read by the service."""
-
-    model_config = ConfigDict(extra="forbid")
 
     namespaces: list[str] = []
     """Namespaces of jobs, besides ``default``, those of ``scheduler.policy.quotas``, and those in which somebody has a

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from gpu_platform.settings.section import Section
 
 _Ratio = Annotated[float, Field(gt=0, le=1)]
 
 
-class AlertSettings(BaseModel):
+class AlertSettings(Section):
     """Thresholds of the rules that ``gpu-platform alerts rules`` prints for Prometheus. The temperature is
     ``node.max_temperature_c``, and the life of certificates is ``tls.certificate_hours``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     gpu_memory_ratio: _Ratio = 0.95
     """A GPU whose memory is fuller for ten minutes gives an alert."""

@@ -1,16 +1,16 @@
-"""The settings ``tracing``: where traces go. See :mod:`gpu_platform.tracing`."""
+"""The section ``tracing`` of the settings: where traces go. See :mod:`gpu_platform.tracing`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
+
+from gpu_platform.settings.section import Section
 
 
-class TracingSettings(BaseModel):
+class TracingSettings(Section):
     """Where traces go. All processes of a cluster need the same."""
-
-    model_config = ConfigDict(extra="forbid")
 
     endpoint: str | None = None
     """Base address of an OpenTelemetry collector that takes OTLP over HTTP, e.g. ``http://127.0.0.1:4318``. None: no

@@ -1,20 +1,16 @@
-"""The sections ``temporal`` and ``gateway`` of the settings: where Temporal is, and how hosts reach it."""
+"""The section ``temporal`` of the settings: where Temporal is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from gpu_platform.setting_types import HostAndPort, MetricsPort
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+from gpu_platform.settings.section import HostAndPort, Section
 
 
-class TemporalSettings(_Section):
+class TemporalSettings(Section):
     """Where Temporal is."""
 
     address: HostAndPort = "127.0.0.1:7233"
@@ -41,15 +37,3 @@ class TemporalSettings(_Section):
     """The version that this control worker has in ``worker_versioning``, e.g. a commit. None: the release."""
     ui_url: str | None = None
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
-
-
-class GatewaySettings(_Section):
-    """The node gateway, through which hosts reach Temporal: ``python -m workers.gateway``. A node worker behind it sets
-    ``temporal.address`` to the gateway."""
-
-    host: str = "127.0.0.1"
-    """Address on which it listens. It takes certificates of hosts only."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 7243
-    """Port for node workers."""
-    metrics_port: MetricsPort = 8704
-    """Port of its ``/metrics``, see ``metrics_host``."""

@@ -5,23 +5,19 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.jobs.spec import MAX_RETRY_WAIT_S, MAX_TIME_LIMIT_S
 from gpu_platform.domain.jobs.upload_limits import MAX_UPLOAD_MIB
 from gpu_platform.domain.jobs.work_kind import WorkKind
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+from gpu_platform.settings.section import Section
 
 Priority = Annotated[Annotated[int, Field(ge=-1000, le=1000)] | str, Field(union_mode="left_to_right")]
 """A number, or a level of ``access.priorities``. A number in a variable of the environment is a number."""
 
 
-class KindDefaults(_Section):
+class KindDefaults(Section):
     """What jobs of one kind of work get that do not give their own."""
 
     strategy: Strategy | None = None
@@ -59,7 +55,7 @@ class InteractiveDefaults(KindDefaults):
     priority: Priority | None = 100
 
 
-class KindsOfWork(_Section):
+class KindsOfWork(Section):
     """Values for jobs that name a kind of work, by kind."""
 
     training: TrainingDefaults = TrainingDefaults()
@@ -77,7 +73,7 @@ class KindsOfWork(_Section):
         }[kind]
 
 
-class JobDefaults(_Section):
+class JobDefaults(Section):
     """Values for jobs that do not give their own."""
 
     kind: WorkKind | None = None
@@ -113,7 +109,7 @@ class JobDefaults(_Section):
         return {"priority": self.priority, **found}
 
 
-class RateLimit(_Section):
+class RateLimit(Section):
     """A token bucket: ``burst`` requests at once, then ``per_s`` a second."""
 
     per_s: Annotated[float, Field(ge=0.01)]
@@ -122,7 +118,7 @@ class RateLimit(_Section):
     """Requests at once, after a pause."""
 
 
-class RateLimitSettings(_Section):
+class RateLimitSettings(Section):
     """How often one caller may ask the service; null: as often as it likes. Each service process counts for itself:
     with two of them behind a proxy, a caller may send up to twice as much."""
 
@@ -140,7 +136,7 @@ class RateLimitSettings(_Section):
     """Requests without a valid token, of one address. Valid tokens are not held up, also from the same address."""
 
 
-class UploadSettings(_Section):
+class UploadSettings(Section):
     """Code that people upload with their jobs (``submit --upload``). It is in the database."""
 
     max_mib: Annotated[int, Field(ge=1, le=MAX_UPLOAD_MIB)] = 100
@@ -150,7 +146,7 @@ class UploadSettings(_Section):
     (``scheduler.upload_keep_days``)."""
 
 
-class ServiceSettings(_Section):
+class ServiceSettings(Section):
     """The REST service."""
 
     host: str = "127.0.0.1"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
+
+from gpu_platform.settings.section import Section
 
 MAX_NAME = 40
 """As Slurm's ``ClusterName``."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.ASCII)
 
 
-class ClusterSettings(BaseModel):
+class ClusterSettings(Section):
     """The cluster as a whole."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = "gpu-platform"
     """The cluster's name, the same on all machines: in ``gpu-platform status``, logs, metrics and the environment of
