@@ -25,12 +25,12 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
-from tests.examples import few
-from tests.forking import SERVER
-from tests.lan import Machine
-from tests.postgres import Databases, find_binaries, running_postgres
-from tests.state_guard import GuardedStore
-from tests.temporal_server import client_of_new_namespace, running_temporal
+from tests.support.examples import few
+from tests.support.forking import SERVER
+from tests.support.lan import Machine
+from tests.support.postgres import Databases, find_binaries, running_postgres
+from tests.support.state_guard import GuardedStore
+from tests.support.temporal_server import client_of_new_namespace, running_temporal
 from workers.local import cluster, supervision
 
 WAITING, WORKING = ("browser", "chaos", "integration", "workflows", "security"), ("property", "unit")

@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.store import Store
-from tests.store_cluster import Cluster
+from tests.support.store_cluster import Cluster
 from tests.unit.service.api_server import application, recording, served, temporal_dev_server
 
 COMMAND = str(Path(sys.executable).with_name("gpu-platform"))

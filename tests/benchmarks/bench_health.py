@@ -33,10 +33,10 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.harness import Platform
-from tests.hosts_rig import RESET_FOR_EVER, HostRig
-from tests.temporal_server import temporal_server
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.hosts_rig import RESET_FOR_EVER, HostRig
+from tests.support.temporal_server import temporal_server
+from tests.support.waiting import eventually
 
 _MEASURED_S = 20.0
 

@@ -31,8 +31,8 @@ from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig, parent_of
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, parent_of
+from tests.support.waiting import eventually
 
 TREE = 1_000
 

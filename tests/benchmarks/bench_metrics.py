@@ -21,8 +21,8 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from tests.benchmarks.process_cpu import cpu_of
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 from workers.fleet.spec import FleetSpec
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess

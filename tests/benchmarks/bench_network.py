@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
 from gpu_platform.settings.node import NetworkSettings
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 LAUNCHES = 150
 PAUSES_S = {"alone": 0.1, "while the network of the attempt before is removed": 0.0}

@@ -16,7 +16,7 @@ from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.reservations import allocations
 from tests.chaos.arena import Arena, Disruption, between
-from tests.store_cluster import inventory
+from tests.support.store_cluster import inventory
 
 LIAR = "liar"
 LEAST_S, MOST_S = 2.0, 12.0

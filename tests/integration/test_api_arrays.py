@@ -40,7 +40,7 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import job, job_array
 from service.access.masking import HIDDEN, SECRET
 from service.temporal import JobWorkflows
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 
 ADA, BOB, EVE = (f"gpt_{name * 8}" for name in ("ada00", "bob00", "eve00"))

@@ -19,8 +19,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
-from tests.command_line import run
-from tests.store_cluster import Cluster
+from tests.support.command_line import run
+from tests.support.store_cluster import Cluster
 from tests.unit.service.api_server import application, keep_token, served, sign_in, temporal_dev_server
 
 USER, OTHER = f"gpt_{'ada00' * 8}", f"gpt_{'bob00' * 8}"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from service.cli.jobs import copying
-from tests.command_line import Ran, run, start
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
-from tests.waiting import eventually
+from tests.support.command_line import Ran, run, start
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

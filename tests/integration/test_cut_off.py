@@ -25,8 +25,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
-from tests.membership import every_host_knows_all
-from tests.waiting import eventually
+from tests.support.membership import every_host_knows_all
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(name, "dgx-h100") for name in "abc")

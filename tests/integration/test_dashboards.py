@@ -24,8 +24,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.hosts.system.ports import free_port
-from tests import prometheus
-from tests.waiting import eventually
+from tests.support import prometheus
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
 

@@ -14,7 +14,7 @@ from sqlalchemy import make_url, text
 
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.store import Store, engines
-from tests.lan import Lan, Machine
+from tests.support.lan import Lan, Machine
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
 

@@ -19,8 +19,8 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 LIBRARY = str(Path(gpu_platform.__file__).parent.parent)
 

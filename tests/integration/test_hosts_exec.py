@@ -22,9 +22,9 @@ from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.system.records import boot_clock_s
 from service.cli import placeholder
-from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_guard import RANK, TIMES, LeasedRig, stopped
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill
+from tests.support.waiting import eventually
 
 SLEEPER = ("sleep", "1000")
 

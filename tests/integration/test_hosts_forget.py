@@ -14,7 +14,7 @@ from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.processes.stopping import find_open_attempts
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

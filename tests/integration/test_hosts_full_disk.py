@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 class Disk:

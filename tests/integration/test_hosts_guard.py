@@ -23,11 +23,11 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.hosts.system.lease_file import Lease, LeaseFile, lease_path
 from gpu_platform.hosts.system.records import boot_clock_s
-from tests.hanging_disk import HangingDisk, hanging_disk
-from tests.hosts_rig import HostRig, is_running, kill, parent_of
 from tests.integration.test_hosts_survival import NodeWorker
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.hanging_disk import HangingDisk, hanging_disk
+from tests.support.hosts_rig import HostRig, is_running, kill, parent_of
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 
 TTL_S = 4.0
 TIMES = LeaseTimes.of(TTL_S)

@@ -21,8 +21,8 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig, kill, parent_of
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, kill, parent_of
+from tests.support.waiting import eventually
 
 
 class Looked:

@@ -15,9 +15,9 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
-from tests.hosts_rig import HostRig
-from tests.settable_clock import SettableClock
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.settable_clock import SettableClock
+from tests.support.waiting import eventually
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -12,7 +12,7 @@ import pytest
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import boot_id, read_stat
-from tests.hosts_rig import HostRig, is_running
+from tests.support.hosts_rig import HostRig, is_running
 
 ENDED, ALIVE = AttemptKey(job_id="j-ended", attempt=1), AttemptKey(job_id="j-alive", attempt=2)
 

@@ -15,9 +15,9 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, NotFound, PreflightFailed
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureKind
-from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PYTHON
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(params=["plain", "required"])

@@ -18,9 +18,9 @@ from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.hosts.system.process_tree import boot_id, read_stat
-from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_survival import NodeWorker
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill
+from tests.support.waiting import eventually
 
 LOOK = """
 import json, os, resource, signal

@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.paths import rank_dir
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 class Diary(Stage):

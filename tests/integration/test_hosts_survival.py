@@ -16,8 +16,8 @@ import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.system import paths, records
-from tests.hosts_rig import HostRig, is_running, kill, parent_of
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill, parent_of
+from tests.support.waiting import eventually
 
 COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); sleep 0.005; done; exit {code}"
 
@@ -25,7 +25,7 @@ NODE_WORKER = """
 import sys, time
 from pathlib import Path
 from gpu_platform.domain.jobs.attempt import HostPlan
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 rig = HostRig(Path(sys.argv[1]))
 for text in sys.argv[2:]:
     launched = rig.launch(HostPlan.model_validate_json(text))

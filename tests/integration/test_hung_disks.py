@@ -26,8 +26,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.process_end import RESTART_CODE
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 LEASE_S = 6.0

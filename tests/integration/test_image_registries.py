@@ -25,8 +25,8 @@ from gpu_platform.hosts.environments import container_images, image_pull
 from gpu_platform.hosts.environments.container_images import ContainerImages
 from gpu_platform.hosts.environments.image_pull import GivenUp
 from gpu_platform.settings import NodeSettings
-from tests.hostile_registry import HostileRegistry
-from tests.waiting import eventually
+from tests.support.hostile_registry import HostileRegistry
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 PULL = """

@@ -12,7 +12,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
-from tests.store_cluster import Cluster
+from tests.support.store_cluster import Cluster
 from tests.unit.service.api_server import LogFiles, application, bearer, served
 from workers.node.logs import MAX_CHUNK
 

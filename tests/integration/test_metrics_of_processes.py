@@ -14,8 +14,8 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.metrics_ports import APART
 

@@ -16,8 +16,8 @@ from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.system import paths
-from tests import prometheus
-from tests.hosts_rig import HostRig
+from tests.support import prometheus
+from tests.support.hosts_rig import HostRig
 from workers.node.lease_metrics import LeaseMetrics
 from workers.node.metrics import NodeMetrics
 from workers.node.services import Services

@@ -21,8 +21,8 @@ from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, find_hierarchies
 from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits
 from gpu_platform.store import Store, events
 from gpu_platform.store.poison import SET_ASIDE_AFTER, Poison, Step, forget, note_deaths, read_poison
-from tests.temporal_server import temporal_server
-from tests.waiting import eventually
+from tests.support.temporal_server import temporal_server
+from tests.support.waiting import eventually
 from workers.poison import GuardedRunner, Journal, PoisonGuard, left_behind
 from workflows.sandbox import workflow_runner
 from workflows.steps import database_step

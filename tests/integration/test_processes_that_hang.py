@@ -15,10 +15,10 @@ import pytest
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.system.environs import PATIENCE_S, started_with
 from gpu_platform.hosts.system.process_tree import all_processes
-from tests.hanging_disk import HangingDisk, hanging_disk
-from tests.hosts_rig import HostRig, is_running
-from tests.hung_mount import hung_mount
-from tests.hung_process import hung_process
+from tests.support.hanging_disk import HangingDisk, hanging_disk
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.hung_mount import hung_mount
+from tests.support.hung_process import hung_process
 
 MARK = "GPU_PLATFORM_TEST_HANGS"
 

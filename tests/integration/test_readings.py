@@ -18,9 +18,9 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts, reserving
-from tests.command_line import run
-from tests.hosts_rig import HostRig
-from tests.store_cluster import NOW, Cluster, key
+from tests.support.command_line import run
+from tests.support.hosts_rig import HostRig
+from tests.support.store_cluster import NOW, Cluster, key
 from tests.unit.service.api_server import application, served
 from workers.node.http import node_app
 from workers.node.readings import reading_routes

@@ -18,9 +18,9 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.system.paths import control_dir, node_dir
-from tests import recipes
-from tests.recipes import PATCHES, Tree
-from tests.waiting import eventually
+from tests.support import recipes
+from tests.support.recipes import PATCHES, Tree
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]

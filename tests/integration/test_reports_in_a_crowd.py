@@ -12,7 +12,7 @@ import pytest
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
-from tests.store_cluster import inventory
+from tests.support.store_cluster import inventory
 from tests.unit.service.api_server import application, in_process, node_headers
 
 CROWD = 60

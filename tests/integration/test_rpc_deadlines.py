@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import temporal_connection
 from activities.temporal_connection import renewable
 from gpu_platform.settings import Settings, TemporalSettings
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers import process
 
 

@@ -17,8 +17,8 @@ from gpu_platform.domain.jobs.attempt import HostPlan, StopRequest
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.stages import Stage
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 JOBS = 8
 

@@ -32,9 +32,9 @@ from gpu_platform.hosts.processes import step_process
 from gpu_platform.hosts.processes.step_process import Bounds, Program, StepGivenUp, Stopped, run
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig, is_running
-from tests.hung_mount import hung_mount
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.hung_mount import hung_mount
+from tests.support.waiting import eventually
 
 STOP_WITHIN_S = 6.0
 Rig = Callable[..., HostRig]

@@ -16,8 +16,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gpu_platform.tracing import start_tracing, trace_headers
-from tests.command_line import run
-from tests.waiting import eventually
+from tests.support.command_line import run
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 PASSWORD = "hunter2-of-this-test"

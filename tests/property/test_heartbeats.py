@@ -24,8 +24,8 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import heartbeats, hosts, reports
 from gpu_platform.store.leadership import leader, leases
-from tests.examples import few
-from tests.store_cluster import NOW, TTL_S, Cluster, inventory, uuid_of
+from tests.support.examples import few
+from tests.support.store_cluster import NOW, TTL_S, Cluster, inventory, uuid_of
 
 OTHER = "b"
 """A host that stays well. Its heartbeats are in every batch."""

@@ -23,8 +23,8 @@ from gpu_platform.hosts.system.lease_file import Lease, write_lease
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

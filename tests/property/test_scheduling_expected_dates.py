@@ -14,8 +14,8 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.rounds import NO_TURN
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 
 def could_start(scheduler: Scheduler, row: PlacementRequest) -> bool:

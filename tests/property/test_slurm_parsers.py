@@ -26,7 +26,7 @@ from gpu_platform.slurm import (
 )
 from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.translation import Submitter, translate
-from tests.examples import few
+from tests.support.examples import few
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 HOSTILE = st.one_of(

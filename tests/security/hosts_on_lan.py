@@ -9,10 +9,10 @@ from typing import Any
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
-from tests.hosts_rig import HostRig
-from tests.lan import Machine
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.lan import Machine
+from tests.support.waiting import eventually
 from workflows.attempts.launching import with_gang
 
 NET = """

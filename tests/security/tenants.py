@@ -14,7 +14,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import attempts, reserving
-from tests.store_cluster import NOW, Cluster, key, placement
+from tests.support.store_cluster import NOW, Cluster, key, placement
 from tests.unit.service.api_server import (
     application,
     bearer,

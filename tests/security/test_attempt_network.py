@@ -22,10 +22,10 @@ from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings, TemporalSettings
 from gpu_platform.settings.node import NetworkSettings
-from tests.hosts_rig import is_running
-from tests.lan import Lan, Machine
 from tests.security.hosts_on_lan import Host, logs, start_gang
-from tests.waiting import eventually
+from tests.support.hosts_rig import is_running
+from tests.support.lan import Lan, Machine
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 

@@ -32,9 +32,9 @@ from gpu_platform.hosts.processes import exec_sessions
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.processes.step_process import Bounds, Program, run
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig
-from tests.hung_mount import hung_mount
 from tests.integration.test_steps_that_hang import KINDS
+from tests.support.hosts_rig import HostRig
+from tests.support.hung_mount import hung_mount
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "bounds-of-a-host.md"
 MIB = 1 << 20

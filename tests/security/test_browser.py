@@ -20,7 +20,7 @@ from gpu_platform.store import Store
 from service.app import create_app
 from service.http.browsers import BrowserRules, names_of_this_service
 from tests.security.hostile_service import routes_of
-from tests.store_cluster import Cluster
+from tests.support.store_cluster import Cluster
 from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
 
 DRAIN = "/v1/hosts/a/drain"
@@ -54,7 +54,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
 
 def state_of(store: Store) -> str:
     from gpu_platform.store.hosts import hosts
-    from tests.store_cluster import NOW
+    from tests.support.store_cluster import NOW
 
     return hosts.get_host(store, "a", NOW).state.value
 

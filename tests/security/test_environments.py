@@ -29,8 +29,8 @@ from gpu_platform.hosts.environments.program import MODULE_INITS
 from gpu_platform.hosts.environments.stages import environment_stages
 from gpu_platform.hosts.environments.uploads import CODE
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig
 from tests.integration.test_hosts_exec import ExecRig
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.usefixtures("jails")
 

@@ -13,10 +13,10 @@ import pytest
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from service.cli import placeholder
-from tests.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 

@@ -24,8 +24,8 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.isolation import furnishing, workdirs
 from gpu_platform.hosts.isolation.passwd import Account
 from gpu_platform.hosts.isolation.workdirs import AS_ACCOUNT, Directory, RefusedDirectory
-from tests.hosts_rig import HostRig
 from tests.security.attacks import attack
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.usefixtures("jails")
 

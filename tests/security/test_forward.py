@@ -19,10 +19,10 @@ from gpu_platform.hosts.network.choice import choose_network
 from gpu_platform.hosts.processes.forwarding import ForwardWay
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings.node import NetworkSettings
-from tests.hosts_rig import HostRig
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.hosts.system import paths, records
-from tests.hosts_rig import HostRig
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 

@@ -16,9 +16,9 @@ import pytest
 from gpu_platform.hosts.network.rules import GangPeers
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings.node import NetworkSettings
-from tests.lan import Lan, Machine
 from tests.security.hosts_on_lan import Host, logs, start_gang
-from tests.waiting import eventually
+from tests.support.lan import Lan, Machine
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.settings.node import NetworkSettings
-from tests.lan import Lan, Machine
+from tests.support.lan import Lan, Machine
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 

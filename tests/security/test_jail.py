@@ -23,9 +23,9 @@ from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PRELUDE, PYTHON, attack, can_make_node, can_open, run
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 

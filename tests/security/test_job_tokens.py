@@ -16,7 +16,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import attempts
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import (
     application,
     bearer,

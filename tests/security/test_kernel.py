@@ -41,9 +41,9 @@ from gpu_platform.hosts.system.lease_page import anonymous_page
 from gpu_platform.hosts.system.lock_watch import wait_released
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig
 from tests.security import attacks
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 

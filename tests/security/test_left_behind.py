@@ -22,10 +22,10 @@ from gpu_platform.hosts.health import fitness
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.sharing import mps
 from gpu_platform.hosts.sharing.mps import MpsDaemon
-from tests.hosts_rig import HostRig, is_running
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import PYTHON, attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.waiting import eventually
 from workers.node.http import node_app
 
 pytestmark = pytest.mark.usefixtures("jails")

@@ -20,7 +20,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases
 from tests.security.host_messages import Names, lies_in
 from tests.security.test_lying_hosts import known_of
-from tests.store_cluster import Cluster, inventory, uuid_of
+from tests.support.store_cluster import Cluster, inventory, uuid_of
 from tests.unit.service.api_server import application, in_process, node_headers
 
 THEIRS = AttemptKey(job_id="theirs", attempt=1)

@@ -34,11 +34,11 @@ from gpu_platform.store.database import reading
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.models import event, gpu, host, job
 from gpu_platform.store.reservations import allocations
-from tests.gateway import RunningGateway, running_gateway
-from tests.harness import Platform
-from tests.sealed_platform import Keys, asked, sealed_platform
 from tests.security.host_messages import Names, lies_in
-from tests.waiting import eventually
+from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.harness import Platform
+from tests.support.sealed_platform import Keys, asked, sealed_platform
+from tests.support.waiting import eventually
 from workers.gateway.rules import SIGNALS_PER_HOUR
 from workers.node.main import node_worker
 

@@ -35,10 +35,10 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from tests.builders import ONE_GPU
-from tests.gateway import RunningGateway, running_gateway
-from tests.harness import Platform
-from tests.sealed_platform import Keys, asked, sealed_platform
-from tests.waiting import eventually
+from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.harness import Platform
+from tests.support.sealed_platform import Keys, asked, sealed_platform
+from tests.support.waiting import eventually
 from workers.gateway.rules import SERVICE
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 

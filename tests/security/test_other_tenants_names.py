@@ -39,7 +39,7 @@ from gpu_platform.store.reservations.elements import ElementStep, advance_elemen
 from service import streams
 from service.access.masking import Mask
 from service.access.routes import routes_of
-from tests.store_cluster import NOW, Cluster, key, placement, uuid_of
+from tests.support.store_cluster import NOW, Cluster, key, placement, uuid_of
 from tests.unit.service.api_server import application, bearer, served, sign_in
 
 CANARY = "canary"

@@ -31,10 +31,10 @@ from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import oidc
 from service.operations.reports import check_address, check_agent_url
-from tests.examples import few
 from tests.security.identity_provider import Provider
 from tests.security.test_oidc import BEGINNING, VERIFIER
 from tests.security.tls_cluster import report
+from tests.support.examples import few
 from tests.unit.hosts.test_registry_way import FORBIDDEN
 from tests.unit.service.api_server import application, bearer, served
 

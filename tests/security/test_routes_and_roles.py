@@ -30,7 +30,7 @@ from gpu_platform.store.models import job, job_array
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
 from service.routers.dashboard import site
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import application, bearer, in_process, sign_in
 
 NOWHERE = "127.0.0.1:1"

@@ -24,7 +24,7 @@ from gpu_platform.domain.jobs.secrets import SecretUse
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.identity.key_ring import KeyRing
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = pytest.mark.timeout(180)

@@ -18,10 +18,10 @@ from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.processes import secret_delivery
 from gpu_platform.hosts.processes.secret_delivery import AWAY, NO_SECRETS
-from tests.hosts_rig import HostRig, kill
 from tests.integration.test_hosts_exec import ExecRig
+from tests.support.hosts_rig import HostRig, kill
+from tests.support.waiting import eventually
 from tests.unit.hosts.test_orders import JAIL, _sent
-from tests.waiting import eventually
 
 VALUE, CONTENT, TOKEN = "hunter2-rosebud", b"\xff\0hunter2-file", "gpj_hunter2-token"
 USES = (SecretUse(name="key", env="KEY"), SecretUse(name="cert", file="cert.pem"))

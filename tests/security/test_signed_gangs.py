@@ -12,7 +12,7 @@ from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import confirmations
-from tests.store_cluster import NOW, Cluster, inventory, key
+from tests.support.store_cluster import NOW, Cluster, inventory, key
 from workers.order_checks import OrderChecks
 
 GANG = {"a": [0], "b": [0]}

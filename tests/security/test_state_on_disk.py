@@ -23,10 +23,10 @@ from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
 from gpu_platform.hosts.system.process_tree import read_stat
 from gpu_platform.hosts.system.records import UntrustedRecord, read_record
 from gpu_platform.state_dir import keep_private
-from tests.hosts_rig import HostRig
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 SECRET = "hunter2-hunter2"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts' rights to try")

@@ -24,9 +24,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.identity import key_ring
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.sealed_platform import asked, sealed_platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.sealed_platform import asked, sealed_platform
+from tests.support.waiting import eventually
 from workers import keys_in_use
 
 TOKEN = "hf_" + "s3cret" * 4

@@ -23,7 +23,7 @@ from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
 from gpu_platform.settings import Settings, TemporalSettings
 from service.temporal import JobWorkflows, connect_lazily
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.gateway.upstream import CONNECTIONS, Upstream
 from workers.process import connect, run_worker
 

@@ -20,7 +20,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 from gpu_platform.store.jobs import jobs
 from tests.security.tenants import ADA, ADAS, BOB, NOWHERE, Tenants
-from tests.store_cluster import NOW
+from tests.support.store_cluster import NOW
 from tests.unit.service.api_server import (
     ADMIN,
     application,

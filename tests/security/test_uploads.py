@@ -18,7 +18,7 @@ from gpu_platform.settings.service import UploadSettings
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts
 from tests.security.test_secrets import JOB, NOWHERE, ROLES, Desk, token_of
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 from tests.unit.service.api_server import application, in_process, node_headers, sign_in
 
 CODE = bytes(range(256)) * 4 * 1200

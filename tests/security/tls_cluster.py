@@ -28,7 +28,8 @@ from gpu_platform.settings import NodeSettings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server
-from tests.store_cluster import inventory
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 from tests.unit.service.api_server import (
     ADMIN,
     LogFiles,
@@ -36,7 +37,6 @@ from tests.unit.service.api_server import (
     settings_for,
     sign_in,
 )
-from tests.waiting import eventually
 from workers.node.http import NodeHttp
 from workers.node.peer_votes import votes_route
 

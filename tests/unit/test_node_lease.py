@@ -20,8 +20,8 @@ from gpu_platform.hosts.system.lease_file import Lease, LeaseFile
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import Settings
-from tests.store_cluster import inventory
-from tests.waiting import eventually
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 from workers.node.lease_keeper import LeaseKeeper
 from workers.node.lease_metrics import WAYS, LeaseMetrics
 

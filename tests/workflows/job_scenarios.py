@@ -17,8 +17,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store.hosts import gpus
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 WHOLE_CLUSTER = ResourceRequest(hosts=2, gpus_per_host=8)
 

@@ -32,8 +32,8 @@ from gpu_platform.domain.pipelines.pipeline import PipelineSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.notifications.inbox import Inbox
 from gpu_platform.store.jobs import arrays, pipelines, schedules
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from tests.workflows.job_scenarios import activities, closed, shell
 
 

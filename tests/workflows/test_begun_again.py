@@ -22,9 +22,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import orphans
-from tests.harness import Platform
-from tests.store_cluster import set_job_state
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.store_cluster import set_job_state
+from tests.support.waiting import eventually
 
 WHOLE = ResourceRequest(gpus_per_host=8)
 

@@ -21,8 +21,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.reservations import first_places, reserving
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=ResourceRequest(gpus_per_host=1))
 

@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 

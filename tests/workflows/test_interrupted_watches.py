@@ -15,8 +15,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workers.node.interrupted_watches import GRACE_S, InterruptedWatches
 
 SLEEPER = JobSpec(command=["/bin/sh", "-c", "sleep 600"], gpus=ResourceRequest(gpus_per_host=1), grace_s=0.2)

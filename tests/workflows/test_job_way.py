@@ -27,8 +27,8 @@ from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import queue
 from service.cli.show.job_rows import retry_text
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}

@@ -18,8 +18,8 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workers.node.fault_outbox import FaultDispatcher
 
 ALL = ResourceRequest(gpus_per_host=8)

@@ -15,8 +15,8 @@ from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 needs_mpirun = pytest.mark.skipif(

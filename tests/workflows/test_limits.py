@@ -18,7 +18,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs.usage import usage_of_job
 from tests.builders import ONE_GPU
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 

@@ -20,9 +20,9 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays
-from tests.harness import Platform
-from tests.older_database import replace_database
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.older_database import replace_database
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from gpu_platform.store.jobs.arrays import submit_array
 from gpu_platform.store.jobs.elements import end_array, stop_array
 from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
 from gpu_platform.store.jobs.jobs import submit_job
-from tests.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, silent_server, webhook
-from tests.waiting import eventually
+from tests.support.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, silent_server, webhook
+from tests.support.waiting import eventually
 from workers.control import control_worker, notification_worker
 from workers.kept_workflows import NOTICE_FEED, Keeper
 from workers.notices import notice_feed_worker

@@ -21,8 +21,8 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.restoring import restoring
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

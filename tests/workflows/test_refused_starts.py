@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.system import ports
 from gpu_platform.store import Store
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 
 @pytest.fixture

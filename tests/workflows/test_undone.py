@@ -15,9 +15,9 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.store_cluster import set_job_state
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.store_cluster import set_job_state
+from tests.support.waiting import eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'

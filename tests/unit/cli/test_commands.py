@@ -32,8 +32,9 @@ from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.command_line import run, start
-from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
+from tests.support.command_line import run, start
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
+from tests.support.waiting import eventually
 from tests.unit.service.api_server import (
     LogFiles,
     application,
@@ -41,7 +42,6 @@ from tests.unit.service.api_server import (
     served,
     temporal_dev_server,
 )
-from tests.waiting import eventually
 from workers.local.forked.client import COMMAND
 
 

@@ -9,7 +9,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.store import Store
 from service.cli.commands import COMMANDS
 from service.cli.next_steps import NEXT_STEPS, next_step
-from tests.command_line import run
+from tests.support.command_line import run
 from tests.unit.service.api_server import application, keep_token, served
 
 

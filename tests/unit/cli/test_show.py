@@ -19,7 +19,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from service.cli.show import job_rows, list_columns, show_job, show_metrics, show_waiting, tables
 from service.cli.show.listing import Listing
-from tests.store_cluster import NOW, placement
+from tests.support.store_cluster import NOW, placement
 from workers.local import demo
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gpu_platform.alerting.rules import alerts, rules
 from gpu_platform.settings import Settings
 from service.cli.app import app as cli
-from tests.prometheus import needs, run
+from tests.support.prometheus import needs, run
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

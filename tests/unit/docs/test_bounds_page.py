@@ -20,8 +20,8 @@ from service.http import body_limit
 from service.http.connections import MOST_WAITING
 from service.http.costs import SHARES
 from service.http.turns import TURN_WITHIN_S
-from tests.pages import DOCS
 from tests.security.test_bounds import ROWS
+from tests.support.pages import DOCS
 
 ARRAYS = body_limit.LARGER["POST", "/v1/arrays"]
 LARGEST = {

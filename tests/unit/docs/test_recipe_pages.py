@@ -23,8 +23,8 @@ from gpu_platform.store import migrate, models
 from gpu_platform.topology.description import MachineDescription
 from gpu_platform.topology.machine import machine_of
 from gpu_platform.topology.subsets import best_subset
-from tests import recipes
-from tests.recipes import PATCHES, RECIPES, ROOT
+from tests.support import recipes
+from tests.support.recipes import PATCHES, RECIPES, ROOT
 
 
 def test_contributing_names_every_recipe() -> None:

@@ -14,8 +14,8 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified, pars
 from gpu_platform.hosts.checkpoints.pins import pinned
 from gpu_platform.hosts.checkpoints.resume_choice import choose_resume, release_resume
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
-from tests.hosts_rig import HostRig
-from tests.store_cluster import key
+from tests.support.hosts_rig import HostRig
+from tests.support.store_cluster import key
 
 
 def write(root: Path, label: str, at: float | None = None, text: str = "state") -> Path:

@@ -15,7 +15,7 @@ from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 def install(path: Path, version: str, how: str) -> Path:

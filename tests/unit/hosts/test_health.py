@@ -20,8 +20,8 @@ from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_reports import now_ms
 from gpu_platform.hosts.health.health import HealthMonitor, _same_device
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 
 class Watched:

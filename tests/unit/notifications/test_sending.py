@@ -17,7 +17,7 @@ from gpu_platform.notifications.sending import Targets
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import NotificationSettings, Settings
 from gpu_platform.settings.reading import read_settings
-from tests.recipients import PASSWORD, TOKEN, mailbox, webhook
+from tests.support.recipients import PASSWORD, TOKEN, mailbox, webhook
 
 MESSAGE = Message(title="[lab] HostLost firing", body="1 host is LOST\n- über & <b>all</b>", tone="failure")
 

@@ -16,7 +16,7 @@ from gpu_platform.settings import ClusterSettings, Settings
 from gpu_platform.settings.cluster import MAX_NAME
 from gpu_platform.store import Store
 from service.cli.show import tables
-from tests.command_line import run
+from tests.support.command_line import run
 from tests.unit.service.api_server import application, in_process, served
 
 NOWHERE = "127.0.0.1:1"

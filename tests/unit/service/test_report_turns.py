@@ -19,8 +19,8 @@ from service.operations import heartbeats
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Revocations
 from service.operations.report_turns import ReportTurns
-from tests.store_cluster import inventory
-from tests.waiting import eventually
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 
 LONG_S = 60.0
 

@@ -13,7 +13,7 @@ from gpu_platform.domain.errors import TooManyRequests
 from service.access.routes import ROUTES
 from service.http.costs import COSTS, SHARES, Cost, If, cost_of
 from service.http.turns import Share, Turns
-from tests.examples import few
+from tests.support.examples import few
 
 
 def test_every_route_has_a_class() -> None:

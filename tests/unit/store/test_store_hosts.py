@@ -18,7 +18,7 @@ from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import releasing, reserving
 from gpu_platform.store.restoring import restoring
 from gpu_platform.store.state import read_running, read_state
-from tests.store_cluster import (
+from tests.support.store_cluster import (
     LATER,
     NOW,
     TTL_S,

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.forking import SERVER
+from tests.support.forking import SERVER
 from workers.local.forked.client import COMMAND
 
 _STAND_IN = """#!{python} -IS

@@ -3,7 +3,7 @@
 They start what units say, as the accounts that units name, with their variables and directories, and start it again
 when it ends. They do not isolate as systemd does: ``tests/security/test_units.py`` asks systemd itself about that.
 
-It is copied to machines (``tests/page_machine.py``) and imports nothing but Python's own library.
+It is copied to machines (``tests/support/page_machine.py``) and imports nothing but Python's own library.
 """
 
 import os

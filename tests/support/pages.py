@@ -18,7 +18,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 FOLLOWED = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md", *HOW_TOS]

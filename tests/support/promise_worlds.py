@@ -28,7 +28,7 @@ from gpu_platform.scheduling.preempting.preemption import Preemption, Preemption
 from gpu_platform.scheduling.promising.withdrawals import TOLERANCE_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
-from tests.promise_traces import RESTART_S, Trace
+from tests.support.promise_traces import RESTART_S, Trace
 
 CHECKPOINT_S = 5.0
 """How often jobs of a world save their work."""

@@ -21,8 +21,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.search_attributes import register
 from gpu_platform.hosts.system.ports import free_port
-from tests.postgres import die_with_parent
-from tests.waiting import eventually
+from tests.support.postgres import die_with_parent
+from tests.support.waiting import eventually
 
 START_TIMEOUT_S = 30
 DYNAMIC_CONFIG = (

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "contributing"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.md"))
 PATCHES = sorted(path.stem for path in FOLDER.glob("patches/*.patch"))

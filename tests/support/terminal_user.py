@@ -12,7 +12,7 @@ import sys
 import termios
 from contextlib import suppress
 
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 class TerminalUser:

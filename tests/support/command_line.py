@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.forking import SERVER
+from tests.support.forking import SERVER
 from workers.local.forked.client import COMMAND, Process
 
 NOBODY = "http://127.0.0.1:1"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hanging_disk import HangingDisk
+from tests.support.hanging_disk import HangingDisk
 
 PROGRAM = """
 import ctypes, os, sys, threading, time

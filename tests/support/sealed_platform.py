@@ -20,7 +20,7 @@ from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.signing import OrderSigner, PinnedKeys
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import interrupts
-from tests.harness import Platform
+from tests.support.harness import Platform
 from workers.order_checks import OrderChecks
 
 

@@ -20,8 +20,8 @@ from gpu_platform.scheduling.decision import Decision
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.promise_traces import Arrival, Trace
-from tests.promise_worlds import Violation, World
+from tests.support.promise_traces import Arrival, Trace
+from tests.support.promise_worlds import Violation, World
 
 
 @dataclass(frozen=True)

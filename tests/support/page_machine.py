@@ -1,7 +1,7 @@
 """A machine on which a reader follows a page as root: with a root file system (overlayfs over this one), processes, a
-name and a network (``tests/lan.py``) of its own. What is done there goes with it, and so does what runs there.
+name and a network (``tests/support/lan.py``) of its own. What is done there goes with it, and so does what runs there.
 
-There is no systemd. ``tests/small_systemd.py`` reads the units and starts what they say.
+There is no systemd. ``tests/support/small_systemd.py`` reads the units and starts what they say.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
 
-from tests.lan import Machine
-from tests.pages import ROOT
+from tests.support.lan import Machine
+from tests.support.pages import ROOT
 
 START_TIMEOUT_S = 20
 CHECKOUT = Path("/usr/local/src/gpu-platform")

@@ -30,7 +30,7 @@ from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.reservations import allocations
 from gpu_platform.store.restoring import orphans
-from tests.store_cluster import NOW, Cluster, placement, set_job_state, spec
+from tests.support.store_cluster import NOW, Cluster, placement, set_job_state, spec
 
 HOSTS = ("a", "b")
 DEPTH = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 FILTERS, SCORES = "gpu_platform.filters", "gpu_platform.plugins"
 ORDER_FACTORS, BINDERS = "gpu_platform.orders", "gpu_platform.binders"
 

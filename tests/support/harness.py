@@ -58,7 +58,7 @@ from gpu_platform.store.hosts import gpus, reports
 from gpu_platform.store.jobs import arrays, elements, jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
-from tests.waiting import DEADLINE_S, eventually
+from tests.support.waiting import DEADLINE_S, eventually
 from workers.control import control_worker
 from workers.kept_workflows import Keeper, kept_workflows
 from workers.node.fault_outbox import FaultDispatcher

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests import pages
-from tests.pages import DOCS, ROOT
+from tests.support import pages
+from tests.support.pages import DOCS, ROOT
 
 LONG = {"check-a-deployment.md", "install.md"}
 """Pages that take more than five seconds: `make test-docs` follows them, too."""
