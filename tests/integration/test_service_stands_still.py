@@ -23,6 +23,7 @@ from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from tests.support.relay import Relay
 from tests.support.store_cluster import NOW, Cluster, inventory, spec
 from tests.support.waiting import eventually
 from tests.unit.service.api_server import application, keep_token, node_headers, served
@@ -48,34 +49,6 @@ class Identity(NodeIdentity):
 async def stands_still(address: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
     with socket.create_server((address, port), backlog=128) as silent:
         yield silent.getsockname()[1]
-
-
-@asynccontextmanager
-async def proxy(*ports: int) -> AsyncIterator[int]:
-    """Gives each new connection to the next server, and knows nothing of their health."""
-    turn = 0
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal turn
-        turn += 1
-        there, back = await asyncio.open_connection("127.0.0.1", ports[turn % len(ports)])
-        await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
 
 
 @asynccontextmanager
@@ -119,7 +92,11 @@ async def test_a_host_goes_over_to_the_other_service(
     app = application(sqlite_store, NO_TEMPORAL, state_dir=tmp_path, service=allowed, lease_ttl_s=LEASE_S)
     async with served(app) as url:
         answers = urlsplit(url).port or 0
-        async with stands_still("127.0.0.2", answers), stands_still() as silent, proxy(silent, answers) as proxied:
+        async with (
+            stands_still("127.0.0.2", answers),
+            stands_still() as silent,
+            Relay(f"127.0.0.1:{silent}", f"127.0.0.1:{answers}").serving() as proxied,
+        ):
             # The name server of this machine knows no name with two addresses.
             monkeypatch.setattr(services, "lookup_all", lambda name: ["127.0.0.2", "127.0.0.1"])
             urls = {

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +26,7 @@ from gpu_platform.store.migrate import newest_revision
 from tests.support.forking import SERVER
 from tests.support.lines import whole_lines
 from tests.support.postgres import Databases
+from tests.support.relay import Relay
 from tests.support.temporal_server import client_of_new_namespace, temporal_binary
 from tests.support.waiting import eventually
 from tests.unit.service.api_server import application, in_process
@@ -115,32 +115,6 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
     started = Started(tmp_path)
     yield started
     await started.end()
-
-
-@asynccontextmanager
-async def forwarded(port: int, address: str) -> AsyncIterator[None]:
-    """As if the server at ``address`` had been started just now, at this port."""
-    host, _, target = address.rpartition(":")
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(host, int(target))
-        await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
-    try:
-        yield
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize("process", PROCESSES)
@@ -257,7 +231,7 @@ async def test_processes_wait_for_a_database_that_comes_later(
     for process in WITH_DATABASE:
         await started.says(process, "process.waits", "Connection refused", waits_for="database")
     assert not started.lines("service", "process.goes_on", waited_for="database")
-    async with forwarded(port, f"{server.hostname}:{server.port}"):
+    async with Relay(f"{server.hostname}:{server.port}", port=port).serving():
         for process in WITH_DATABASE:
             await started.says(process, "process.goes_on", waited_for="database")
         await started.says("gateway", "gateway.serves")
@@ -283,7 +257,7 @@ async def test_processes_wait_for_temporal_and_for_its_namespace(
     for process in waiting:
         await started.says(process, "process.waits", waits_for="temporal")
     command = f"`temporal operator namespace create --address 127.0.0.1:{port} --namespace {namespace} --retention 72h`"
-    async with forwarded(port, temporal_address):
+    async with Relay(temporal_address, port=port).serving():
         for process in waiting:
             await started.says(
                 process,
