@@ -22,8 +22,8 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import reserving
+from tests.support.api_server import LogFiles, application, bearer, served
 from tests.support.store_cluster import NOW, Cluster, key, placement, spec
-from tests.unit.service.api_server import LogFiles, application, bearer, served
 
 LINE = b"step 1234567: loss 0.12345678, 8123 tokens/s, 71 degrees\n"
 

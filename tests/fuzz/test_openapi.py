@@ -26,9 +26,9 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.reservations import attempts
 from service.http import problems
+from tests.support.api_server import LogFiles, application, bearer, recording, served, sign_in
 from tests.support.store_cluster import NOW, Cluster, spec
 from tests.support.temporal_server import client_of_new_namespace
-from tests.unit.service.api_server import LogFiles, application, bearer, recording, served, sign_in
 
 PROGRAM = str(Path(sys.executable).with_name("schemathesis"))
 CONFIG = Path(__file__).with_name("schemathesis.toml")

@@ -29,8 +29,8 @@ from service.access.code_flow import CodeFlow
 from service.access.oidc import OidcVerifier
 from service.operations.identities import Issuer
 from tests.security.identity_provider import Provider, new_key
+from tests.support.api_server import application, served
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import application, served
 
 LONG_S = int(os.environ.get("GPU_PLATFORM_FUZZ_SECONDS", "120"))
 SHORT = 400

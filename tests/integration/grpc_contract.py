@@ -34,8 +34,8 @@ from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts
 from service.grpc.server import GrpcServer
+from tests.support.api_server import ADMIN, LogFiles, application, recording, served, sign_in
 from tests.support.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import ADMIN, LogFiles, application, recording, served, sign_in
 
 RUNNING, QUEUED, ENDED = "j-1jrp3k2h0x4t7za", "j-0000000000queue", "j-0000000000ended"
 VIEWER = f"gpt_{'viewer00' * 5}"

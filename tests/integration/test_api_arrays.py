@@ -40,8 +40,8 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import job, job_array
 from service.access.masking import HIDDEN, SECRET
 from service.temporal import JobWorkflows
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 from tests.support.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 
 ADA, BOB, EVE = (f"gpt_{name * 8}" for name in ("ada00", "bob00", "eve00"))
 TRAIN = JobSpec(name="train", command=["python", "train.py", "--fold", "{index}"], env={"TOKEN": "hidden"})

@@ -18,9 +18,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from service.access.routes import ROUTES
+from tests.support.api_server import application, in_process, node_headers
 from tests.support.examples import few
 from tests.support.store_cluster import NOW, Cluster, spec
-from tests.unit.service.api_server import application, in_process, node_headers
 
 NO_TEMPORAL = "127.0.0.1:1"
 """What is refused never gets that far."""

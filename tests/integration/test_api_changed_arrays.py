@@ -22,9 +22,9 @@ from gpu_platform.store.reservations.elements import ElementStep, advance_elemen
 from service.cli.slurm import scontrol
 from service.temporal import JobWorkflows
 from tests.integration.test_api_waiting_jobs import ADA, BOB, OLGA, Service, service, submitted, temporal
+from tests.support.api_server import keep_token
 from tests.support.command_line import run
 from tests.support.store_cluster import NOW, set_job_state
-from tests.unit.service.api_server import keep_token
 
 __all__ = ["service", "temporal"]
 

@@ -21,10 +21,10 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import ServiceSettings
 from gpu_platform.settings.service import JobDefaults
 from gpu_platform.store import Store
+from tests.support.api_server import application, recording, served, temporal_dev_server
 from tests.support.hosts_rig import HostRig
 from tests.support.store_cluster import Cluster, key
 from tests.unit.hosts.test_checkpoint_store import write
-from tests.unit.service.api_server import application, recording, served, temporal_dev_server
 from workers.node.http import node_app
 
 

@@ -20,9 +20,9 @@ from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs, pipelines
 from service import temporal as service_temporal
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 from tests.support.command_line import run
 from tests.support.store_cluster import NOW, Cluster, set_job_state
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 
 USER = f"gpt_{'ada00' * 8}"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline" / "pipeline.yaml"

@@ -34,9 +34,9 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import job as job_table
 from tests.integration.test_api_waiting_jobs import ADA, BOB, OLGA, Service, service, submitted, temporal
+from tests.support.api_server import keep_token, sign_in
 from tests.support.command_line import run
 from tests.support.store_cluster import NOW, set_job_state
-from tests.unit.service.api_server import keep_token, sign_in
 
 __all__ = ["service", "temporal"]
 

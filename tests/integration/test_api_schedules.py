@@ -19,9 +19,9 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
+from tests.support.api_server import application, keep_token, served, sign_in, temporal_dev_server
 from tests.support.command_line import run
 from tests.support.store_cluster import Cluster
-from tests.unit.service.api_server import application, keep_token, served, sign_in, temporal_dev_server
 
 USER, OTHER = f"gpt_{'ada00' * 8}", f"gpt_{'bob00' * 8}"
 

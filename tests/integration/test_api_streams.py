@@ -33,9 +33,9 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, releasing, reserving
 from service import node_agents
 from service.operations import logs as logs_of_ranks
+from tests.support.api_server import LogFiles, application, bearer, in_process, node_headers, served
 from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import LogFiles, application, bearer, in_process, node_headers, served
 
 NO_TEMPORAL = "127.0.0.1:1"
 

@@ -27,11 +27,11 @@ from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases, signs
 from gpu_platform.store.poison import SET_ASIDE_AFTER, Step, note_deaths
 from service.grpc.server import GrpcServer
+from tests.support.api_server import application, served
 from tests.support.command_line import run
 from tests.support.postgres import Databases
 from tests.support.store_cluster import Cluster
 from tests.support.temporal_server import client_of_new_namespace
-from tests.unit.service.api_server import application, served
 from workers.doctor import clocks as clock_checks
 from workers.doctor import host as host_checks
 from workers.doctor.__main__ import checks, main

@@ -27,10 +27,10 @@ from gpu_platform.store.models import host
 from gpu_platform.store.reservations import attempts, reserving
 from service import streams
 from service.operations.exec import _parse
+from tests.support.api_server import ADMIN, application, bearer, served
 from tests.support.hosts_rig import HostRig, is_running
 from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import ADMIN, application, bearer, served
 from workers.node import exec
 from workers.node.http import node_app
 

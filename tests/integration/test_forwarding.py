@@ -23,10 +23,10 @@ from gpu_platform.hosts.processes.connector import serve
 from gpu_platform.hosts.processes.forwarding import ForwardWay, _checked
 from gpu_platform.store import events
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
+from tests.support.api_server import sign_in
 from tests.support.command_line import run, start
 from tests.support.store_cluster import NOW, set_job_state
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import sign_in
 
 SERVER = """
 import socket, threading

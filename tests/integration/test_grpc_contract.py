@@ -20,7 +20,7 @@ from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.rpc.methods import Answer, rpcs
 from tests.integration.grpc_contract import ENDED, QUEUED, RUNNING, VIEWER, Both, Step, both
 from tests.support import recipes
-from tests.unit.service.api_server import ADMIN, temporal_dev_server
+from tests.support.api_server import ADMIN, temporal_dev_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -34,10 +34,10 @@ from gpu_platform.v1 import (
 )
 from service.grpc.in_process import Exchange
 from service.grpc.server import GrpcServer
+from tests.support.api_server import sign_in
 from tests.support.grpc_server import JOB, SIGNED_IN, Running, open_requests, refusal, running_with
 from tests.support.store_cluster import NOW, key
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import sign_in
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from gpu_platform.settings import AccessSettings, ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 from tests.support.command_line import run
 from tests.support.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
 
 INFERENCE, BATCH = WorkKind.INFERENCE, WorkKind.BATCH
 USER = f"gpt_{'ada00' * 8}"

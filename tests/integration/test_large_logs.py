@@ -12,8 +12,8 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
+from tests.support.api_server import LogFiles, application, bearer, served
 from tests.support.store_cluster import Cluster
-from tests.unit.service.api_server import LogFiles, application, bearer, served
 from workers.node.logs import MAX_CHUNK
 
 LOG = b"".join(b"line %7d of a log that is large\n" % number for number in range(300_000))

@@ -23,9 +23,9 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.store import Store
 from service.http.body_limit import LARGE_BYTES
 from service.http.large_requests import _large_route
+from tests.support.api_server import ADMIN, bearer, sign_in
 from tests.support.service_process import ServiceProcess, service_process
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import ADMIN, bearer, sign_in
 from workers import large_requests
 
 STEPS = {"file": "steps: {a: {command: [x]}}", "dry_run": True}

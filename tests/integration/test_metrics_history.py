@@ -29,10 +29,10 @@ from gpu_platform.settings import ServiceSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts.hosts import addresses
 from gpu_platform.store.reservations import attempts, reserving
+from tests.support.api_server import application, served
 from tests.support.command_line import run
 from tests.support.hosts_rig import HostRig
 from tests.support.store_cluster import Cluster, key, placement, uuid_of
-from tests.unit.service.api_server import application, served
 from workers.node.http import node_app
 from workers.node.samples import sample_route
 

@@ -20,9 +20,9 @@ from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
+from tests.support.api_server import application, bearer, served, temporal_dev_server
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import application, bearer, served, temporal_dev_server
 from workers.node import nvml_watch
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, unusable
 

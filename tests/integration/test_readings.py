@@ -18,10 +18,10 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts, reserving
+from tests.support.api_server import application, served
 from tests.support.command_line import run
 from tests.support.hosts_rig import HostRig
 from tests.support.store_cluster import NOW, Cluster, key
-from tests.unit.service.api_server import application, served
 from workers.node.http import node_app
 from workers.node.readings import reading_routes
 

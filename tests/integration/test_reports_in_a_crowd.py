@@ -12,8 +12,8 @@ import pytest
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
+from tests.support.api_server import application, in_process, node_headers
 from tests.support.store_cluster import inventory
-from tests.unit.service.api_server import application, in_process, node_headers
 
 CROWD = 60
 """More than the service has threads for requests."""

@@ -24,9 +24,9 @@ from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.settings import ClusterSettings, NodeSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus, hosts
+from tests.support.api_server import application, in_process, node_headers
 from tests.support.store_cluster import inventory, uuid_of
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import application, in_process, node_headers
 from workers.node import lease_keeper
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper

@@ -23,10 +23,10 @@ from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from tests.support.api_server import application, keep_token, node_headers, served
 from tests.support.relay import Relay
 from tests.support.store_cluster import NOW, Cluster, inventory, spec
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import application, keep_token, node_headers, served
 from workers.node import services
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper

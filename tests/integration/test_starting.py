@@ -23,13 +23,13 @@ from gpu_platform.identity import key_ring
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.store import Store
 from gpu_platform.store.migrate import newest_revision
+from tests.support.api_server import application, in_process
 from tests.support.forking import SERVER
 from tests.support.lines import whole_lines
 from tests.support.postgres import Databases
 from tests.support.relay import Relay
 from tests.support.temporal_server import client_of_new_namespace, temporal_binary
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import application, in_process
 from workers.local.forked.client import Process
 
 PROCESSES = ("service", "control", "scheduler", "gateway", "node")

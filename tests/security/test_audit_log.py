@@ -30,8 +30,8 @@ from service import audit_log
 from service.app import create_app
 from service.audit_log import AuditLog
 from service.cli.app import app as command_line
+from tests.support.api_server import application, bearer, served, sign_in
 from tests.support.store_cluster import Cluster
-from tests.unit.service.api_server import application, bearer, served, sign_in
 
 PEOPLE = {"olga": {CLUSTER: Role.OPERATOR}, "ada": {"team-a": Role.USER}}
 TOKENS = {name: f"gpt_{name * 12}" for name in PEOPLE}

@@ -23,7 +23,7 @@ from gpu_platform.store import Store, audit
 from gpu_platform.store.access import tokens
 from service.app import create_app
 from service.http.networks import network_of
-from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
+from tests.support.api_server import ADMIN, bearer, node_headers, served, sign_in
 
 FEW = RateLimit(per_s=0.5, burst=5)
 

@@ -39,8 +39,8 @@ from gpu_platform.domain.texts import MAX_COMMAND_BYTES, MAX_ENV_BYTES
 from gpu_platform.store import Store
 from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.http.body_limit import LARGER, MAX_BODY_BYTES, MAX_VALUES
+from tests.support.api_server import bearer, sign_in
 from tests.support.service_process import ServiceProcess, all_of, noticed, service_process, slowness
-from tests.unit.service.api_server import bearer, sign_in
 
 MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
 MOST_GROWN_MIB = 200

@@ -20,8 +20,8 @@ from gpu_platform.store import Store
 from service.app import create_app
 from service.http.browsers import BrowserRules, names_of_this_service
 from tests.security.hostile_service import routes_of
+from tests.support.api_server import ADMIN, bearer, node_headers, served, sign_in
 from tests.support.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
 
 DRAIN = "/v1/hosts/a/drain"
 JSON = {"Content-Type": "application/json"}

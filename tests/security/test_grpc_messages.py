@@ -23,11 +23,11 @@ from gpu_platform.v1 import array_service_pb2, job_service_pb2
 from service.access.routes import ROUTES
 from service.grpc import handlers, health, structure
 from service.http import body_limit
+from tests.support.api_server import bearer, sign_in
 from tests.support.grpc_server import SIGNED_IN, Running, refusal, running_with
 from tests.support.service_process import ServiceProcess, all_of, noticed, service_process
 from tests.support.store_cluster import Cluster
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import bearer, sign_in
 
 MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
 MOST_GROWN_MIB = 200

@@ -20,8 +20,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases
 from tests.security.host_messages import Names, lies_in
 from tests.security.test_lying_hosts import known_of
+from tests.support.api_server import application, in_process, node_headers
 from tests.support.store_cluster import Cluster, inventory, uuid_of
-from tests.unit.service.api_server import application, in_process, node_headers
 
 THEIRS = AttemptKey(job_id="theirs", attempt=1)
 NOW_MS = 1_800_000_000_000

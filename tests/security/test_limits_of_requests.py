@@ -35,9 +35,9 @@ from gpu_platform.store import Store, cluster_report
 from service.app import create_app
 from service.http.costs import SHARES, Cost
 from service.operations import dry_runs
+from tests.support.api_server import ADMIN, bearer, served, sign_in
 from tests.support.store_cluster import Cluster
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import ADMIN, bearer, served, sign_in
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 SPEC = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))

@@ -40,12 +40,12 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities
 from service.operations.identities import Issuer
 from tests.security.tls_cluster import PEER_URL, TlsCluster, plain, report
-from tests.support.store_cluster import Cluster
-from tests.support.waiting import eventually
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     LogFiles,
     node_headers,
 )
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.node.identity import NodeIdentity
 

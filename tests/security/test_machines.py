@@ -27,12 +27,12 @@ from gpu_platform.store.engines import postgresql_engine
 from service.cli.app import app as cli
 from service.server import check_address
 from tests.security.tls_cluster import NO_TEMPORAL, plain, report
-from tests.support.store_cluster import Cluster, inventory
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     application,
     in_process,
     node_headers,
 )
+from tests.support.store_cluster import Cluster, inventory
 
 # -- reports, on the loopback ---------------------------------------------------------------------
 

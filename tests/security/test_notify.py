@@ -22,7 +22,7 @@ from service.access import oidc
 from service.access.gate import Access
 from service.operations.job_defaults import accepted
 from tests.security.identity_provider import Provider
-from tests.unit.service.api_server import ADMIN, application, bearer, served
+from tests.support.api_server import ADMIN, application, bearer, served
 
 NOWHERE = "127.0.0.1:1"
 SETTINGS = Settings(access=AccessSettings(open_namespaces=True))

@@ -33,9 +33,9 @@ from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import middleware, oidc
 from tests.security.identity_provider import AUDIENCE, Provider, new_key
+from tests.support.api_server import ADMIN, application, bearer, served
 from tests.support.store_cluster import Cluster
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import ADMIN, application, bearer, served
 
 NOWHERE = "127.0.0.1:1"
 ROLES = {"ml": {"team-a": Role.USER}, "ops": {"*": Role.OPERATOR}, "admins": {"*": Role.ADMIN}}

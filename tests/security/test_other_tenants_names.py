@@ -39,8 +39,8 @@ from gpu_platform.store.reservations.elements import ElementStep, advance_elemen
 from service import streams
 from service.access.masking import Mask
 from service.access.routes import routes_of
+from tests.support.api_server import application, bearer, served, sign_in
 from tests.support.store_cluster import NOW, Cluster, key, placement, uuid_of
-from tests.unit.service.api_server import application, bearer, served, sign_in
 
 CANARY = "canary"
 RUNNING, WAITING, ENDED, SHARING = (f"j-canary{number:09}" for number in range(4))

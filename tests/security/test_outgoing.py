@@ -34,9 +34,9 @@ from service.operations.reports import check_address, check_agent_url
 from tests.security.identity_provider import Provider
 from tests.security.test_oidc import BEGINNING, VERIFIER
 from tests.security.tls_cluster import report
+from tests.support.api_server import application, bearer, served
 from tests.support.examples import few
 from tests.unit.hosts.test_registry_way import FORBIDDEN
-from tests.unit.service.api_server import application, bearer, served
 
 ROOT = Path(__file__).parents[2]
 PROVIDER = OidcSettings(issuer="https://login.example").reach

@@ -25,9 +25,7 @@ from gpu_platform.store.access import sessions, tokens
 from gpu_platform.store.jobs import jobs
 from service.access.routes import ROUTES
 from tests.security.tenants import ADA, ADAS, BOB, NOWHERE, SECRET, Tenants
-from tests.support.store_cluster import NOW, Cluster
-from tests.support.waiting import eventually
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     application,
     bearer,
     in_process,
@@ -36,6 +34,8 @@ from tests.unit.service.api_server import (
     sign_in,
     temporal_dev_server,
 )
+from tests.support.store_cluster import NOW, Cluster
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from gpu_platform.identity.grpc_credentials import server_credentials
 from gpu_platform.identity.names import DEFAULT_DOMAIN
 from gpu_platform.store import Store
 from tests.security.tls_cluster import PEER_URL, TlsCluster, report
-from tests.unit.service.api_server import LogFiles
+from tests.support.api_server import LogFiles
 from workers.gateway.rules import SERVICE, Refused
 from workers.gateway.server import Gateway, make_server
 

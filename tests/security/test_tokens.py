@@ -20,14 +20,14 @@ from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 from gpu_platform.store.jobs import jobs
 from tests.security.tenants import ADA, ADAS, BOB, NOWHERE, Tenants
-from tests.support.store_cluster import NOW
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     ADMIN,
     application,
     in_process,
     served,
     sign_in,
 )
+from tests.support.store_cluster import NOW
 from workers import first_admin
 from workers.local.token import local_token
 

@@ -18,8 +18,8 @@ from gpu_platform.settings.service import UploadSettings
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts
 from tests.security.test_secrets import JOB, NOWHERE, ROLES, Desk, token_of
+from tests.support.api_server import application, in_process, node_headers, sign_in
 from tests.support.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, in_process, node_headers, sign_in
 
 CODE = bytes(range(256)) * 4 * 1200
 HASH = hashlib.sha256(CODE).hexdigest()

@@ -28,15 +28,15 @@ from gpu_platform.settings import NodeSettings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server
-from tests.support.store_cluster import inventory
-from tests.support.waiting import eventually
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     ADMIN,
     LogFiles,
     bearer,
     settings_for,
     sign_in,
 )
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 from workers.node.http import NodeHttp
 from workers.node.peer_votes import votes_route
 

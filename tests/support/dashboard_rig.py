@@ -24,8 +24,8 @@ from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.store import Store
 from tests.security.identity_provider import Provider
+from tests.support.api_server import served, sign_in
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import served, sign_in
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,4 +1,4 @@
-"""A service with REST and gRPC, on the parts of ``tests/unit/service/api_server.py``."""
+"""A service with REST and gRPC, on the parts of ``tests/support/api_server.py``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from gpu_platform.store import Store
 from service.grpc.server import GrpcServer
 from service.server import Server
+from tests.support.api_server import ADMIN, LogFiles, application
 from tests.support.store_cluster import Cluster
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import ADMIN, LogFiles, application
 
 NO_TEMPORAL = "127.0.0.1:1"
 JOB = "j-1jrp3k2h0x4t7za"

@@ -28,8 +28,8 @@ from gpu_platform.settings import NodeSettings, ServiceSettings, Settings, TlsSe
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server
+from tests.support.api_server import ADMIN, sign_in
 from tests.support.waiting import eventually
-from tests.unit.service.api_server import ADMIN, sign_in
 from workers import healthcheck
 
 ROOT = Path(__file__).parents[3]

@@ -16,8 +16,8 @@ from gpu_platform.settings import ClusterSettings, Settings
 from gpu_platform.settings.cluster import MAX_NAME
 from gpu_platform.store import Store
 from service.cli.show import tables
+from tests.support.api_server import application, in_process, served
 from tests.support.command_line import run
-from tests.unit.service.api_server import application, in_process, served
 
 NOWHERE = "127.0.0.1:1"
 NAMED = ClusterSettings(name="research-2")

@@ -32,16 +32,16 @@ from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.support.command_line import run, start
-from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
-from tests.support.waiting import eventually
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     LogFiles,
     application,
     recording,
     served,
     temporal_dev_server,
 )
+from tests.support.command_line import run, start
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
+from tests.support.waiting import eventually
 from workers.local.forked.client import COMMAND
 
 
