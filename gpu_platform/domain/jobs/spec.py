@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.fencing import Fencing
+from gpu_platform.domain.jobs.host_requirements import HostRequirements
 from gpu_platform.domain.jobs.launcher import Launcher, with_rank_per
 from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
 from gpu_platform.domain.jobs.rank_group import RankGroup
@@ -29,7 +30,7 @@ most)."""
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
 
 
-class JobSpec(BaseModel):
+class JobSpec(HostRequirements):
     """What a user submits. Unknown fields are refused, so that a typing error is never ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -186,13 +187,6 @@ class JobSpec(BaseModel):
         ),
     ] = None
     grace_s: Annotated[float, Field(ge=0, le=3600, description="Time between SIGTERM and SIGKILL")] = 10.0
-    require_isolation: Annotated[
-        bool,
-        Field(
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="Run only on hosts whose kernel isolates ranks (fenced), never as plain processes",
-        ),
-    ] = False
     secrets: Annotated[
         tuple[SecretUse, ...],
         Field(
