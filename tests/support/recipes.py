@@ -15,15 +15,15 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.md"))
 PATCHES = sorted(path.stem for path in FOLDER.glob("patches/*.patch"))
 _COPIED = (
     *("activities", "docs", "examples", "gpu_platform", "proto", "scripts", "service", "tests", "workers", "workflows"),
-    *("Makefile", "pyproject.toml"),
+    *("requirements", "CONTRIBUTING.md", "Makefile", "pyproject.toml"),
 )
-_WRITTEN_BY_TOOLS = re.compile(r"\.pyc$|\.egg-info$|^build$|^site-packages$|^\.ruff_cache$")
+_WRITTEN_BY_TOOLS = re.compile(
+    r"\.pyc$|\.egg-info$|^build$|^site-packages$|^\.venv$|^\.(ruff|pytest)_cache$|^\.hypothesis$"
+)
 
-APPLY = ("--whitespace=nowarn", "-C1")
-"""A patch still applies where only lines further away changed."""
 RENEW = """
 {patch} does not apply any more, because the code below it changed. Renew it, and the recipe if its files changed:
-    git apply --3way {patch}      # mend what conflicts, then `git add` it
+    git apply --3way {patch}      # or -C1; mend what conflicts, then `git add` it
     git diff --cached --full-index > {patch}
     git restore --staged --worktree $(git apply --numstat {patch} | cut -f3)
 {error}"""
@@ -48,6 +48,11 @@ def made(recipe: str) -> dict[str, list[str]]:
     """The files that its steps generate, by the target of ``make``."""
     found = [re.match(r"`make (\w+)` writes (.*)", step, re.DOTALL) for step in steps(recipe)]
     return {step[1]: re.findall(r"`(\w[^`]*/[^`]+)`", step[2]) for step in found if step}
+
+
+def commands(recipe: str) -> list[str]:
+    """What a reader of the recipe types to have all of it, in order. The last one is the check."""
+    return re.findall(r"^    ((?:git apply|make|\.venv/bin/python) .*)$", text(recipe), re.MULTILINE)
 
 
 def block(page: str, language: str) -> str:
@@ -94,6 +99,21 @@ class Tree:
             # Compiled modules go with their sources: a process of the copy then starts as fast as one of ours.
             shutil.copytree(source, root / name) if source.is_dir() else shutil.copy2(source, root / name)
         self.packages = root / "site-packages"
+        self.wrong: dict[str, str] = {}
+        """For each recipe that was followed: what its check found. Empty: nothing."""
+        self._make_environment()
+
+    def _make_environment(self) -> None:
+        """A .venv with the packages of the one that runs the tests, as ``scripts/setup`` would make it."""
+        environment, ours = self.root / ".venv", Path(sys.prefix)
+        environment.mkdir()
+        shutil.copy2(ours / "pyvenv.cfg", environment)
+        for name in ("bin", "lib"):
+            (environment / name).symlink_to(ours / name)
+        for lock in ("dev", "runtime"):
+            # As in scripts/setup, which makes the environment anew if this differs.
+            stamp = f"{{ cat requirements/{lock}.lock pyproject.toml && pwd -P; }} | sha256sum > .venv/stamp-{lock}"
+            self.run("bash", "-c", stamp)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -103,27 +123,31 @@ class Tree:
         """
         return {"PYTHONPATH": os.pathsep.join([str(self.root), str(self.packages)]), "PYTHONDONTWRITEBYTECODE": ""}
 
-    def apply(self, recipe: str) -> None:
-        """Follow the recipe by its patch. Fails with how to renew a patch that does not apply."""
-        patch = patch_of(recipe)
-        done = subprocess.run(
-            ["git", "apply", *APPLY, str(patch)],
-            cwd=self.root,
-            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(self.root.parent)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, RENEW.format(patch=patch.relative_to(ROOT), error=done.stderr)
+    def follow(self, recipe: str) -> None:
+        """Type what the page says. Fails with how to renew a patch that does not apply. What its check says is in
+        ``wrong``: another recipe would make files that this one forgot."""
+        *steps, check = commands(recipe)
+        for command in steps:
+            try:
+                self.type(command)
+            except AssertionError as error:
+                if not command.startswith("git apply"):
+                    raise
+                raise AssertionError(RENEW.format(patch=patch_of(recipe).relative_to(ROOT), error=error)) from None
+        try:
+            self.type(check)
+            self.wrong[recipe] = ""
+        except AssertionError as error:
+            self.wrong[recipe] = str(error)
+
+    def type(self, command: str) -> str:
+        """The output of a line that somebody types in the tree."""
+        return self.run("bash", "-c", command, GIT_CEILING_DIRECTORIES=str(self.root.parent))
 
     def install(self, *packages: str) -> None:
         """Install packages of the tree where only the copy finds them."""
         install = ("uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(self.packages))
         self.python("-m", *install, "--no-deps", "--no-index", "--no-cache", "--no-build-isolation", *packages)
-
-    def make(self, target: str) -> None:
-        """Run ``make`` with the interpreter that runs the tests."""
-        self.run("make", "-o", "dev", f"VENV_PYTHON={sys.executable}", target)
 
     def python(self, *arguments: str, **variables: str) -> str:
         return self.run(sys.executable, *arguments, **variables)
