@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
-ALL = "GPU_PLATFORM_ALL_EXAMPLES"
+EXAMPLES = os.environ.get("GPU_PLATFORM_EXAMPLES", "")
+"""``all``: as ``make test-long``; ``quick``: as ``make test-quick``; otherwise as ``make test``."""
 
 
 def few(count: int) -> int:
-    """A third of them in ``make test``, and all in ``make test-long``."""
-    return count if os.environ.get(ALL) else max(5, count // 3)
+    """All of them in ``make test-long``, a third in ``make test``, and five in ``make test-quick``."""
+    if EXAMPLES == "all":
+        return count
+    return 5 if EXAMPLES == "quick" else max(5, count // 3)

@@ -70,7 +70,6 @@ async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tm
         await platform.nothing_leaked()
 
 
-@pytest.mark.long
 async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation is a local step, of which Temporal knows nothing while it waits for the database."""
     monkeypatch.setattr(activities.first_places, "PATIENCE_S", 0.0)
