@@ -39,7 +39,7 @@ from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.launching import Launcher
+from gpu_platform.hosts.launching import RankLauncher
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.exec import StartHelper
@@ -93,7 +93,7 @@ class HostAgent:
         self._watched = Counter[AttemptKey]()
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self.local = LocalAttempts(self._home, settings.node.name)
-        self._launcher = Launcher(
+        self._launcher = RankLauncher(
             settings, nvml, inventory, self.local, dev=dev, stages=stages, lease=lease_file, secrets=secrets
         )
         self.checkpointing = self._launcher.checkpointing
@@ -120,15 +120,15 @@ class HostAgent:
         self._launcher.close()
 
     def prepare(self, plan: HostPlan) -> Prepared:
-        """See :meth:`Launcher.prepare`."""
+        """See :meth:`RankLauncher.prepare`."""
         return self._launcher.prepare(plan)
 
     async def wait_for_lease(self, plan: HostPlan) -> None:
-        """See :meth:`Launcher.wait_for_lease`."""
+        """See :meth:`RankLauncher.wait_for_lease`."""
         await self._launcher.wait_for_lease(plan)
 
     def launch(self, request: LaunchRequest) -> Launched:
-        """See :meth:`Launcher.launch`."""
+        """See :meth:`RankLauncher.launch`."""
         return self._launcher.launch(request)
 
     async def watch(self, request: WatchRequest) -> HostExits:

@@ -60,7 +60,7 @@ LEASE_PATIENCE_S = 100.0
 _LEASE_LOOK_S = 0.1
 
 
-class Launcher:
+class RankLauncher:
     """Thread-safe: one attempt is prepared, launched and finished by one thread at a time."""
 
     def __init__(

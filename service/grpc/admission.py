@@ -61,7 +61,7 @@ class _Known(NamedTuple):
     until: float
 
 
-class Asked(NamedTuple):
+class TranslatedRequest(NamedTuple):
     """What a message asks for."""
 
     request: HttpRequest
@@ -81,7 +81,7 @@ class Admission:
         self._reading = CapacityLimiter(1)
         self._not_taken: Counter[str] = Counter()
 
-    async def asked(self, rpc: Rpc, context: grpc.aio.ServicerContext, turn: AsyncExitStack) -> Asked:
+    async def asked(self, rpc: Rpc, context: grpc.aio.ServicerContext, turn: AsyncExitStack) -> TranslatedRequest:
         """What the one message of a call asks for. A large one has its turn until ``turn`` is closed. A message without
         fields is not waited for: what anybody may ask has none. Raises :class:`PlatformError` and :class:`Refused`."""
         caller = caller_of(context, is_secure=self._is_secure)
@@ -92,7 +92,7 @@ class Admission:
                 retry_after_s=5.0,
             )
         if not rpc.request_type.DESCRIPTOR.fields:
-            return Asked(rpc.request_of(rpc.request_type()))
+            return TranslatedRequest(rpc.request_of(rpc.request_type()))
         reader = _address_of(caller) if known is None else known.owner
         data = await turn.enter_async_context(self._read(reader, context, READ_WITHIN_S))
         is_large = len(data) >= LARGE_BYTES
@@ -102,10 +102,10 @@ class Admission:
             _check_size(rpc, len(data), most)
             await turn.enter_async_context(self._limits.large_body(owner, len(data)))
             request = await to_thread.run_sync(_large, rpc, data, most, limiter=self._reading)
-            return Asked(request, has_turn=True)
+            return TranslatedRequest(request, has_turn=True)
         await turn.aclose()
         try:
-            return Asked(_request_of(rpc, data))
+            return TranslatedRequest(_request_of(rpc, data))
         except PlatformError:
             if known is None and ROUTES[rpc.route].reach is not Reach.PUBLIC:
                 await self.signed_in(context)  # what a stranger sends is counted, whatever is wrong with it

@@ -19,7 +19,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import get_logger
 from gpu_platform.rpc.json_messages import to_message
 from gpu_platform.rpc.limits import MAX_ANSWER_BYTES
-from gpu_platform.rpc.methods import Answer, Rpc, rpcs
+from gpu_platform.rpc.methods import AnswerKind, Rpc, rpcs
 from service.grpc.admission import Admission, one_message
 from service.grpc.calls import REQUEST_ID, abort, caller_of
 from service.grpc.in_process import BrokenOff, Exchange, InProcess, Refused, answer_too_large
@@ -127,9 +127,9 @@ async def _pieces(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]
             yield rpc.response_type(text=piece[at : at + _TEXT_PIECE])
 
 
-_BEHAVIOURS: dict[Answer, Callable[[Rpc, Exchange], AsyncGenerator[Message, None]]] = {
-    Answer.JSON: _json,
-    Answer.NOTHING: _nothing,
-    Answer.EVENTS: _events,
-    Answer.TEXT: _pieces,
+_BEHAVIOURS: dict[AnswerKind, Callable[[Rpc, Exchange], AsyncGenerator[Message, None]]] = {
+    AnswerKind.JSON: _json,
+    AnswerKind.NOTHING: _nothing,
+    AnswerKind.EVENTS: _events,
+    AnswerKind.TEXT: _pieces,
 }

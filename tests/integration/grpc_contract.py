@@ -28,7 +28,7 @@ from gpu_platform.identity import key_ring
 from gpu_platform.rpc import methods, statuses
 from gpu_platform.rpc.channels import PORT_VARIABLE
 from gpu_platform.rpc.json_messages import to_json
-from gpu_platform.rpc.methods import Answer, Rpc
+from gpu_platform.rpc.methods import AnswerKind, Rpc
 from gpu_platform.settings import AccessSettings, ServiceSettings
 from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
@@ -114,7 +114,7 @@ class Both:
             return answer.status_code, problem_of_response(
                 answer.status_code, answer.headers, answer.content
             ).model_dump(mode="json")
-        if step.rpc.answer is Answer.TEXT:
+        if step.rpc.answer is AnswerKind.TEXT:
             return 200, answer.text
         return answer.status_code, answer.json() if answer.content else None
 
@@ -125,7 +125,7 @@ class Both:
         if not answer.is_success:
             problem = problem_of_response(answer.status, answer.headers, answer.content)
             return answer.status, problem.model_dump(mode="json")
-        if step.rpc.answer is Answer.TEXT:
+        if step.rpc.answer is AnswerKind.TEXT:
             return 200, answer.text
         return step.status, json.loads(answer.content) if answer.content else None
 
@@ -160,7 +160,7 @@ class Both:
             pieces = [one async for one in self.channel.unary_stream(rpc.path, **options)(message, metadata=metadata)]
             return b"".join(one.text for one in pieces).decode()
         answer = await self.channel.unary_unary(rpc.path, **options)(message, metadata=metadata)
-        return None if rpc.answer is Answer.NOTHING else to_json(answer, complete=True)
+        return None if rpc.answer is AnswerKind.NOTHING else to_json(answer, complete=True)
 
 
 def comparable(value: Any) -> Any:

@@ -17,7 +17,7 @@ from gpu_platform.client import Client
 from gpu_platform.client.connection import Connection
 from gpu_platform.client.http_async import httpx_options
 from gpu_platform.client.wire import CheckpointRoot, Health, problem_of_response
-from gpu_platform.clock_difference import Asked, ClockDifference, compare
+from gpu_platform.clock_difference import ClockDifference, ClockQuestion, compare
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.domain.states import HostState
@@ -155,7 +155,7 @@ def _difference(http: httpx.Client) -> ClockDifference | None:
         return compare(read)
     if health is None or "date" not in answer.headers:
         return None
-    asked = Asked()
+    asked = ClockQuestion()
     date = parsedate_to_datetime(http.get("/healthz").headers["date"])
     return asked.answered(date.timestamp(), resolution_s=1.0)
 

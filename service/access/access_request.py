@@ -9,11 +9,11 @@ from starlette.types import Scope
 
 from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.principal import Principal
-from gpu_platform.domain.access.rules import Subject, Verdict
+from gpu_platform.domain.access.rules import AccessVerdict, Subject
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.texts import check_name
 from service.access import authentication
-from service.access.decisions import Decision
+from service.access.decisions import AccessDecision
 from service.access.routes import MatchedRoute
 
 _LONGEST_REASON = 500
@@ -27,7 +27,7 @@ other route takes one: browsers send passwords along with requests of foreign pa
 
 
 @dataclass(frozen=True)
-class Asked:
+class AccessRequest:
     """A request as it came."""
 
     matched: MatchedRoute
@@ -52,12 +52,12 @@ class Asked:
         return authentication.credential_of(self.scope, basic=self.matched.route in _BROWSER_ROUTES)
 
 
-def asked_of(scope: Scope, matched: MatchedRoute) -> Asked:
+def asked_of(scope: Scope, matched: MatchedRoute) -> AccessRequest:
     """What the headers say."""
     headers = Headers(scope=scope)
     reason = headers.get(BREAK_GLASS_HEADER, "").strip()[:_LONGEST_REASON]
     client = scope.get("client")
-    return Asked(
+    return AccessRequest(
         matched=matched,
         path=scope["path"],
         as_user=headers.get(USER_HEADER),
@@ -69,15 +69,15 @@ def asked_of(scope: Scope, matched: MatchedRoute) -> Asked:
 
 
 def decision_about(
-    asked: Asked,
+    asked: AccessRequest,
     principal: Principal | None,
     subject: Subject,
-    verdict: Verdict,
+    verdict: AccessVerdict,
     acting_as: str | None = None,
     message: str = "",
-) -> Decision:
+) -> AccessDecision:
     """The decision, for recorders."""
-    return Decision(
+    return AccessDecision(
         verdict=verdict,
         route=asked.matched.route,
         path=asked.path,
