@@ -25,7 +25,7 @@ from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import Dependency
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.job import Job
-from gpu_platform.domain.jobs.secrets import SecretUse
+from gpu_platform.domain.jobs.secret_uses import SecretUse
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import uploads

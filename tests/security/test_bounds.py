@@ -30,7 +30,7 @@ from gpu_platform.domain.jobs.array import (
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES
 from gpu_platform.domain.jobs.notify import MAX_RULES
 from gpu_platform.domain.jobs.schedule import MAX_BACKFILL, ScheduleRequest
-from gpu_platform.domain.jobs.secrets import MAX_SECRETS
+from gpu_platform.domain.jobs.secret_uses import MAX_SECRETS
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES
 from gpu_platform.domain.pipelines.expressions import MAX_FILLED_BYTES
 from gpu_platform.domain.pipelines.pipeline import MAX_FILE_BYTES, MAX_JOBS_OF_STEP, MAX_STEPS

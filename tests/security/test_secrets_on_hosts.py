@@ -13,7 +13,7 @@ import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.domain.jobs.secrets import LaunchSecrets, SecretUse
+from gpu_platform.domain.jobs.secret_uses import LaunchSecrets, SecretUse
 from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.processes import secret_delivery

@@ -17,7 +17,7 @@ from gpu_platform.client.calls import UPLOAD_SIZE_HEADER
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.environments import unpacking
 from tests.support.hosts_rig import HostRig
-from workers.node.uploads import ServiceUploads
+from workers.node.service_uploads import ServiceUploads
 
 PART = bytes(300_000)
 

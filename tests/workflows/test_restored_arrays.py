@@ -19,7 +19,7 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.restoring.arrays import array_states
+from gpu_platform.store.restoring.restored_arrays import array_states
 from tests.support.harness import Platform
 from tests.support.older_database import replace_database
 from tests.support.waiting import eventually

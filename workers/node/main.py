@@ -85,8 +85,8 @@ from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
 from workers.node.samples import sample_keeper, sample_route
-from workers.node.secrets import ServiceSecrets
-from workers.node.uploads import ServiceUploads
+from workers.node.service_secrets import ServiceSecrets
+from workers.node.service_uploads import ServiceUploads
 from workers.process import OUR_BUILD, connect, observe, run_worker
 from workers.starting import settings_of
 

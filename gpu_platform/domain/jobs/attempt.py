@@ -32,7 +32,7 @@ from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.host_requirements import HostRequirements
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.launcher import Launcher
-from gpu_platform.domain.jobs.secrets import SecretUse
+from gpu_platform.domain.jobs.secret_uses import SecretUse
 from gpu_platform.domain.jobs.usage import RankUsage
 
 

@@ -18,7 +18,7 @@ from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
 from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
-from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
+from gpu_platform.domain.jobs.secret_uses import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 

@@ -18,7 +18,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.environment import DOCKER_LABEL, SQUASHFS_LABEL, ContainerKind
-from gpu_platform.domain.jobs.secrets import is_of_the_platform
+from gpu_platform.domain.jobs.secret_uses import is_of_the_platform
 from gpu_platform.hosts.environments.container_images import ContainerImages, Image, docker_tool, squashfs_tool
 from gpu_platform.hosts.environments.driver_libraries import DRIVER_DIR, driver_files
 from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.slurm import amounts
-from gpu_platform.slurm.arrays import read_array
+from gpu_platform.slurm.array_option import read_array
 from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.exporting import exported

@@ -16,7 +16,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES, MAX_UPLOAD_MIB
-from gpu_platform.hosts.environments.uploads import cannot_keep
+from gpu_platform.hosts.environments.uploaded_code import cannot_keep
 from gpu_platform.hosts.processes.step_process import StepGivenUp
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.system.paths import node_dir

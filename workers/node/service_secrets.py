@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gpu_platform.client.wire import problem_of_response
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.domain.jobs.secrets import LaunchSecrets
+from gpu_platform.domain.jobs.secret_uses import LaunchSecrets
 from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS, REFUSED
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
