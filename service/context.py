@@ -26,7 +26,7 @@ from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
 from service.leader_watch import LeaderWatch
-from service.node_agents import NodeAgents
+from service.node_workers import NodeWorkers
 from service.operations.alerts import AlertInbox
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Issuer, Revocations
@@ -54,7 +54,7 @@ class ServiceContext:
     store: Store
     workflows: JobWorkflows
     feed: EventFeed
-    node_workers: NodeAgents
+    node_workers: NodeWorkers
     rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
     planning: PlanningQueue = field(default_factory=PlanningQueue)
     reports: PlanningQueue = field(default_factory=lambda: PlanningQueue("reports"))

@@ -42,9 +42,9 @@ def ask(process: str, settings: Settings) -> None:
     elif process == "gateway":
         _connect(settings.gateway.host, settings.gateway.port)
     else:
-        if settings.node.agent_port == 0:
-            raise OSError("node.agent_port is 0, so nobody knows its port: set it")
-        _connect(settings.node.address, settings.node.agent_port)
+        if settings.node.port == 0:
+            raise OSError("node.port is 0, so nobody knows its port: set it")
+        _connect(settings.node.address, settings.node.port)
 
 
 def _ask_service(settings: Settings) -> None:

@@ -75,7 +75,7 @@ class RankLauncher:
         lease: Path | None,
         secrets: SecretSource | None = None,
     ) -> None:
-        """``dev``: where device nodes of GPUs are found. ``lease``, ``secrets``: see :class:`HostAgent`."""
+        """``dev``: where device nodes of GPUs are found. ``lease``, ``secrets``: see :class:`NodeWorker`."""
         self._node, self._nvml, self._inventory, self._attempts = settings.node, nvml, inventory, attempts
         self._cluster = settings.cluster.name
         self._lease = None if lease is None else str(lease)

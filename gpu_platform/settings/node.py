@@ -67,7 +67,7 @@ class NodeSettings(Section):
     """The host's name in the cluster; default: this machine's."""
     address: str = "127.0.0.1"
     """Where other hosts' ranks and the service reach this host."""
-    agent_port: Annotated[int, Field(ge=0, le=65535)] = 8701
+    port: Annotated[int, Field(ge=0, le=65535)] = 8701
     """HTTP port for logs and metrics of this host; 0: any free one. If it is taken, the node worker says so and takes a
     free one. It reports the port that it has to the service."""
     insecure_http: bool = False
@@ -109,7 +109,7 @@ class NodeSettings(Section):
     """Length of the lease that a node worker asks for when it gets SIGTERM while ranks run. The next node worker must
     report within this time, or the ranks end."""
     advertised_url: str | None = None
-    """Where other hosts and the service reach this node worker, if not at ``address`` and ``agent_port`` (a proxy)."""
+    """Where other hosts and the service reach this node worker, if not at ``address`` and ``port`` (a proxy)."""
     max_temperature_c: int = 85
     """A hotter GPU gets no new work until it has cooled to 5 degrees below this. The policy may set a lower limit."""
     reset_attempts: int = 3

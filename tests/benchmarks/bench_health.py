@@ -68,7 +68,7 @@ async def look_after(directory: Path, profile: bool) -> None:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("cumulative").print_stats(12)
     monitor.start()
-    watching = asyncio.create_task(watch.run(host.agent))
+    watching = asyncio.create_task(watch.run(host.worker))
     await asyncio.sleep(1.0)
     cpu, began = time.process_time(), time.perf_counter()
     await asyncio.sleep(_MEASURED_S)

@@ -69,7 +69,7 @@ def _processes(cluster: LocalCluster) -> list[tuple[ChildProcess, str, dict[str,
         port = _logged(child, "metrics.served")["port"]
         found.append((child, f"http://127.0.0.1:{port}/metrics", {}))
     for child in cluster.nodes.values():
-        address = urlsplit(str(_logged(child, "node.starts")["agent_url"])).netloc
+        address = urlsplit(str(_logged(child, "node.starts")["url"])).netloc
         found.append((child, f"http://{address}/metrics", {}))
     return found
 

@@ -74,7 +74,7 @@ def show(taken: dict[str, list[float]]) -> None:
 async def launch(rig: HostRig, plan: HostPlan, rendezvous: Prepared | None = None) -> float:
     """Milliseconds until the rank executes."""
     began = time.perf_counter()
-    rig.agent.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
+    rig.worker.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
     taken = (time.perf_counter() - began) * 1e3
     await rig.watch(plan)
     await rig.stop(plan.key)

@@ -89,8 +89,8 @@ def token_of(role: str) -> str:
 async def service(sqlite_store: Store, temporal_address: str, tmp_path: Path) -> AsyncIterator[Service]:
     logs = LogFiles("dgx-b")
     logs.write(ENDED, 1, 0, b"epoch 1\n")
-    async with logs.served() as agent_url:
-        cluster = Cluster(sqlite_store).host("dgx-a").host("dgx-b", agent_url=agent_url)
+    async with logs.served() as url:
+        cluster = Cluster(sqlite_store).host("dgx-a").host("dgx-b", url=worker_url)
         cluster.running(RUNNING, {"dgx-a": [0]})
         cluster.queued(QUEUED)
         ended = cluster.running(ENDED, {"dgx-b": [0]})

@@ -201,14 +201,14 @@ async def both(template: Path, directory: Path, temporal_address: str) -> AsyncI
     async with AsyncExitStack() as stack:
         logs = LogFiles("dgx-b")
         logs.write(ENDED, 1, 0, "epoch 1\nä €\n".encode())
-        agent_url = await stack.enter_async_context(logs.served())
+        worker_url = await stack.enter_async_context(logs.served())
         await stack.enter_async_context(recording(temporal_address))
         apps = []
         for name in ("rest", "grpc"):
             shutil.copy(template, directory / f"{name}.db")
             store = Store(f"sqlite:///{directory / name}.db")
             stack.callback(store.close)
-            _fill(store, agent_url)
+            _fill(store, worker_url)
             limits = ServiceSettings(rate_limits=RateLimitSettings(requests=None, planning=None, bad_tokens=None))
             access = AccessSettings(open_namespaces=True)
             state = directory / name
@@ -231,8 +231,8 @@ async def both(template: Path, directory: Path, temporal_address: str) -> AsyncI
         yield Both(url, http, address, channel, sender)
 
 
-def _fill(store: Store, agent_url: str) -> None:
-    cluster = Cluster(store).host("dgx-a").host("dgx-b", agent_url=agent_url).host("dgx-c")
+def _fill(store: Store, worker_url: str) -> None:
+    cluster = Cluster(store).host("dgx-a").host("dgx-b", url=worker_url).host("dgx-c")
     cluster.running(RUNNING, {"dgx-a": [0]})
     cluster.queued(QUEUED)
     ended = cluster.running(ENDED, {"dgx-b": [0]})

@@ -315,7 +315,7 @@ async def test_a_wrong_reason_body(http: httpx.AsyncClient, store: Store) -> Non
 
 async def test_a_report_of_another_host(http: httpx.AsyncClient, tmp_path: Path) -> None:
     report = {
-        "name": "b", "session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1",
+        "name": "b", "session": "s", "address": "127.0.0.1", "url": "http://127.0.0.1:1",
         "inventory": {"machine": "m", "gpus": []},
     }  # fmt: skip
     sent = await http.post("/v1/hosts/a/report", json=report, headers=node_headers("a", tmp_path))

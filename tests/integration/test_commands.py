@@ -83,8 +83,8 @@ async def platform(temporal: str, sqlite_template: Path, tmp_path: Path) -> Asyn
     shutil.copy(sqlite_template, path)
     store = Store(f"sqlite:///{path}")
     logs = LogFiles()
-    async with recording(temporal), logs.served() as agent, served(application(store, temporal)) as url:
-        Cluster(store).host("a", gpus=2, agent_url=agent)
+    async with recording(temporal), logs.served() as worker, served(application(store, temporal)) as url:
+        Cluster(store).host("a", gpus=2, url=worker)
         yield Platform(url, store, logs)
     store.close()
 

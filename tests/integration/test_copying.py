@@ -1,4 +1,4 @@
-"""``jobs cp`` from the command line to a rank: the real service, the real node agent's HTTP side, a real tar."""
+"""``jobs cp`` from the command line to a rank: the real service, the real node worker's HTTP side, a real tar."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ async def test_a_host_cut_off_ends_its_ranks_before_the_next_attempt(
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("frozen", ["node worker", "node worker and supervisor"])
-async def test_agents_that_are_frozen_do_not_keep_ranks_alive(
+async def test_node_workers_that_are_frozen_do_not_keep_ranks_alive(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, frozen: str
 ) -> None:
     """The supervisors of the ranks keep to the lease, and the guard of the host."""

@@ -145,7 +145,7 @@ async def test_every_expression_of_every_panel_has_data(tmp_path: Path) -> None:
     ports = {
         "gpu-platform-scheduler": [at_known_port(child, "SCHEDULER__METRICS_PORT") for child in cluster.schedulers],
         "gpu-platform-control": [at_known_port(child, "CONTROL__METRICS_PORT") for child in cluster.controls],
-        "gpu-platform-node": [at_known_port(child, "NODE__AGENT_PORT") for child in cluster.nodes.values()],
+        "gpu-platform-node": [at_known_port(child, "NODE__PORT") for child in cluster.nodes.values()],
         "gpu-platform-service": [cluster.config.port],
     }
     async with (

@@ -138,12 +138,12 @@ async def test_what_killed_control_workers_is_named(deployed: pytest.MonkeyPatch
     assert said.advice == "docs/how-to/runbooks.md#stepssetaside"
 
 
-async def test_a_host_whose_agent_does_not_answer(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+async def test_a_host_whose_node_worker_does_not_answer(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     Cluster(sqlite_store).host("silent", gpus=1)
     found = await doctor("client")
-    assert found.failures() == {"service: node agents"}
-    assert "silent" in found["service: node agents"].found
-    assert "node.agent_port" in found["service: node agents"].advice
+    assert found.failures() == {"service: node workers"}
+    assert "silent" in found["service: node workers"].found
+    assert "node.port" in found["service: node workers"].advice
     assert found.outcome("database: all") is found.outcome("temporal: all") is NOT_APPLICABLE
 
 

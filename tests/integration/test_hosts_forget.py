@@ -40,7 +40,7 @@ def sweep(host: HostRig, after_s: float) -> int:
     newest = max(path.stat().st_mtime for path in host.home.glob("jobs/*/*/closed"))
     clock = lambda: newest + after_s  # noqa: E731
     LogRetention(host.home, 14 * DAY_S, 1 << 40, clock=clock).sweep()
-    return RecordRetention(host.home, host.agent.forget, DAY_S, 14 * DAY_S, clock=clock).sweep()
+    return RecordRetention(host.home, host.worker.forget, DAY_S, 14 * DAY_S, clock=clock).sweep()
 
 
 def files(host: HostRig, plan: HostPlan) -> list[str]:

@@ -63,16 +63,16 @@ async def host(tmp_path: Path, rank: subprocess.Popen[bytes]) -> AsyncIterator[H
 async def test_ranks_of_an_earlier_release_are_found_watched_read_and_stopped(
     host: HostRig, rank: subprocess.Popen[bytes]
 ) -> None:
-    assert host.agent.attempts() == [ALIVE, ENDED]
+    assert host.worker.attempts() == [ALIVE, ENDED]
     exits = await host.watch(host.plan("sleep", "1000", key=ENDED))
     assert [(one.exit_code, one.vanished) for one in exits.exits] == [(3, False)]
-    assert host.agent.read_log(ENDED, 0).data == b"from an earlier release\n"
+    assert host.worker.read_log(ENDED, 0).data == b"from an earlier release\n"
     assert is_running(rank.pid)
     stopping = await host.stop(ALIVE)
     assert stopping.killed_processes == 1
     assert not is_running(rank.pid)
     await host.stop(ENDED)
-    assert host.agent.attempts() == []
+    assert host.worker.attempts() == []
 
 
 def test_records_of_a_later_release_are_not_guessed_at(tmp_path: Path) -> None:

@@ -41,4 +41,4 @@ def test_a_power_limit_holds_for_the_job_within_bounds_and_is_given_back(tmp_pat
     with pytest.raises(PreflightFailed, match="cannot limit the power"):
         stage.prepare(plan)
     stage.finish(plan)
-    host.agent.close()
+    host.worker.close()

@@ -38,8 +38,8 @@ class CountedLogs(LogFiles):
 @pytest.fixture
 async def api(sqlite_store: Store) -> AsyncIterator[Served]:
     logs = CountedLogs()
-    async with logs.served() as agent_url, served(application(sqlite_store, NO_TEMPORAL)) as url:
-        Cluster(sqlite_store).host("a", gpus=2, agent_url=agent_url)
+    async with logs.served() as worker_url, served(application(sqlite_store, NO_TEMPORAL)) as url:
+        Cluster(sqlite_store).host("a", gpus=2, url=worker_url)
         running = Served(url, sqlite_store, logs)
         running.submitted("j-1")
         running.running("j-1")

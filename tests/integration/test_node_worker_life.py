@@ -112,7 +112,7 @@ async def test_ranks_are_watched_and_stopped_without_nvml(tmp_path: Path) -> Non
     rig.launch(plan)
     rig.nvml = SilentNvml("NVML does not answer")
     rig.restart()
-    assert rig.agent.attempts() == [plan.key]
+    assert rig.worker.attempts() == [plan.key]
     await rig.stop(plan.key)
     assert not rig.processes(plan.key)
     await rig.aclose()

@@ -44,7 +44,7 @@ async def test_a_stop_waits_for_no_process_of_another_job(rig: HostRig, disk: Ha
         began = time.monotonic()
         await asyncio.gather(*[rig.stop(plan.key, timeout_s=8) for plan in plans])
         assert time.monotonic() - began < 3
-        assert not rig.agent.attempts()
+        assert not rig.worker.attempts()
         assert MpsDaemon(rig.home / "mps" / "0", "GPU-0").processes() == []
 
 

@@ -77,7 +77,7 @@ async def node_worker(
     async def end_ranks_without_lease() -> None:
         """No ranks run here."""
 
-    agent = SimpleNamespace(
+    worker = SimpleNamespace(
         end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=list,
@@ -89,7 +89,7 @@ async def node_worker(
     identity = Identity(wire, node_headers("a", tmp_path))
     path = tmp_path / "lease.json"
     keeper = LeaseKeeper(
-        settings, cast(Any, agent), lambda: made[0], lambda _: None, temporal, LeaseFile(str(path)), identity
+        settings, cast(Any, worker), lambda: made[0], lambda _: None, temporal, LeaseFile(str(path)), identity
     )
     async with in_process(app):
         running = asyncio.create_task(keeper.run())
@@ -103,7 +103,7 @@ async def node_worker(
 def report(gpus: int) -> HostReport:
     telemetry = [GpuTelemetry(uuid=uuid_of("a", 0), temperature_c=40 + gpus)]
     known: dict[str, Any] = {"inventory": inventory("a", gpus), "telemetry": telemetry}
-    whole = HostReport(name="a", session="s", address="127.0.0.1", agent_url="http://127.0.0.1:1", **known)
+    whole = HostReport(name="a", session="s", address="127.0.0.1", url="http://127.0.0.1:1", **known)
     return whole.model_copy(update={"facts": facts_hash(whole)})
 
 

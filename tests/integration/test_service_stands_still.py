@@ -61,20 +61,20 @@ async def host(tmp_path: Path, urls: list[str]) -> AsyncIterator[LeaseKeeper]:
     async def end_ranks_without_lease() -> None:
         """No ranks run here."""
 
-    agent = SimpleNamespace(
+    worker = SimpleNamespace(
         end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=list,
         checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
     )
     whole = HostReport(
-        name="a", session="s", address="127.0.0.1", agent_url="http://127.0.0.1:1", inventory=inventory("a", 1)
+        name="a", session="s", address="127.0.0.1", url="http://127.0.0.1:1", inventory=inventory("a", 1)
     )
     made = whole.model_copy(update={"facts": facts_hash(whole)})
     settings = Settings(api_url=urls[0], api_urls=urls[1:], lease_ttl_s=LEASE_S)
     record = LeaseFile(str(tmp_path / "lease.json"))
     identity = Identity(node_headers("a", tmp_path))
-    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, record, identity)
+    keeper = LeaseKeeper(settings, cast(Any, worker), lambda: made, lambda _: None, temporal, record, identity)
     running = asyncio.create_task(keeper.run())
     try:
         yield keeper

@@ -47,7 +47,7 @@ async def test_neither_to_prepare_nor_to_clear_up_holds_the_threads_that_all_sha
     stage = SlowStage()
     rig = HostRig(tmp_path / "state", stages=[stage])
     stage.home = rig.home
-    launching = LaunchActivities(rig.agent, RankWatcher(rig.agent, lambda *_: None))
+    launching = LaunchActivities(rig.worker, RankWatcher(rig.worker, lambda *_: None))
     loop = asyncio.get_running_loop()
 
     async def threads_are_free() -> None:
@@ -61,7 +61,7 @@ async def test_neither_to_prepare_nor_to_clear_up_holds_the_threads_that_all_sha
         await eventually(lambda: len(stage.preparing) == JOBS, "all prepare")
         await threads_are_free()
         requests = [StopRequest(key=plan.key, host=plan.host, grace_s=0, reason="test") for plan in plans]
-        stops = [asyncio.create_task(rig.agent.stop(request)) for request in requests]
+        stops = [asyncio.create_task(rig.worker.stop(request)) for request in requests]
         await eventually(lambda: len(stage.finishing) == JOBS, "all clear up")
         await threads_are_free()
         assert not any(stop.done() for stop in stops), "the GPUs are not free before"

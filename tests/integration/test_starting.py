@@ -156,9 +156,9 @@ def test_a_port_in_use_with_a_proxy_before_it_ends_a_node_worker(env: dict[str, 
     """The proxy leads to this port. Without one, the node worker takes another, and reports that."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        env |= {"GPU_PLATFORM_NODE__AGENT_PORT": str(port), "GPU_PLATFORM_NODE__ADVERTISED_URL": "http://proxy:1"}
+        env |= {"GPU_PLATFORM_NODE__PORT": str(port), "GPU_PLATFORM_NODE__ADVERTISED_URL": "http://proxy:1"}
         said = told(SERVER.run(argv("node"), env, timeout_s=30))
-    assert said.startswith(f"node.agent_port: cannot listen on 127.0.0.1:{port} (Address already in use); end what")
+    assert said.startswith(f"node.port: cannot listen on 127.0.0.1:{port} (Address already in use); end what")
 
 
 @pytest.mark.parametrize("process", ["control", "scheduler", "gateway"])

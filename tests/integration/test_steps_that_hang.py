@@ -54,7 +54,7 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 
 
 def launching(rig: HostRig) -> LaunchActivities:
-    return LaunchActivities(rig.agent, RankWatcher(rig.agent, lambda *_: None))
+    return LaunchActivities(rig.worker, RankWatcher(rig.worker, lambda *_: None))
 
 
 def children() -> set[int]:
@@ -90,7 +90,7 @@ async def test_a_file_system_that_hangs_keeps_nothing_else_waiting(
     for one in failed:
         assert isinstance(one, Exception)
         assert f"{hung / 'work'} (mounted at {hung}) has not answered for 3 s: mend or unmount {hung}" in str(one)
-    assert not {plan.key for plan in plans} & set(rig.agent.attempts()), "the host is as before"
+    assert not {plan.key for plan in plans} & set(rig.worker.attempts()), "the host is as before"
     await eventually(lambda: threading.active_count() <= threads + 2, "no thread is left")
 
 
@@ -180,7 +180,7 @@ async def _stopped(rig: HostRig, plan: HostPlan) -> None:
 
 
 async def _lease_ended(rig: HostRig, _: HostPlan) -> None:
-    await rig.agent.end_ranks_without_lease()
+    await rig.worker.end_ranks_without_lease()
 
 
 ORDERS: dict[str, Callable[[HostRig, HostPlan], Awaitable[None]]] = {
@@ -194,17 +194,17 @@ ORDERS: dict[str, Callable[[HostRig, HostPlan], Awaitable[None]]] = {
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_stop_ends_every_stage_that_hangs(rig: HostRig, hung: Path, stage: str, order: str) -> None:
     plan = of_stage(stage, rig, hung)
-    launch = asyncio.create_task(asyncio.to_thread(rig.agent.launch, LaunchRequest(plan=plan)))
+    launch = asyncio.create_task(asyncio.to_thread(rig.worker.launch, LaunchRequest(plan=plan)))
     await asyncio.sleep(1.0)
     assert not launch.done(), launch
-    if order == "end of the lease" and not rig.agent.attempts():
+    if order == "end of the lease" and not rig.worker.attempts():
         await rig.stop(plan.key)  # it is not open yet: nothing of it would start
     began = time.monotonic()
     await ORDERS[order](rig, plan)
     assert time.monotonic() - began < STOP_WITHIN_S
     with pytest.raises((IllegalTransition, PlatformError)):
         await asyncio.wait_for(launch, 5.0)
-    assert plan.key not in rig.agent.attempts()
+    assert plan.key not in rig.worker.attempts()
 
 
 async def test_a_stop_waits_for_no_jail_whose_maker_hangs(rig: HostRig) -> None:
@@ -259,15 +259,15 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 def _output(rig: HostRig, place: Path) -> object:
-    return rig.agent.artifacts.read_output(str(place.parent.relative_to(rig.agent.artifacts._root)))
+    return rig.worker.artifacts.read_output(str(place.parent.relative_to(rig.worker.artifacts._root)))
 
 
 def _manifest(rig: HostRig, _: Path) -> object:
-    return rig.agent.checkpointing.list_job("odd", hashes=True)
+    return rig.worker.checkpointing.list_job("odd", hashes=True)
 
 
 def _prepared(rig: HostRig, **changes: Any) -> object:
-    return rig.agent.prepare(rig.plan(*changes.pop("command", ["true"]), **changes))
+    return rig.worker.prepare(rig.plan(*changes.pop("command", ["true"]), **changes))
 
 
 PLACES: dict[str, tuple[str, Callable[[HostRig, Path], object]]] = {

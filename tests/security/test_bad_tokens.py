@@ -110,7 +110,7 @@ async def test_the_same_bad_token_is_looked_up_once(sqlite_store: Store, looks: 
 
 async def test_a_flood_of_bad_tokens_delays_no_report(sqlite_store: Store, tmp_path: Path, looks: Counter[str]) -> None:
     """Twenty connections send bad tokens without a pause, and a host reports meanwhile."""
-    report = {"name": "a", "session": "s", "address": "127.0.0.1", "agent_url": "http://service:x@127.0.0.1:1"}
+    report = {"name": "a", "session": "s", "address": "127.0.0.1", "url": "http://service:x@127.0.0.1:1"}
     report |= {"inventory": {"machine": "m", "gpus": []}}  # type: ignore[dict-item]
     async with service(sqlite_store, limit=RateLimit(per_s=5.0, burst=10), state_dir=tmp_path) as http:
         over = asyncio.Event()

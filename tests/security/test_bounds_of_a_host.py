@@ -110,7 +110,7 @@ def test_a_small_image_that_becomes_large_is_refused_before_it_is_written(tmp_pa
     with pytest.raises(PreflightFailed, match=r"unpacked it has 0\.195 GiB or more, and 0\.0977 GiB are the most"):
         images.unpacked(bomb)
     assert shutil.disk_usage(tmp_path).used - before < 20 * MIB
-    images.rig.agent.close()
+    images.rig.worker.close()
 
 
 @needs_squashfs
@@ -304,23 +304,23 @@ async def checkpoint_time(tmp_path: Path, *_: Any) -> str:
     os.truncate(directory / "big", 20 << 30)
     began = time.monotonic()
     with pytest.raises(HostUnavailable) as error:
-        rig.agent.checkpointing.list_job("j", hashes=True)
+        rig.worker.checkpointing.list_job("j", hashes=True)
     assert time.monotonic() - began < 5
-    assert len(rig.agent.checkpointing.list_job("j")) == 1
-    rig.agent.close()
+    assert len(rig.worker.checkpointing.list_job("j")) == 1
+    rig.worker.close()
     return error.value.message
 
 
 async def output_bytes(tmp_path: Path, *_: Any) -> str:
     rig = HostRig(tmp_path / "state")
-    directory = rig.agent.artifacts._root / "p"
+    directory = rig.worker.artifacts._root / "p"
     directory.mkdir(parents=True)
     text = json.dumps("x" * (64 * 1024 - 2))
     (directory / "output.json").write_text(text)
-    assert rig.agent.artifacts.read_output("p").text == text
+    assert rig.worker.artifacts.read_output("p").text == text
     (directory / "output.json").write_text(json.dumps("x" * (64 * 1024 - 1)))
-    problem = rig.agent.artifacts.read_output("p").problem
-    rig.agent.close()
+    problem = rig.worker.artifacts.read_output("p").problem
+    rig.worker.close()
     return problem or ""
 
 
@@ -329,7 +329,7 @@ class Sessions:
 
     def __init__(self, tmp_path: Path) -> None:
         self.rig = HostRig(tmp_path / "state")
-        self.sessions = ExecSessions(self.rig.home, "box", self.rig.agent.start_helper, jailed=False)
+        self.sessions = ExecSessions(self.rig.home, "box", self.rig.worker.start_helper, jailed=False)
         self.plans: dict[str, HostPlan] = {}
 
     def launched(self, name: str) -> HostPlan:

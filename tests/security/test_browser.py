@@ -225,7 +225,7 @@ async def test_a_machine_may_call_the_service_by_any_name(sqlite_store: Store, t
         "name": "a",
         "session": "s",
         "address": "127.0.0.1",
-        "agent_url": "http://service:x@127.0.0.1:1",
+        "url": "http://service:x@127.0.0.1:1",
         "inventory": {"machine": "m", "gpus": []},
     }
     async with (

@@ -90,7 +90,7 @@ async def test_the_connector_is_where_the_rank_is_and_nobody_more(host: ExecRig)
     way = host.sessions.get(mine, 0, await host.sessions.start(mine, ExecRequest(port=port)))
     assert isinstance(way, ForwardWay)
     jail = Jail.of(str(attempt_dir(host.rig.home, mine)))
-    rank = host.rig.agent.local.rank(mine, 0).main_process
+    rank = host.rig.worker.local.rank(mine, 0).main_process
     assert jail is not None
     assert rank is not None
     [pid] = jail.cgroup.child("rank-0").processes() - {rank.pid}

@@ -238,7 +238,7 @@ async def test_records_keep_a_part_of_the_disk(small_disk: Path) -> None:
         with pytest.raises(
             HostUnavailable, match=r"starts nothing new: the disk of .* is full \(1 MiB are free, and 2 MiB are kept"
         ):
-            rig.agent.prepare(later)
+            rig.worker.prepare(later)
         exits = await rig.watch(running)
         assert exits.first_failure is not None
         assert exits.first_failure.exit_code == 7

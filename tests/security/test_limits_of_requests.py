@@ -68,7 +68,7 @@ async def test_after_its_burst_a_caller_is_told_when_to_come_back(sqlite_store: 
         # A claimed name is no other bucket, and what keeps the cluster alive takes from none.
         assert (await http.get("/v1/hosts", headers={"X-GPU-Platform-User": "eve"})).status_code == 429
         assert (await http.get("/healthz")).status_code == 200
-        report = {"name": "a", "session": "s", "address": "", "agent_url": "", "inventory": {"machine": "m"}}
+        report = {"name": "a", "session": "s", "address": "", "url": "", "inventory": {"machine": "m"}}
         for _ in range(5):
             assert (await http.post("/v1/hosts/a/report", json=report)).status_code != 429
 

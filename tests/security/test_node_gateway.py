@@ -203,7 +203,7 @@ async def test_a_host_signals_starts_and_reads_only_what_is_its_own(platform: Pl
     kill = SignalWorkflowExecutionRequest(workflow_execution=victim, signal_name="kill")
     denied = grpc.StatusCode.PERMISSION_DENIED
     assert await evil.refused("SignalWorkflowExecution", kill) is denied
-    foreign = platform.nodes["b"].agent._inventory.gpus[0].uuid
+    foreign = platform.nodes["b"].worker._inventory.gpus[0].uuid
     control = TaskQueue(name="control")
     for workflow, kind in ((f"remediate-{foreign}", "RemediationWorkflow"), (job_id, "JobWorkflow")):
         begin = SignalWithStartWorkflowExecutionRequest(

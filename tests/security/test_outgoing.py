@@ -30,7 +30,7 @@ from gpu_platform.settings import AccessSettings, NodeSettings
 from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import oidc
-from service.operations.reports import check_address, check_agent_url
+from service.operations.reports import check_address, check_url_of_host
 from tests.security.identity_provider import Provider
 from tests.security.test_oidc import BEGINNING, VERIFIER
 from tests.security.tls_cluster import report
@@ -391,11 +391,11 @@ async def test_a_page_is_sent_to_no_address_that_is_no_https(sqlite_store: Store
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_host_leads_the_service_to_no_other_machine(sqlite_store: Store, tls: bool) -> None:
     scheme = "https://" if tls else "http://service:t@"
-    check_agent_url(sqlite_store, _report(f"{scheme}{FAR}:8701", FAR), FAR, tls=tls)
+    check_url_of_host(sqlite_store, _report(f"{scheme}{FAR}:8701", FAR), FAR, tls=tls)
     for host in (*FORBIDDEN, *HERE, "1.1.1.1", "evil.example", "203.0.113.8", f"::ffff:{FAR}", f"{FAR}."):
         if host and "%" not in host and host.isascii():
             with pytest.raises(InvalidRequest):
-                check_agent_url(
+                check_url_of_host(
                     sqlite_store, _report(f"{scheme}{_authority(host.strip('[]'))}:8701", FAR), FAR, tls=tls
                 )
 
@@ -415,8 +415,8 @@ def test_a_host_names_no_address_that_no_host_has(sqlite_store: Store) -> None:
                 check_address(sqlite_store, _report(f"https://{FAR}:8701", address), FAR)
 
 
-def _report(agent_url: str, address: str) -> HostReport:
-    return HostReport.model_validate(report("a", agent_url, address=address))
+def _report(worker_url: str, address: str) -> HostReport:
+    return HostReport.model_validate(report("a", worker_url, address=address))
 
 
 def test_nothing_is_allowed_where_nothing_is() -> None:

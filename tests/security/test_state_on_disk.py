@@ -131,10 +131,10 @@ async def test_a_plan_on_disk_has_no_environment_and_nothing_has_one_after_the_e
     plain.launch(plan)
     directory = attempt_dir(plain.home, plan.key)
     assert SECRET not in (directory / records.PLAN).read_text()
-    assert plain.agent.local.plan(plan.key) == plan.without_environments()
+    assert plain.worker.local.plan(plan.key) == plan.without_environments()
     order = rank_dir(plain.home, plan.key, 0) / records.ORDER
     assert SECRET in order.read_text(), "for jobs exec, while it runs"
-    supervisor = plain.agent.local.rank(plan.key, 0).supervisor
+    supervisor = plain.worker.local.rank(plan.key, 0).supervisor
     assert supervisor is not None
     os.kill(supervisor.pid, 9)  # it would have removed the order
     old = json.loads((directory / records.PLAN).read_text()) | {"env": {"TOKEN": SECRET}}
@@ -202,7 +202,7 @@ async def test_an_order_that_names_another_attempt_leads_into_its_own_jail_alone
     victims = rank_dir(jailed.rig.home, victim.key, 0)
     change(order, attempt_dir=str(victims.parent), rank_dir=str(victims))
     ran = await jailed.run(plan.key, "sh", "-c", "id -u; readlink /proc/self/ns/mnt")
-    rank = jailed.rig.agent.local.rank(plan.key, 0).main_process
+    rank = jailed.rig.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     uid = account_of(jailed.rig.settings.node, plan).uid
     assert ran.out.split() == [str(uid), os.readlink(f"/proc/{rank.pid}/ns/mnt")]
@@ -224,7 +224,7 @@ async def test_a_plain_rank_of_a_host_that_isolates_now_gets_no_command(tmp_path
     plain = HostRig(tmp_path / "state")
     plan = plain.plan("sleep", "600")
     plain.launch(plan)
-    plain.agent.close()
+    plain.worker.close()
     rig = HostRig(tmp_path / "state", isolation="required")
     host = ExecRig(rig)
     rig.keys.append(plan.key)
@@ -239,7 +239,7 @@ def _modes(path: Path, wanted: Callable[[Path], bool]) -> dict[str, int]:
     return {one.name: stat.S_IMODE(one.stat().st_mode) for one in path.iterdir() if wanted(one)}
 
 
-async def test_logs_are_read_through_the_agent_only(plain: HostRig) -> None:
+async def test_logs_are_read_through_the_node_worker_only(plain: HostRig) -> None:
     plan = plain.plan("echo", SECRET)
     plain.launch(plan)
     await plain.watch(plan)

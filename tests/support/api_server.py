@@ -31,7 +31,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsAgain, ElementsInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
 from gpu_platform.private_files import write_file
@@ -198,7 +198,7 @@ def keep_token(url: str, token: str = ADMIN) -> None:
 
 @dataclass
 class LogFiles:
-    """The node agent's HTTP side over a dictionary instead of a host's disk."""
+    """The node worker's HTTP side over a dictionary instead of a host's disk."""
 
     host: str = "a"
     written: dict[tuple[AttemptKey, int], bytes] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class LogFiles:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
-        async with served(node_app(cast(HostAgent, self), "secret")) as url:
+        async with served(node_app(cast(NodeWorker, self), "secret")) as url:
             yield url.replace("http://", "http://service:secret@")
 
 

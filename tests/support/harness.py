@@ -39,7 +39,6 @@ from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, GpuState, JobState
 from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
@@ -48,6 +47,7 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.host_reset import reboot_simulated
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.sharing.stage import Sharing
@@ -62,7 +62,7 @@ from tests.support.waiting import DEADLINE_S, eventually
 from workers.control import control_worker
 from workers.kept_workflows import Keeper, kept_workflows
 from workers.node.fault_outbox import FaultDispatcher
-from workers.node.main import node_worker, report_maker
+from workers.node.main import activity_worker, report_maker
 from workers.scheduler import scheduler_worker
 
 LEASE_TTL_S = 3600.0
@@ -100,15 +100,15 @@ class SimulatedNode:
             nvml,
             inventory,
             self.settings.node,
-            own_pids=lambda uuid: self.agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
+            own_pids=lambda uuid: self.worker.attempt_pids(uuid) | sharing.daemon_pids(uuid),
             on_fault=lambda fault: self.faults.report(fault),
         )
-        reset = lambda uuid: self.agent.reset_unused_gpu(uuid)  # noqa: E731
+        reset = lambda uuid: self.worker.reset_unused_gpu(uuid)  # noqa: E731
         scrubber = Scrubber(self.settings.node, nvml, self._home, reset=reset, on_failure=fitness.report)
         sharing = Sharing(self.settings.node, nvml, inventory, self._home, reset=reset, scrubber=scrubber)
-        self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[fitness, sharing, accountant])
+        self.worker = NodeWorker(self.settings, nvml, inventory, self.health, stages=[fitness, sharing, accountant])
         self.client = platform.node_client(name)
-        self.faults = FaultDispatcher(self._home / "faults", self.client, self.agent, reset_attempts=2)
+        self.faults = FaultDispatcher(self._home / "faults", self.client, self.worker, reset_attempts=2)
         self.attempts = AttemptWatch(
             self.settings.node,
             nvml,
@@ -117,18 +117,18 @@ class SimulatedNode:
             FaultPolicy.load("platform"),
             self.faults.report,
             {gpu.uuid: gpu.index for gpu in inventory.gpus},
-            self.agent.checkpointing.clock,
+            self.worker.checkpointing.clock,
         )
         self._inventory = inventory
         self._report_maker = lambda: report_maker(
-            self.settings, inventory, self.agent, self.health, fitness, "http://127.0.0.1:0"
+            self.settings, inventory, self.worker, self.health, fitness, "http://127.0.0.1:0"
         )
         self._make_report = self._report_maker()
 
     async def reboot(self, of_boot: str | None) -> None:
         """Reboot as ``workers.node.reboot`` does, but in this process."""
         if boot_id(self._home, simulated=True) == of_boot:
-            pids = {pid for gpu in self._inventory.gpus for pid in self.agent.attempt_pids(gpu.uuid)}
+            pids = {pid for gpu in self._inventory.gpus for pid in self.worker.attempt_pids(gpu.uuid)}
             await asyncio.to_thread(reboot_simulated, self._home, pids)
             self._make_report = self._report_maker()
 
@@ -142,13 +142,13 @@ class SimulatedNode:
             reports.report_host, self._platform.store, report, ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
         )
         for key in answer.kill:
-            await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))
+            await self.worker.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))
 
     async def end_ranks(self) -> None:
         """End what a test leaves running."""
-        for key in self.agent.attempts():
+        for key in self.worker.attempts():
             with contextlib.suppress(PlatformError):
-                await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="the test is over"))
+                await self.worker.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="the test is over"))
 
     async def lose(self) -> None:
         """Declare the host LOST at once, as the leader does after a silent lease."""
@@ -224,14 +224,14 @@ class Platform:
                 platform.nodes[name] = node
                 node.health.start()
                 stack.callback(node.health.stop)
-                stack.callback(node.agent.close)
+                stack.callback(node.worker.close)
                 stack.push_async_callback(node.end_ranks)
                 await node.report()
                 if name not in silent:
                     await stack.enter_async_context(platform.listening(name))
                 delivering = asyncio.create_task(node.faults.run())
                 stack.push_async_callback(_cancel, delivering)
-                looking = asyncio.create_task(node.attempts.run(node.agent))
+                looking = asyncio.create_task(node.attempts.run(node.worker))
                 stack.push_async_callback(_cancel, looking)
             executor = stack.enter_context(ThreadPoolExecutor(8))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=25, policy=dict(policy or {})))
@@ -264,7 +264,7 @@ class Platform:
     def listening(self, name: str) -> Worker:
         """``async with`` it: the host runs its activities in the block."""
         node = self.nodes[name]
-        return node_worker(node.client, node.agent, node.faults, node.health, node.reboot, self.node_guards())
+        return activity_worker(node.client, node.worker, node.faults, node.health, node.reboot, self.node_guards())
 
     def keeper(self) -> Keeper:
         """What a scheduler or control worker that has just started looks after."""
@@ -405,7 +405,7 @@ class Platform:
         assert not states & {GpuState.ALLOCATED, GpuState.IN_USE}, states
         for node in self.nodes.values():
             for gpu in gpus.list_gpus(self.store, host=node.name):
-                assert node.agent.gpu_processes(gpu.info.uuid) == []
+                assert node.worker.gpu_processes(gpu.info.uuid) == []
 
     def events(self, job_id: str, kind: str) -> list[Event]:
         """The job's events of one kind, in order."""

@@ -21,10 +21,10 @@ from gpu_platform.domain.jobs.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.nvml.opening import open_nvml
@@ -39,7 +39,7 @@ RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"
 
 
 class HostRig:
-    """One simulated host. ``restart`` gives it a new agent, as a restarted node worker has."""
+    """One simulated host. ``restart`` gives it a new node worker, as a restarted node worker has."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class HostRig:
         self.home = paths.node_dir(state_dir.resolve(), name)
         self.nvml = nvml or open_nvml(self.settings.node, self.home)
         self.inventory = read_inventory(self.nvml, self.settings.node)
-        self.agent = self._new_agent()
+        self.worker = self._new_worker()
         self.keys: list[AttemptKey] = []
 
-    def restart(self, stages: Sequence[Stage] | None = None) -> HostAgent:
-        """Make a new agent, as a restarted node worker has. Returns it."""
-        self.agent.close()
+    def restart(self, stages: Sequence[Stage] | None = None) -> NodeWorker:
+        """Make a new node worker, as a restarted node worker has. Returns it."""
+        self.worker.close()
         self._stages = self._stages if stages is None else stages
-        self.agent = self._new_agent()
-        return self.agent
+        self.worker = self._new_worker()
+        return self.worker
 
-    def _new_agent(self) -> HostAgent:
-        return HostAgent(
+    def _new_worker(self) -> NodeWorker:
+        return NodeWorker(
             self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages, secrets=self._secrets
         )
 
@@ -121,26 +121,26 @@ class HostRig:
 
     def launch(self, plan: HostPlan) -> Launched:
         """Launch the ranks of a plan."""
-        return self.agent.launch(LaunchRequest(plan=plan))
+        return self.worker.launch(LaunchRequest(plan=plan))
 
     async def watch(self, plan: HostPlan, timeout_s: float = 20.0) -> HostExits:
         """Wait for the end of the ranks."""
         request = WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
-        return await asyncio.wait_for(self.agent.watch(request), timeout_s)
+        return await asyncio.wait_for(self.worker.watch(request), timeout_s)
 
     async def stop(self, key: AttemptKey, grace_s: float = 0.0, timeout_s: float = 20.0) -> Stopped:
         """Stop an attempt."""
         request = StopRequest(key=key, host=self.settings.node.name, grace_s=grace_s, reason="test")
-        return await asyncio.wait_for(self.agent.stop(request), timeout_s)
+        return await asyncio.wait_for(self.worker.stop(request), timeout_s)
 
     def processes(self, key: AttemptKey) -> dict[int, int]:
         """Living processes of the attempt: their pid as they see it themselves -> their pid here."""
-        ranks = self.agent.local.ranks(key)
+        ranks = self.worker.local.ranks(key)
         return {own_pid(process.pid): process.pid for process in attempt_processes(self.home, key, ranks)}
 
     def log(self, plan: HostPlan, rank: int = 0) -> str:
         """All that a rank has written."""
-        return self.agent.read_log(plan.key, rank).data.decode()
+        return self.worker.read_log(plan.key, rank).data.decode()
 
     def strike(self, gpu: int, **fault: Any) -> None:
         """Inject a fault into a GPU."""
@@ -158,11 +158,11 @@ class HostRig:
         )
 
     async def aclose(self) -> None:
-        """Stop all attempts, and close the agent."""
+        """Stop all attempts, and close the worker."""
         for key in self.keys:
             await self.stop(key)
-        self.agent.close()
-        planner = self.agent._launcher._jail_planner
+        self.worker.close()
+        planner = self.worker._launcher._jail_planner
         if planner is not None:
             planner.network.firewall.remove()
 

@@ -120,7 +120,7 @@ class Cluster:
         report = {
             "session": "s1",
             "address": "127.0.0.1",
-            "agent_url": "http://127.0.0.1:1",
+            "url": "http://127.0.0.1:1",
             "inventory": inventory(name, gpus),
             **fields,
         }

@@ -113,7 +113,7 @@ async def test_one_look_does_nothing_and_a_healthy_job_survives_every_mistake(pl
     assert await workflows.clean_up(CleanupInput(key=key, hosts=["a"], message="a mistake"))
     await asyncio.wait_for(platform.workflow(f"cleanup-{job.id}-1").result(), 20)
     assert platform.job(job.id).state is JobState.RUNNING
-    assert platform.nodes["a"].agent.attempts() == [key]
+    assert platform.nodes["a"].worker.attempts() == [key]
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
     await platform.nothing_leaked()

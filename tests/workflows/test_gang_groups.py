@@ -31,7 +31,7 @@ def shell(script: str, **fields: object) -> JobSpec:
 
 
 def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:
-    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
+    return platform.nodes[host].worker.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
 
 
 SAY = "echo $GPU_PLATFORM_GROUP $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE $COLOUR $CUDA_VISIBLE_DEVICES"

@@ -70,7 +70,7 @@ async def test_after_a_hang_the_only_host_is_taken_again(temporal: Client, sqlit
             action="retry_job",
             message="it hangs",
             at_ms=time.time_ns() // 1_000_000,
-            attempt=platform.nodes["a"].agent.attempts()[0],
+            attempt=platform.nodes["a"].worker.attempts()[0],
         )
         platform.nodes["a"].faults.report(hang)
         job = await platform.ends(job_id, JobState.COMPLETED, within_s=10)

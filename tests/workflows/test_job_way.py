@@ -45,7 +45,7 @@ def shell(script: str, **fields: object) -> JobSpec:
 
 
 def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:
-    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
+    return platform.nodes[host].worker.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
 
 
 async def test_a_job_runs_to_its_end(platform: Platform) -> None:

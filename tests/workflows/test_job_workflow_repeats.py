@@ -57,11 +57,11 @@ async def test_a_launch_that_is_repeated_after_its_job_ended_runs_nothing_again(
         command=["/bin/sh", "-c", f"echo x >> {ran}; sleep {pause_s}"],
         ranks=[RankSpec(rank=0, local_rank=0, gpu_uuids=[uuid])],
     )
-    watcher = RankWatcher(node.agent, node.faults.recent_fault)
-    launching = LaunchActivities(node.agent, watcher)
+    watcher = RankWatcher(node.worker, node.faults.recent_fault)
+    launching = LaunchActivities(node.worker, watcher)
     for _ in range(3):
         launched = await ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan))
-        await eventually(lambda: not node.agent.gpu_processes(uuid), "the rank to end")
+        await eventually(lambda: not node.worker.gpu_processes(uuid), "the rank to end")
     assert launched.ended is not None
     assert launched.ended.first_failure is None
     assert ran.read_text() == "x\n"
@@ -71,7 +71,7 @@ async def test_a_launch_waits_for_the_lease_of_its_host(platform: Platform, monk
     """The control plane is away for a moment just when a gang starts: the attempt goes on."""
     node = platform.nodes["a"]
     lease = platform.state_dir / "lease"
-    monkeypatch.setattr(node.agent._launcher, "_lease", str(lease))
+    monkeypatch.setattr(node.worker._launcher, "_lease", str(lease))
     uuid = gpus.list_gpus(platform.store)[0].info.uuid
 
     def plan(job_id: str, term: int) -> HostPlan:
@@ -91,7 +91,7 @@ async def test_a_launch_waits_for_the_lease_of_its_host(platform: Platform, monk
         write_lease(str(lease), Lease(until, until, term))
 
     answered(-1, term=7)
-    launching = LaunchActivities(node.agent, RankWatcher(node.agent, node.faults.recent_fault))
+    launching = LaunchActivities(node.worker, RankWatcher(node.worker, node.faults.recent_fault))
     waits = asyncio.create_task(
         ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan("j-waits", term=8)))
     )
@@ -137,7 +137,7 @@ async def test_ranks_that_the_platform_itself_killed_are_not_the_users_failure(p
     )
     job = await platform.reaches(await platform.submit(spec), JobState.RUNNING)
     key = AttemptKey(job_id=job.id, attempt=1)
-    await platform.nodes["a"].agent.stop(StopRequest(key=key, host="a", grace_s=0, reason="stale: released meanwhile"))
+    await platform.nodes["a"].worker.stop(StopRequest(key=key, host="a", grace_s=0, reason="stale: released meanwhile"))
     # The only host is avoided at first: as long as EXCLUSION_PATIENCE.
     retried = await eventually(
         lambda: (now := platform.job(job.id)).hardware_retries and now, "the attempt to be charged to the hardware"

@@ -36,7 +36,7 @@ def gang(*command: str, per_host: int = 1, **fields: object) -> JobSpec:
 
 
 def log_of(platform: Platform, job_id: str, rank: int, host: str) -> str:
-    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=1), rank).data.decode()
+    return platform.nodes[host].worker.read_log(AttemptKey(job_id=job_id, attempt=1), rank).data.decode()
 
 
 async def run(platform: Platform, spec: JobSpec) -> list[str]:

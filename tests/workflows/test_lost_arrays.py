@@ -77,7 +77,7 @@ async def test_an_array_without_a_row_ends_and_so_does_what_it_ran(
 
     async def no_rank_is_left() -> bool:
         await node.report()
-        return not node.agent.attempts()
+        return not node.worker.attempts()
 
     await eventually(no_rank_is_left, "its ranks to be stopped", within_s=90)
     await platform.nothing_leaked()

@@ -53,7 +53,7 @@ async def test_a_host_whose_ports_others_hold_costs_no_try(
         probe = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
         assert probe.placement is not None
         [full] = probe.placement.hosts
-        platform.nodes[full].agent.local.take_ports = no_ports  # type: ignore[method-assign]
+        platform.nodes[full].worker.local.take_ports = no_ports  # type: ignore[method-assign]
         job = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
         assert (job.attempt, job.hardware_retries, job.user_retries) == (2, 0, 0)
         assert job.placement is not None

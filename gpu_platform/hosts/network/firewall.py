@@ -97,7 +97,7 @@ class Firewall:
     def closed_ports(self) -> list[int]:
         """Ports of this host that only the platform's own processes bind."""
         rules, node = self._written, self._settings.node
-        ports = [node.agent_port, node.network.gang_port]
+        ports = [node.port, node.network.gang_port]
         own = {"127.0.0.1", "::1", *lookup(node.address)}
         addresses, own_ports = self._control_plane if rules is None else (rules.control_plane, rules.own_ports)
         if not own.isdisjoint(addresses):
@@ -129,7 +129,7 @@ class Firewall:
         network = self._settings.node.network
         parsed = [parse_target(entry) for entry in network.allow]
         addresses, ports = control_plane(self._settings)
-        own = [port for port in (*ports, self._settings.node.agent_port) if port]
+        own = [port for port in (*ports, self._settings.node.port) if port]
         return Rules(
             table=self.table,
             prefix=self._prefix,

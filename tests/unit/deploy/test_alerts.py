@@ -122,8 +122,8 @@ def test_the_examples_ask_at_the_ports_of_the_settings_under_the_names_that_the_
         "gpu-platform-scheduler": settings.scheduler.metrics_port,
         "gpu-platform-control": settings.control.metrics_port,
         "gpu-platform-gateway": settings.gateway.metrics_port,
-        "gpu-platform-node-dgx-a": settings.node.agent_port,
-        "gpu-platform-node": settings.node.agent_port,
+        "gpu-platform-node-dgx-a": settings.node.port,
+        "gpu-platform-node": settings.node.port,
     }
     for name in ("prometheus.example.yaml", "prometheus.up.yaml"):
         for job in yaml.safe_load((PROMETHEUS / name).read_text())["scrape_configs"]:

@@ -204,7 +204,7 @@ async def test_a_service_that_answers_is_healthy_and_another_is_not(
 async def test_gateway_and_node_worker_are_healthy_while_they_take_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        node = Settings(node=NodeSettings(name="a", address="127.0.0.1", agent_port=port))
+        node = Settings(node=NodeSettings(name="a", address="127.0.0.1", port=port))
         gateway = Settings.model_validate({"gateway": {"host": "0.0.0.0", "port": port}})
         assert await says("node", node, monkeypatch) == 0
         assert await says("gateway", gateway, monkeypatch) == 0
@@ -215,6 +215,6 @@ async def test_gateway_and_node_worker_are_healthy_while_they_take_connections(m
 async def test_a_node_worker_on_any_free_port_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await says("node", Settings.model_validate({"node": {"agent_port": 0}}), monkeypatch) == 1
+    assert await says("node", Settings.model_validate({"node": {"port": 0}}), monkeypatch) == 1
     assert "set it" in capsys.readouterr().err
     assert healthcheck.main(["scheduler"]) == 2

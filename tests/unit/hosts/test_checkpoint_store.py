@@ -84,7 +84,7 @@ def plan(tmp_path: Path):
         resume_from_attempt=attempt - 1 or None,
         checkpoint=CheckpointPolicy(**policy),
     )
-    rig.agent.close()
+    rig.worker.close()
 
 
 def test_a_job_begins_with_what_it_was_submitted_with_and_goes_on_from_its_own(tmp_path: Path, plan) -> None:

@@ -64,7 +64,7 @@ def test_a_driver_runs_its_own_major_version_and_older_ones(
 def plan_with(tmp_path: Path, cuda: str | None) -> HostPlan:
     rig = HostRig(tmp_path / "state")
     plan = rig.plan("true", env={"PATH": "/my/bin"}).model_copy(update={"cuda": cuda})
-    rig.agent.close()
+    rig.worker.close()
     return plan
 
 

@@ -27,7 +27,7 @@ class Watched:
             self.host.nvml,
             self.host.inventory,
             self.host.settings.node,
-            own_pids=lambda uuid: self.host.agent.attempt_pids(uuid),
+            own_pids=lambda uuid: self.host.worker.attempt_pids(uuid),
             on_fault=self.faults.append,
         )
         self.host.restart([self.fitness])

@@ -16,7 +16,7 @@ def report(store: Store, seq: int, *, by_temporal: bool) -> None:
         name="b",
         session="s1",
         address="127.0.0.1",
-        agent_url="http://127.0.0.1:1",
+        url="http://127.0.0.1:1",
         inventory=inventory("b", 1),
         facts="0" * 16,
         seq=seq,

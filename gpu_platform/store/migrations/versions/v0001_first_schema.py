@@ -51,7 +51,7 @@ def upgrade() -> None:
         sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("session", sa.Text(), nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
-        sa.Column("agent_url", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
         sa.Column("leaf", sa.Text(), nullable=True),
         sa.Column("spine", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),

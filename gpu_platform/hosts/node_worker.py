@@ -67,7 +67,7 @@ class _Left(Enum):
     PROCESSES = "processes"
 
 
-class HostAgent:
+class NodeWorker:
     """Thread-safe. ``watch`` and ``stop`` are coroutines. Everything else blocks: mostly for milliseconds, but
     ``reset_gpu``, ``launch`` and what asks a driver may take seconds. Call it from a thread, not from an event loop.
 

@@ -35,7 +35,7 @@ _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: it trusts nobody, and loads no authorities."""
 
 
-class NodeAgents:
+class NodeWorkers:
     """Sends requests to the node worker of a host, by the host's name."""
 
     def __init__(self, store: Store, contexts: TlsContexts | None, trust_domain: str) -> None:
@@ -84,7 +84,7 @@ class NodeAgents:
                 self._revoked.check(f"{names.NODE}/{host}")
             except Forbidden as error:
                 raise HostUnavailable(error.message, host=host) from error
-        return hosts.addresses(self._store, host).agent_url
+        return hosts.addresses(self._store, host).url
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -1,6 +1,6 @@
-"""The agent of a host in a fleet: ranks of simulated duration need no process, all others are real ones.
+"""The node worker of a host in a fleet: ranks of simulated duration need no process, all others are real ones.
 
-Steps of jobs and the lease call it as they call :class:`HostAgent`, so they do not know the difference.
+Steps of jobs and the lease call it as they call :class:`NodeWorker`, so they do not know the difference.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gpu_platform.domain.jobs.attempt import (
 )
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.fencing import Fencing
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.fleet.attempts import SimulatedAttempt, SimulatedAttempts
 from gpu_platform.hosts.fleet.commands import SimulatedCommand, is_simulated
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.launching import LEASE_PATIENCE_S, NO_LEASE
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.hosts.stages import Stage
@@ -77,8 +77,8 @@ class FleetLease:
             self._page.write(self.current)
 
 
-class FleetAgent(HostAgent):
-    """See :class:`HostAgent`. ``on_work``: called when GPUs begin or end to work for simulated ranks."""
+class FleetNodeWorker(NodeWorker):
+    """See :class:`NodeWorker`. ``on_work``: called when GPUs begin or end to work for simulated ranks."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class FleetAgent(HostAgent):
         lease.has_real_ranks = lambda: bool(self.local.open())
 
     def prepare(self, plan: HostPlan) -> Prepared:
-        """See :meth:`HostAgent.prepare`."""
+        """See :meth:`NodeWorker.prepare`."""
         if not _is_simulated(plan):
             self._lease.save()
             return super().prepare(plan)
         return self._prepare(plan).prepared
 
     def launch(self, request: LaunchRequest) -> Launched:
-        """See :meth:`HostAgent.launch`."""
+        """See :meth:`NodeWorker.launch`."""
         if not _is_simulated(request.plan):
             self._lease.save()
             return super().launch(request)
@@ -117,19 +117,19 @@ class FleetAgent(HostAgent):
         return Launched(host=self.host, ranks=started, prepared=own)
 
     async def wait_for_lease(self, plan: HostPlan) -> None:
-        """See :meth:`HostAgent.wait_for_lease`."""
+        """See :meth:`NodeWorker.wait_for_lease`."""
         deadline = time.monotonic() + LEASE_PATIENCE_S
         while lease_file.is_renewable(self._lease.current, plan.term) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LEASE_LOOK_S)
 
     async def watch(self, request: WatchRequest) -> HostExits:
-        """See :meth:`HostAgent.watch`."""
+        """See :meth:`NodeWorker.watch`."""
         if self._is_real(request.key):
             return await super().watch(request)
         return await self.simulated.watch(request)
 
     async def stop(self, request: StopRequest) -> Stopped:
-        """See :meth:`HostAgent.stop`. An attempt that this host never saw is closed for both kinds of ranks."""
+        """See :meth:`NodeWorker.stop`. An attempt that this host never saw is closed for both kinds of ranks."""
         attempt = self.simulated.stop(request.key, request.reason)
         if attempt is None:
             return await super().stop(request)
@@ -138,29 +138,29 @@ class FleetAgent(HostAgent):
         return Stopped(host=self.host, exits=known, usage=attempt.usage())
 
     def attempts(self) -> list[AttemptKey]:
-        """See :meth:`HostAgent.attempts`."""
+        """See :meth:`NodeWorker.attempts`."""
         return [*super().attempts(), *self.simulated.open()]
 
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
-        """See :meth:`HostAgent.checkpoints`. Ranks of simulated duration write none."""
+        """See :meth:`NodeWorker.checkpoints`. Ranks of simulated duration write none."""
         real = [key for key in keys if self.simulated.get(key) is None]
         if not real and self.checkpointing.root_id is not None:
             return []
         return super().checkpoints(real)
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
-        """See :meth:`HostAgent.stopped_because`."""
+        """See :meth:`NodeWorker.stopped_because`."""
         attempt = self.simulated.get(key)
         if attempt is None:
             return super().stopped_because(key, at_ms)
         return attempt.closed[1] if attempt.closed is not None and attempt.closed[0] <= at_ms else None
 
     def overdue(self, key: AttemptKey) -> tuple[FailureCause, str] | None:
-        """See :meth:`HostAgent.overdue`."""
+        """See :meth:`NodeWorker.overdue`."""
         return super().overdue(key) if self.simulated.get(key) is None else None
 
     def running_ranks(self, key: AttemptKey) -> int:
-        """See :meth:`HostAgent.running_ranks`."""
+        """See :meth:`NodeWorker.running_ranks`."""
         attempt = self.simulated.get(key)
         if attempt is None:
             return super().running_ranks(key)
@@ -168,16 +168,16 @@ class FleetAgent(HostAgent):
         return sum(attempt.ended(spec.rank, now_ms) is None for spec in attempt.plan.ranks)
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
-        """See :meth:`HostAgent.gpus_of`."""
+        """See :meth:`NodeWorker.gpus_of`."""
         attempt = self.simulated.get(key)
         return super().gpus_of(key) if attempt is None else attempt.plan.gpu_uuids
 
     def attempts_on(self, uuid: str) -> list[AttemptKey]:
-        """See :meth:`HostAgent.attempts_on`."""
+        """See :meth:`NodeWorker.attempts_on`."""
         return [*super().attempts_on(uuid), *self.simulated.on_gpu(uuid)]
 
     def reset_gpu(self, uuid: str) -> None:
-        """See :meth:`HostAgent.reset_gpu`."""
+        """See :meth:`NodeWorker.reset_gpu`."""
         if keys := self.simulated.on_gpu(uuid):
             raise PreflightFailed(
                 f"GPU {uuid} cannot be reset: simulated ranks of {keys[0]} hold it",
@@ -187,13 +187,13 @@ class FleetAgent(HostAgent):
         super().reset_gpu(uuid)
 
     def read_log(self, key: AttemptKey, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogRead:
-        """See :meth:`HostAgent.read_log`. Ranks of simulated duration write nothing."""
+        """See :meth:`NodeWorker.read_log`. Ranks of simulated duration write nothing."""
         if self.simulated.get(key) is None:
             return super().read_log(key, rank, offset, limit)
         return LogRead(b"", 0, 0, "a rank of simulated duration writes nothing")
 
     async def end_ranks_without_lease(self) -> None:
-        """See :meth:`HostAgent.end_ranks_without_lease`."""
+        """See :meth:`NodeWorker.end_ranks_without_lease`."""
         self.end_simulated(f"host {self.host} was cut off: its lease ended, so the job may start elsewhere")
         await super().end_ranks_without_lease()
 
