@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.texts import check_name
-from gpu_platform.outgoing import Reach, place_of
+from gpu_platform.outgoing import OutgoingReach, place_of
 from gpu_platform.settings.section import Section
 
 
@@ -67,10 +67,10 @@ class OidcSettings(Section):
         return value
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> OutgoingReach:
         """Where the service connects when it asks the provider: where an operator says, and what is public."""
         named = [*([self.issuer] if self.issuer else []), *(f"https://{one}" for one in self.other_hosts)]
-        return Reach(trusted=frozenset(place_of(one) for one in named))
+        return OutgoingReach(trusted=frozenset(place_of(one) for one in named))
 
 
 class AccessSettings(Section):

@@ -142,7 +142,7 @@ class Gate:
         asked = asked_of(scope, matched)
         try:
             return await self._admit(scope, asked)
-        except Unreadable as error:
+        except UnreadableProof as error:
             raise await to_thread.run_sync(
                 self._unreadable, asked, error.credential, error.__cause__ or error
             ) from None
@@ -188,7 +188,7 @@ class Gate:
         try:
             principal, subject = self._look(asked, asked.credential())
             verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
-        except (NotSignedIn, Unreadable) as refusal:
+        except (NotSignedIn, UnreadableProof) as refusal:
             verdict, message = AccessVerdict.NOT_SIGNED_IN, str(refusal)
         except Exception as error:
             if not isinstance(error, PlatformError):  # nobody waits for this look: it would end without a trace
@@ -280,7 +280,7 @@ class Gate:
         except NotSignedIn as refusal:
             self._not_signed_in(asked, credential, refusal, Subject())
             return access
-        except Unreadable as error:
+        except UnreadableProof as error:
             self._unreadable(asked, credential, error.__cause__ or error)
             return access
         except PlatformError:
@@ -387,7 +387,7 @@ class Gate:
             tokens.note_use(self._store, token_id, datetime.now(UTC))
 
 
-class Unreadable(Exception):
+class UnreadableProof(Exception):
     """What somebody sent as proof of who they are made the code that reads it fail."""
 
     def __init__(self, credential: str | None) -> None:
@@ -403,7 +403,7 @@ def _reading(credential: str | None) -> Iterator[None]:
     except (PlatformError, SQLAlchemyError):  # neither depends on what was sent
         raise
     except Exception as error:
-        raise Unreadable(credential) from error
+        raise UnreadableProof(credential) from error
 
 
 def _holder(session: Session, credential: str) -> Principal:

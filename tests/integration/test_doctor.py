@@ -25,7 +25,7 @@ from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, ma
 from gpu_platform.settings import TlsSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases, signs
-from gpu_platform.store.poison import SET_ASIDE_AFTER, Step, note_deaths
+from gpu_platform.store.poison import SET_ASIDE_AFTER, WorkflowStep, note_deaths
 from service.grpc.server import GrpcServer
 from tests.support.api_server import application, served
 from tests.support.command_line import run
@@ -131,7 +131,7 @@ async def test_what_killed_control_workers_is_named(deployed: pytest.MonkeyPatch
     check = "database: steps set aside"
     assert (await doctor()).outcome(check) is OK
     for number in range(SET_ASIDE_AFTER):
-        note_deaths(sqlite_store, [Step("j-1jrp3k2h0x4t7za", "place")], datetime.now(UTC))
+        note_deaths(sqlite_store, [WorkflowStep("j-1jrp3k2h0x4t7za", "place")], datetime.now(UTC))
         assert (await doctor()).outcome(check) is (WARNING if number + 1 == SET_ASIDE_AFTER else OK)
     said = (await doctor())[check]
     assert "j-1jrp3k2h0x4t7za place killed 3 control workers, and is tried again at" in said.found

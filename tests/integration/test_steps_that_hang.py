@@ -29,7 +29,7 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.hosts.environments.stages import environment_stages
 from gpu_platform.hosts.processes import step_process
-from gpu_platform.hosts.processes.step_process import Bounds, Program, StepGivenUp, Stopped, run
+from gpu_platform.hosts.processes.step_process import Bounds, StepGivenUp, StepProgram, StepStopped, run
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.system.paths import attempt_dir
 from tests.support.hosts_rig import HostRig, is_running
@@ -308,17 +308,17 @@ async def test_what_is_no_file_is_never_waited_for(rig: HostRig, tmp_path: Path,
 @pytest.mark.parametrize(
     ("argv", "bounds", "stopped"),
     [
-        (["sleep", "60"], Bounds(wall_s=0.5), Stopped.TOO_SLOW),
-        (["sh", "-c", "while :; do :; done"], Bounds(wall_s=30, cpu_s=1), Stopped.OUT_OF_CPU),
-        (["yes"], Bounds(wall_s=30, output_bytes=1 << 20), Stopped.TOO_LARGE),
-        (["sh", "-c", "setsid sleep 60 & setsid sh -c 'sleep 60; :' & wait"], Bounds(wall_s=0.5), Stopped.TOO_SLOW),
+        (["sleep", "60"], Bounds(wall_s=0.5), StepStopped.TOO_SLOW),
+        (["sh", "-c", "while :; do :; done"], Bounds(wall_s=30, cpu_s=1), StepStopped.OUT_OF_CPU),
+        (["yes"], Bounds(wall_s=30, output_bytes=1 << 20), StepStopped.TOO_LARGE),
+        (["sh", "-c", "setsid sleep 60 & setsid sh -c 'sleep 60; :' & wait"], Bounds(wall_s=0.5), StepStopped.TOO_SLOW),
     ],
 )
 def test_a_step_that_is_over_its_bounds_ends_with_all_that_it_started(
-    argv: list[str], bounds: Bounds, stopped: Stopped
+    argv: list[str], bounds: Bounds, stopped: StepStopped
 ) -> None:
     began = time.monotonic()
-    ended = run(Program(argv), bounds)
+    ended = run(StepProgram(argv), bounds)
     assert ended.stopped is stopped
     assert time.monotonic() - began < 10
     left = [line for line in Path("/proc").glob("[0-9]*/cmdline") if _reads(line) == b"sleep\x0060\x00"]
@@ -334,9 +334,9 @@ def _reads(path: Path) -> bytes:
 
 def test_a_step_writes_no_larger_file_and_takes_no_more_memory(tmp_path: Path) -> None:
     ended = run(
-        Program(["dd", "if=/dev/zero", f"of={tmp_path / 'f'}", "bs=1M", "count=4"]), Bounds(30, file_bytes=1 << 20)
+        StepProgram(["dd", "if=/dev/zero", f"of={tmp_path / 'f'}", "bs=1M", "count=4"]), Bounds(30, file_bytes=1 << 20)
     )
     assert ended.code != 0
     assert (tmp_path / "f").stat().st_size == 1 << 20
-    ended = run(Program([sys.executable, "-c", "bytearray(1 << 30)"]), Bounds(30, memory_bytes=256 << 20))
+    ended = run(StepProgram([sys.executable, "-c", "bytearray(1 << 30)"]), Bounds(30, memory_bytes=256 << 20))
     assert "MemoryError" in ended.said

@@ -30,7 +30,7 @@ from gpu_platform.hosts.environments import containers, unpacking
 from gpu_platform.hosts.environments.containers import UNPACKED, ContainerStage
 from gpu_platform.hosts.processes import exec_sessions
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.processes.step_process import Bounds, Program, run
+from gpu_platform.hosts.processes.step_process import Bounds, StepProgram, run
 from gpu_platform.hosts.system.paths import attempt_dir
 from tests.integration.test_steps_that_hang import KINDS
 from tests.support.hosts_rig import HostRig
@@ -170,7 +170,7 @@ def test_an_archive_is_refused_with_little_time_and_memory(tmp_path: Path, bomb:
     with archive.open("rb") as file:
         program = [sys.executable, "-I", "-S", unpacking.__file__, str(len(content)), "100"]
         bounds = Bounds(wall_s=20, cpu_s=2, memory_bytes=96 * MIB)
-        ended = run(Program(program, stdin=file, cwd=place, env={}), bounds)
+        ended = run(StepProgram(program, stdin=file, cwd=place, env={}), bounds)
     assert ended.stopped is None, ended
     assert ended.code in (unpacking.REFUSED, unpacking.NOT_WRITTEN), ended
     assert sum(1 for _ in place.rglob("*")) <= 101

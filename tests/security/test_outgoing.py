@@ -25,7 +25,7 @@ from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.hosts.network import NOT_INTERNET
 from gpu_platform.hosts.environments.registry_way import Proxy, Registries
-from gpu_platform.outgoing import Reach, Unreachable
+from gpu_platform.outgoing import OutgoingReach, Unreachable
 from gpu_platform.settings import AccessSettings, NodeSettings
 from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
@@ -422,4 +422,4 @@ def _report(worker_url: str, address: str) -> HostReport:
 def test_nothing_is_allowed_where_nothing_is() -> None:
     for host in ("1.1.1.1", "127.0.0.1"):
         with pytest.raises(Unreachable):
-            outgoing.connect(host, 443, Reach(targets=()), within_s=5)
+            outgoing.connect(host, 443, OutgoingReach(targets=()), within_s=5)

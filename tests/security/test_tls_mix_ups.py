@@ -29,7 +29,7 @@ from gpu_platform.identity.names import DEFAULT_DOMAIN
 from gpu_platform.store import Store
 from tests.security.tls_cluster import PEER_URL, TlsCluster, report
 from tests.support.api_server import LogFiles
-from workers.gateway.rules import SERVICE, Refused
+from workers.gateway.rules import SERVICE, RefusedCall
 from workers.gateway.server import Gateway, make_server
 
 NODE_A = f"spiffe://{DEFAULT_DOMAIN}/node/a"
@@ -179,7 +179,7 @@ async def gateway_of(cluster: TlsCluster, monkeypatch: pytest.MonkeyPatch) -> As
     async def nothing(self: Gateway, method: str, context: grpc.aio.ServicerContext) -> bytes:
         try:
             self._host(context)
-        except Refused as refused:
+        except RefusedCall as refused:
             await context.abort(refused.status, str(refused))
         return b""
 

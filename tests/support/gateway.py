@@ -19,7 +19,7 @@ from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.store import Store
 from workers.gateway.__main__ import TOKENS, RevokedHosts, StoreRights
-from workers.gateway.rules import Rules
+from workers.gateway.rules import AllowedCalls
 from workers.gateway.server import Gateway, make_server
 from workers.gateway.upstream import Upstream
 
@@ -39,7 +39,7 @@ class Certificates:
 
 
 class RunningGateway:
-    def __init__(self, address: str, certificates: Certificates, revoked: RevokedHosts, rules: Rules) -> None:
+    def __init__(self, address: str, certificates: Certificates, revoked: RevokedHosts, rules: AllowedCalls) -> None:
         self.address, self.certificates, self.revoked, self.rules = address, certificates, revoked, rules
 
     async def client(self, path: str, namespace: str, **options: Any) -> Client:
@@ -74,7 +74,7 @@ async def running_gateway(
     key_ring.create(ring)
     certificates = Certificates(directory)
     upstream = Upstream(TemporalSettings(address=temporal.service_client.config.target_host))
-    rules = Rules(temporal.namespace, KeyRing.load(ring).scoped(TOKENS), StoreRights(store))
+    rules = AllowedCalls(temporal.namespace, KeyRing.load(ring).scoped(TOKENS), StoreRights(store))
     revoked = RevokedHosts(store)
     gateway = wrap(Gateway(rules, upstream, names.DEFAULT_DOMAIN, revoked))
     secured = server_credentials(certificates.files(names.GATEWAY), clients_need_certificates=True)

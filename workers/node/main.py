@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 import uvloop
@@ -76,7 +76,7 @@ from workers.node.disk_probe import DiskProbe
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
-from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
+from workers.node.interrupted_watches import FINISHED_WITHIN_S, Connection, InterruptedWatches
 from workers.node.lease_keeper import LeaseKeeper
 from workers.node.lease_metrics import LeaseMetrics
 from workers.node.metrics import NodeMetrics
@@ -224,12 +224,6 @@ async def run_activities(
         looking = group.create_task(watches.run(faults))
         await run_worker(settings, client, steps)
         looking.cancel()
-
-
-class Connection(Protocol):
-    """Has the newest client of Temporal."""
-
-    client: Client
 
 
 def report_by_temporal(connection: Connection) -> Callable[[HostReport], Coroutine[Any, Any, LeaseAnswer]]:

@@ -27,7 +27,7 @@ from gpu_platform.hosts.isolation.accounts import account_of
 from gpu_platform.hosts.isolation.isolation import step_cgroup
 from gpu_platform.hosts.isolation.jail import ROOT
 from gpu_platform.hosts.processes import stopping
-from gpu_platform.hosts.processes.step_process import Bounds, NoAnswer, look, run_python
+from gpu_platform.hosts.processes.step_process import Bounds, NoStepAnswer, look, run_python
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings import NodeSettings
@@ -140,7 +140,7 @@ class ContainerStage(Stage):
         given_up, cgroup = partial(stopping.is_closed, self._home, plan.key), step_cgroup(self._home, plan, "unpack")
         try:
             found = run_python("unpack_squashfs", arguments, bounds, given_up, cgroup)
-        except NoAnswer as error:
+        except NoStepAnswer as error:
             raise _refused(
                 plan,
                 container,

@@ -23,7 +23,7 @@ from gpu_platform.hosts.environments import unpacking
 from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
 from gpu_platform.hosts.isolation.accounts import account_of
 from gpu_platform.hosts.isolation.isolation import step_cgroup
-from gpu_platform.hosts.processes.step_process import Bounds, Program, StepGivenUp, Stopped, run
+from gpu_platform.hosts.processes.step_process import Bounds, StepGivenUp, StepProgram, StepStopped, run
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import paths, records
@@ -112,9 +112,9 @@ class UploadStage(Stage):
             command += [str(account.uid), str(account.gid)]
         cgroup = step_cgroup(self._home, plan, "unpack") if self._jailed else None
         with open(archive, "rb") as file:
-            program = Program(command, cgroup=cgroup, stdin=file, cwd=code, env={})
+            program = StepProgram(command, cgroup=cgroup, stdin=file, cwd=code, env={})
             ended = run(program, _UNPACKING, partial(is_closed, self._home, plan.key))
-        if ended.stopped is Stopped.GIVEN_UP:
+        if ended.stopped is StepStopped.GIVEN_UP:
             raise StepGivenUp
         if ended.stopped is not None:
             raise PreflightFailed(
@@ -122,7 +122,7 @@ class UploadStage(Stage):
                 f"{_UNPACKING.wall_s:g} s, {_UNPACKING.cpu_s:g} s of CPU and "
                 f"{(_UNPACKING.memory_bytes or 0) >> 20} MiB of memory ({ended.stopped}): upload less",
                 kind=blame(FailureCause.REQUEST),
-                only_here=ended.stopped is Stopped.TOO_SLOW,
+                only_here=ended.stopped is StepStopped.TOO_SLOW,
             )
         if ended.code == 0:
             return

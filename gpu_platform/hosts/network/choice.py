@@ -10,7 +10,7 @@ from functools import cache
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.network import nftables
 from gpu_platform.hosts.network.links import TOOLS_PATH
-from gpu_platform.hosts.network.rules import GangPeers, Rules, render
+from gpu_platform.hosts.network.rules import FirewallRules, GangPeers, render
 from gpu_platform.hosts.system import tools
 from gpu_platform.hosts.system.tools import NotEnded
 from gpu_platform.settings.node import NetworkSettings
@@ -69,7 +69,7 @@ def find_tool(name: str) -> str | None:
 
 
 def _try_rules() -> str | None:
-    sample = Rules(
+    sample = FirewallRules(
         "gpu_platform_probe", "gpprobe-", "198.18.0.0/15", 8474,
         internet=True, control_plane=["192.0.2.1"], gangs=[GangPeers(1, ["192.0.2.2"])],
     )  # fmt: skip
