@@ -6,7 +6,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m pytest
 WORKERS := 4
 SHORT := not chaos and not scale and not cluster
 
-.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist generated docs site proto proto-check client clean
+.PHONY: help run up setup dev cluster cluster-setup cluster-test test test-quick test-long test-storm test-chaos test-scale test-fuzz test-browser test-docs dashboard-vendor dashboard-types model check format bench bench-fleet bench-scheduler bench-host lock dist generated docs site proto proto-check client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -27,8 +27,12 @@ dev:
 test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
 	@$(PYTEST) -m "not long and not browser and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+test-quick: dev  ## Run the unit and property tests that start no process: in less than a minute, for every save
+	@GPU_PLATFORM_EXAMPLES=quick $(PYTEST) tests/unit tests/property -m "not long and not processes and $(SHORT)" \
+		-n 2 --dist loadfile --no-loadscope-reorder
+
 test-long: dev  ## Run the tests that take long, all examples of properties, and the pages in a real Chromium
-	@GPU_PLATFORM_ALL_EXAMPLES=1 $(PYTEST) -m "(long or browser or hypothesis) and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@GPU_PLATFORM_EXAMPLES=all $(PYTEST) -m "(long or browser or hypothesis) and $(SHORT)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-storm: dev  ## Run the short storms of make test alone, and print what they did
 	@$(PYTEST) -m storm -s

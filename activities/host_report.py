@@ -37,9 +37,9 @@ class HostReportActivities:
             identities.check_not_revoked(self._store, f"{NODE}/{report.name}")
             known = hosts.addresses(self._store, report.name)
             # With other addresses these are not the facts that the hash names: a service will ask for them.
-            same = (known.agent_url, known.address) == (report.agent_url, report.address)
+            same = (known.url, known.address) == (report.url, report.address)
             facts = report.facts if same else ""
-            changes = {"agent_url": known.agent_url, "address": known.address, "facts": facts}
+            changes = {"url": known.url, "address": known.address, "facts": facts}
             report = report.model_copy(update=changes)
             ttl_s, now = self._lease_ttl_s, utc_now()
             return reports.report_host(self._store, report, ttl_s=ttl_s, now=now, by_temporal=True)

@@ -24,8 +24,8 @@ from gpu_platform.domain.notices import Notice, Notices, RunningAttempt, Undeliv
 from gpu_platform.notifications.inbox import Inbox
 from gpu_platform.notifications.job_notices import notices_of
 from gpu_platform.notifications.sending import Targets
-from gpu_platform.notifications.settings import NotificationSettings
 from gpu_platform.observability import get_logger
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.events import oldest_after
 from gpu_platform.store.jobs import notices

@@ -23,7 +23,7 @@ class GpuReason(BaseModel):
     reason: str
 
 
-class GpuHolder(AttemptKey, frozen=True):
+class GpuHolderSince(AttemptKey, frozen=True):
     """An attempt that holds a GPU."""
 
     since_ms: int
@@ -62,10 +62,10 @@ class RemediationActivities:
             return gpu_states.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
 
     @activity.defn
-    def gpu_holders(self, gpu_uuid: str) -> list[GpuHolder]:
+    def gpu_holders(self, gpu_uuid: str) -> list[GpuHolderSince]:
         """Attempts that may run processes on the GPU. A parked gang runs none."""
         users = allocations.users(self._store, gpu_uuid).items()
-        return [GpuHolder(**key.model_dump(), since_ms=int(since.timestamp() * 1000)) for key, since in users]
+        return [GpuHolderSince(**key.model_dump(), since_ms=int(since.timestamp() * 1000)) for key, since in users]
 
     @activity.defn
     def finish_reset(self, result: ResetResult) -> GpuState:

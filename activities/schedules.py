@@ -29,7 +29,7 @@ class Firing(BaseModel):
     due_at: datetime
 
 
-class WatchedJob(BaseModel):
+class AwaitedJob(BaseModel):
     """A job, and the workflow that waits for its end."""
 
     job_id: str
@@ -57,13 +57,13 @@ class ScheduleActivities:
         return job.id
 
     @activity.defn
-    async def look_at_scheduled(self, watched: WatchedJob) -> JobState | None:
+    async def look_at_scheduled(self, watched: AwaitedJob) -> JobState | None:
         """The state of the job. While it has not ended, the leader tells the workflow when it has. None: it is not
         known."""
         return await asyncio.to_thread(schedules.look_at_job, self._store, watched.job_id, watched.workflow_id)
 
     @activity.defn
-    async def cancel_scheduled(self, watched: WatchedJob) -> None:
+    async def cancel_scheduled(self, watched: AwaitedJob) -> None:
         """Cancel the job: a later firing replaces it, or somebody cancelled the firing's workflow."""
         request = Interrupt(actor="schedule", reason="the schedule fired again (cancel-other)")
         if not watched.reason.endswith(BY_OVERLAP_POLICY):

@@ -23,7 +23,7 @@ class ClockDifference:
         return max(0.0, abs(self.ahead_s) - self.uncertain_s)
 
 
-class Asked:
+class ClockQuestion:
     """One question for the time. Made when the question is sent."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ def compare(read: Callable[[], float]) -> ClockDifference:
     """Compare our clock with the one that ``read`` reads, in Unix seconds. Raises what ``read`` raises."""
     found = []
     for _ in range(TRIES):
-        asked = Asked()
+        asked = ClockQuestion()
         found.append(asked.answered(read()))
     return min(found, key=lambda one: one.uncertain_s)
 
@@ -48,6 +48,6 @@ async def compare_remote(read: Callable[[], Awaitable[float]]) -> ClockDifferenc
     """As :func:`compare`."""
     found = []
     for _ in range(TRIES):
-        asked = Asked()
+        asked = ClockQuestion()
         found.append(asked.answered(await read()))
     return min(found, key=lambda one: one.uncertain_s)

@@ -41,7 +41,7 @@ class Unreachable(OSError):
 
 
 @dataclass(frozen=True)
-class Reach:
+class OutgoingReach:
     """Where something may connect."""
 
     trusted: frozenset[tuple[str, int]] = frozenset()
@@ -52,7 +52,7 @@ class Reach:
     """What addresses may be, as in ``node.network.allow``. None: those of the Internet."""
 
 
-def connect(host: str, port: int, reach: Reach | None, *, within_s: float) -> socket.socket:
+def connect(host: str, port: int, reach: OutgoingReach | None, *, within_s: float) -> socket.socket:
     """A connection to the name or the address, with a time limit of ``within_s`` for each read and write.
 
     ``reach`` None: a person asks on their own machine, and reaches what it reaches. Behind a proxy of the site
@@ -115,7 +115,7 @@ def read_head(connection: socket.socket) -> tuple[bytes, bytes]:
     return head + b"\r\n\r\n", rest
 
 
-def _connect(host: str, port: int, reach: Reach | None, deadline: float) -> socket.socket:
+def _connect(host: str, port: int, reach: OutgoingReach | None, deadline: float) -> socket.socket:
     is_trusted = reach is None or (host, port) in reach.trusted
     if not (is_trusted or port == HTTPS or (reach is not None and (host, port) in reach.listed)):
         raise Unreachable
@@ -140,7 +140,7 @@ def _first_of(addresses: list[str], port: int, deadline: float) -> socket.socket
     raise error
 
 
-def _may(address: str, host: str, port: int, reach: Reach) -> bool:
+def _may(address: str, host: str, port: int, reach: OutgoingReach) -> bool:
     by_name = any(one is not None and one.name == host and _has_port(one, port) for one in reach.targets)
     inside = by_name and not _is_special(address)
     return (inside or is_allowed(address, port, reach.targets)) and not _is_of_this_host(address, port)

@@ -16,8 +16,6 @@ from gpu_platform.domain.errors import CannotStart
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from gpu_platform.tracing_settings import TracingSettings
-
 FLUSH_MS = 2000
 """How long a process that ends waits for its last spans to be sent."""
 
@@ -25,13 +23,14 @@ FLUSH_MS = 2000
 _provider: TracerProvider | None = None
 
 
-def start_tracing(process: str, settings: TracingSettings) -> None:
-    """Trace this process from now on, if there is an endpoint. ``process`` names it, e.g. ``service``.
+def start_tracing(process: str, endpoint: str | None, *, sample_ratio: float = 1.0) -> None:
+    """Trace this process from now on, if there is an endpoint (``tracing.endpoint``). ``process`` names it, e.g.
+    ``service``.
 
     Raises :class:`CannotStart` if the packages are missing.
     """
     global _provider
-    if settings.endpoint is None or _provider is not None:
+    if endpoint is None or _provider is not None:
         return
     try:
         from opentelemetry import trace
@@ -48,8 +47,8 @@ def start_tracing(process: str, settings: TracingSettings) -> None:
     resource = Resource.create(
         {"service.name": f"gpu-platform-{name}", **({"service.instance.id": instance} if instance else {})}
     )
-    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(settings.sample_ratio), resource=resource)
-    exporter = OTLPSpanExporter(endpoint=f"{settings.endpoint.rstrip('/')}/v1/traces", timeout=FLUSH_MS / 1000)
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(sample_ratio), resource=resource)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=FLUSH_MS / 1000)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     _provider = provider

@@ -143,8 +143,7 @@ def _settings_table(prefix: str, model: type[BaseModel]) -> str:
     models = [base for base in reversed(model.__mro__) if base is not BaseModel and issubclass(base, BaseModel)]
     docs = {name: text for base in models for name, text in _attribute_docs(base).items()}
     rows = []
-    own_first = sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__)
-    for name, field in own_first:
+    for name, field in model.model_fields.items():
         if _is_model(field.annotation):
             continue
         variable = "GPU_PLATFORM_" + f"{prefix}{name}".replace(".", "__").upper()

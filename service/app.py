@@ -40,7 +40,7 @@ from service.http.large_requests import Elsewhere, LargeRequests
 from service.http.machines import NodeTokenReader
 from service.http.rate_limits import RateLimits, SharedTimes, limited
 from service.metrics import RequestTimes
-from service.node_agents import NodeAgents
+from service.node_workers import NodeWorkers
 from service.operations.secrets import keep_resealed
 from service.planning_queue import PlanningQueue
 from service.routers import (
@@ -109,7 +109,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        node_workers = NodeAgents(store, tls, settings.tls.trust_domain)
+        node_workers = NodeWorkers(store, tls, settings.tls.trust_domain)
         async with contextlib.aclosing(node_workers):
             context = ServiceContext(
                 settings=settings,

@@ -17,14 +17,15 @@ from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.identity.key_ring import KeyRing
-from gpu_platform.settings import RateLimitSettings, Settings
+from gpu_platform.settings import Settings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from service.access.code_flow import CodeFlow
 from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
 from service.leader_watch import LeaderWatch
-from service.node_agents import NodeAgents
+from service.node_workers import NodeWorkers
 from service.operations.alerts import AlertInbox
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Issuer, Revocations
@@ -52,7 +53,7 @@ class ServiceContext:
     store: Store
     workflows: JobWorkflows
     feed: EventFeed
-    node_workers: NodeAgents
+    node_workers: NodeWorkers
     rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
     planning: PlanningQueue = field(default_factory=PlanningQueue)
     reports: PlanningQueue = field(default_factory=lambda: PlanningQueue("reports"))

@@ -25,12 +25,12 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
-from tests.examples import few
-from tests.forking import SERVER
-from tests.lan import Machine
-from tests.postgres import Databases, find_binaries, running_postgres
-from tests.state_guard import GuardedStore
-from tests.temporal_server import client_of_new_namespace, running_temporal
+from tests.support.examples import few
+from tests.support.forking import SERVER
+from tests.support.lan import Machine
+from tests.support.postgres import Databases, find_binaries, running_postgres
+from tests.support.state_guard import GuardedStore
+from tests.support.temporal_server import client_of_new_namespace, running_temporal
 from workers.local import cluster, supervision
 
 WAITING, WORKING = ("browser", "chaos", "integration", "workflows", "security"), ("property", "unit")
@@ -64,6 +64,8 @@ other tests enter: what a worker process then sends by gRPC would never arrive."
 COMPILED: dict[type, Any] = {}
 SEEN: dict[tuple[Path, str], list[pytest.Item]] = {}
 SERVERS = pytest.StashKey[dict[str, str]]()
+OF_SERVERS = frozenset({"temporal_address", "postgres_url"})
+"""Fixtures that start a server."""
 
 # Drawing a traceback with local variables takes 200 ms of CPU, in tests that raise many.
 _PRINTER = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
@@ -79,11 +81,13 @@ def pytest_configure_node(node: Any) -> None:
     """Called before pytest-xdist starts a worker process. All workers use the servers of their parent."""
     config: pytest.Config = node.config
     if SERVERS not in config.stash:
-        stack = ExitStack()
-        config.add_cleanup(stack.close)
-        config.stash[SERVERS] = {"temporal_address": stack.enter_context(running_temporal())}
-        if (binaries := find_binaries()) is not None:
-            config.stash[SERVERS]["postgres_url"] = stack.enter_context(running_postgres(binaries))
+        servers = config.stash[SERVERS] = {}
+        if "not processes" not in config.getoption("markexpr"):
+            stack = ExitStack()
+            config.add_cleanup(stack.close)
+            servers["temporal_address"] = stack.enter_context(running_temporal())
+            if (binaries := find_binaries()) is not None:
+                servers["postgres_url"] = stack.enter_context(running_postgres(binaries))
     node.workerinput.update(config.stash[SERVERS])
 
 
@@ -311,7 +315,11 @@ for _dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Of a test with many arguments, ``make test`` takes some: see the marker ``some``."""
+    """Of a test with many arguments, ``make test`` takes some: see the marker ``some``. A test that needs a server has
+    the marker ``processes``; others that start processes say so themselves."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    if params.get("store_url") == "postgresql" or not OF_SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.processes)
     if (some := item.get_closest_marker("some")) is not None:
         of_it = SEEN.setdefault((item.path, getattr(item, "originalname", item.name)), [])
         of_it.append(item)

@@ -35,9 +35,8 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTIFICATION_TASK_
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.identity.signing import OrderSigner
 from gpu_platform.notifications.sending import Targets
-from gpu_platform.notifications.settings import NotificationSettings
 from gpu_platform.observability import get_logger
-from gpu_platform.settings import RemediationSettings, Settings
+from gpu_platform.settings import NotificationSettings, RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import notices

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from gpu_platform.client.connection import default_user
 from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 

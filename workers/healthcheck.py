@@ -15,8 +15,8 @@ import httpx
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import CertificateFiles
-from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
+from gpu_platform.settings.reading import read_settings
 
 TIMEOUT_S = 5.0
 _ANY = ("0.0.0.0", "::", "")
@@ -42,9 +42,9 @@ def ask(process: str, settings: Settings) -> None:
     elif process == "gateway":
         _connect(settings.gateway.host, settings.gateway.port)
     else:
-        if settings.node.agent_port == 0:
-            raise OSError("node.agent_port is 0, so nobody knows its port: set it")
-        _connect(settings.node.address, settings.node.agent_port)
+        if settings.node.port == 0:
+            raise OSError("node.port is 0, so nobody knows its port: set it")
+        _connect(settings.node.address, settings.node.port)
 
 
 def _ask_service(settings: Settings) -> None:

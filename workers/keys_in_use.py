@@ -19,8 +19,8 @@ from temporalio.service import RPCError
 
 from activities.temporal_tls import tls_of
 from gpu_platform.domain.errors import PlatformError, Unavailable
-from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import secrets
 

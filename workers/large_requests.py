@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
+from gpu_platform.settings.reading import read_settings
 from service.http.large_requests import Elsewhere
 from service.http.rate_limits import SharedTimes
 

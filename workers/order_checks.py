@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from pydantic import TypeAdapter, ValidationError
 
 from activities.node.repair import RebootRequest
-from activities.payloads.orders import Asked
+from activities.payloads.orders import OrderedStep
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.contracts import (
     ARRAY_WORKFLOW,
@@ -40,7 +40,7 @@ class OrderChecks:
 
     def __init__(self, store: Store, executor: Executor | None = None) -> None:
         self._store, self._executor = store, executor
-        self._checks: dict[str, Callable[[Asked], str | None]] = {
+        self._checks: dict[str, Callable[[OrderedStep], str | None]] = {
             "prepare_host": lambda asked: self._start(asked, HostPlan.model_validate_json(asked.argument)),
             "launch_ranks": lambda asked: self._launch(asked, LaunchRequest.model_validate_json(asked.argument)),
             "watch_ranks": lambda asked: self._watch(asked, WatchRequest.model_validate_json(asked.argument)),
@@ -58,11 +58,11 @@ class OrderChecks:
             "reboot_host": self._reboot,
         }
 
-    async def __call__(self, asked: Asked) -> str | None:
+    async def __call__(self, asked: OrderedStep) -> str | None:
         """Why the step is not confirmed. None: it is."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.refusal, asked)
 
-    def refusal(self, asked: Asked) -> str | None:
+    def refusal(self, asked: OrderedStep) -> str | None:
         """As above, in this thread."""
         check = self._checks.get(asked.step)
         if check is None:
@@ -72,19 +72,19 @@ class OrderChecks:
         except ValidationError as error:
             return f"its argument is none of this step: {error.error_count()} errors"
 
-    def _launch(self, asked: Asked, request: LaunchRequest) -> str | None:
+    def _launch(self, asked: OrderedStep, request: LaunchRequest) -> str | None:
         plans = self._plans(request.plan.key)
         return _differs(asked, request.plan, plans) or self._meets_elsewhere([one.host for one in plans], request)
 
-    def _start(self, asked: Asked, plan: HostPlan) -> str | None:
+    def _start(self, asked: OrderedStep, plan: HostPlan) -> str | None:
         return _differs(asked, plan, self._plans(plan.key))
 
-    def _launch_elements(self, asked: Asked, request: ElementsLaunch) -> str | None:
+    def _launch_elements(self, asked: OrderedStep, request: ElementsLaunch) -> str | None:
         places = confirmations.held_places(self._store, [plan.key for plan in request.plans])
         refusals = (_differs(asked, plan, _plans(plan.key, places.get(plan.key))) for plan in request.plans)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
-    def _watch_elements(self, asked: Asked, request: ElementsWatch) -> str | None:
+    def _watch_elements(self, asked: OrderedStep, request: ElementsWatch) -> str | None:
         refusals = (self._watch(asked, watch) for watch in request.watches)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
@@ -110,7 +110,7 @@ class OrderChecks:
             return "all hosts of the gang give it a network of its own, and the order names none"
         return None
 
-    def _watch(self, asked: Asked, request: WatchRequest) -> str | None:
+    def _watch(self, asked: OrderedStep, request: WatchRequest) -> str | None:
         if (refusal := _drives_not(asked, request.key.job_id)) is not None:
             return refusal
         if request.host != asked.host or not request.ranks:
@@ -119,14 +119,14 @@ class OrderChecks:
             return f"job {request.key.job_id} has no time limit of {request.limit.time_limit_s} s"
         return None
 
-    def _read_output(self, asked: Asked, request: OutputRequest) -> str | None:
+    def _read_output(self, asked: OrderedStep, request: OutputRequest) -> str | None:
         if asked.workflow_type != PIPELINE_WORKFLOW or not request.path.startswith(f"{asked.workflow_id}/"):
             return f"workflow {asked.workflow_id} is not the pipeline of {request.path}"
         if not pipelines.is_directory_of(self._store, asked.workflow_id, request.job_id, request.path):
             return f"job {request.job_id} of the pipeline has no directory {request.path}"
         return None
 
-    def _stop(self, asked: Asked, request: StopRequest) -> str | None:
+    def _stop(self, asked: OrderedStep, request: StopRequest) -> str | None:
         key = request.key
         if request.host != asked.host:
             return f"it is for host {request.host}"
@@ -156,26 +156,26 @@ class OrderChecks:
         hosts = [] if place is None else place.placement.hosts
         return any(confirmations.open_repair(self._store, host) is not None for host in hosts)
 
-    def _reset(self, asked: Asked) -> str | None:
+    def _reset(self, asked: OrderedStep) -> str | None:
         uuid = _uuid(asked)
         if asked.workflow_id != remediation_id(uuid):
             return f"workflow {asked.workflow_id} is not the remediation of GPU {uuid}"
         return None if confirmations.gpu_in_reset(self._store, uuid, asked.host) else f"GPU {uuid} is not RESETTING"
 
-    def _check_gpu(self, asked: Asked) -> str | None:
+    def _check_gpu(self, asked: OrderedStep) -> str | None:
         uuid = _uuid(asked)
         if asked.workflow_id != remediation_id(uuid) or not confirmations.is_gpu_of(self._store, uuid, asked.host):
             return f"workflow {asked.workflow_id} does not heal GPU {uuid} of host {asked.host}"
         return None
 
-    def _reboot(self, asked: Asked) -> str | None:
+    def _reboot(self, asked: OrderedStep) -> str | None:
         request = RebootRequest.model_validate_json(asked.argument)
         found = confirmations.open_repair(self._store, asked.host)
         if found is not None and (request.host, request.boot_id) != (asked.host, found.boot_id):
             return f"host {asked.host} is repaired in another boot"
         return self._repair(asked, RepairStep.REBOOT, "" if found is None else found.gpu_uuid)
 
-    def _repair(self, asked: Asked, step: RepairStep, uuid: str) -> str | None:
+    def _repair(self, asked: OrderedStep, step: RepairStep, uuid: str) -> str | None:
         found = confirmations.open_repair(self._store, asked.host)
         if found is None or found.step != step or found.gpu_uuid != uuid or asked.workflow_id != remediation_id(uuid):
             return f"no {step.description} of host {asked.host} is under way for workflow {asked.workflow_id}"
@@ -186,7 +186,7 @@ def _plans(key: AttemptKey, place: confirmations.HeldPlace | None) -> list[HostP
     return [] if place is None else plan_hosts(place.spec, key, place.placement, place.terms)
 
 
-def _differs(asked: Asked, plan: HostPlan, plans: list[HostPlan]) -> str | None:
+def _differs(asked: OrderedStep, plan: HostPlan, plans: list[HostPlan]) -> str | None:
     """Why the plan is not one of the right ones."""
     if (refusal := _drives_not(asked, plan.key.job_id)) is not None:
         return refusal
@@ -201,7 +201,7 @@ def _differs(asked: Asked, plan: HostPlan, plans: list[HostPlan]) -> str | None:
     return None
 
 
-def _drives_not(asked: Asked, job_id: str) -> str | None:
+def _drives_not(asked: OrderedStep, job_id: str) -> str | None:
     """Why the workflow does not drive the job. None: it is the job's own, or that of its array."""
     drivers = {(job_id, JOB_WORKFLOW), (array_of(job_id), ARRAY_WORKFLOW)}
     if (asked.workflow_id, asked.workflow_type) in drivers:
@@ -209,7 +209,7 @@ def _drives_not(asked: Asked, job_id: str) -> str | None:
     return f"workflow {asked.workflow_id} is not that of job {job_id}"
 
 
-def _uuid(asked: Asked) -> str:
+def _uuid(asked: OrderedStep) -> str:
     return _TEXT.validate_json(asked.argument)
 
 

@@ -33,7 +33,7 @@ from temporalio.worker import (
 from activities.errors import not_yet
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store
-from gpu_platform.store.poison import Poison, Step, forget, note_deaths, read_poison
+from gpu_platform.store.poison import Poison, WorkflowStep, forget, note_deaths, read_poison
 
 SLOTS = 512
 """Steps that can be noted at the same time; more than a worker runs."""
@@ -61,7 +61,7 @@ class Journal:
         self._free = deque(range(0, SLOTS * SLOT_BYTES, SLOT_BYTES))
 
     @contextmanager
-    def under_way(self, step: Step) -> Iterator[None]:
+    def under_way(self, step: WorkflowStep) -> Iterator[None]:
         """Note the step for as long as the block lasts. Threads may call it."""
         try:
             at = self._free.popleft()
@@ -84,9 +84,9 @@ class Journal:
         os.close(self._file)
 
 
-def left_behind(directory: Path) -> list[Step]:
+def left_behind(directory: Path) -> list[WorkflowStep]:
     """The steps that were under way in processes that died. Each is returned once, to one caller."""
-    found: list[Step] = []
+    found: list[WorkflowStep] = []
     for path in sorted(directory.glob("*-*")) if directory.is_dir() else []:
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -104,12 +104,12 @@ def left_behind(directory: Path) -> list[Step]:
     return found
 
 
-def _steps_in(content: bytes) -> Iterator[Step]:
+def _steps_in(content: bytes) -> Iterator[WorkflowStep]:
     for at in range(0, len(content), SLOT_BYTES):
         line, is_whole, _ = content[at : at + SLOT_BYTES].partition(b"\n")
         if is_whole and line[:1] != b"\0":
             workflow_id, _, name = line.decode(errors="replace").partition("\0")
-            yield Step(workflow_id, name)
+            yield WorkflowStep(workflow_id, name)
 
 
 class PoisonGuard(Interceptor):
@@ -117,7 +117,7 @@ class PoisonGuard(Interceptor):
 
     def __init__(self, store: Store, journal: Journal, directory: Path) -> None:
         self._store, self._journal, self._directory = store, journal, directory
-        self._known: dict[Step, Poison] = {}
+        self._known: dict[WorkflowStep, Poison] = {}
         self._alone = asyncio.Lock()
         self._alone_in_threads = threading.Lock()
 
@@ -153,7 +153,7 @@ class PoisonGuard(Interceptor):
         """Called by Temporal for each activity."""
         return _Activities(next, self)
 
-    async def run_activity(self, step: Step, run: Callable[[], Any]) -> Any:
+    async def run_activity(self, step: WorkflowStep, run: Callable[[], Any]) -> Any:
         """Run an activity."""
         if step not in self._known:
             with self._journal.under_way(step):
@@ -166,7 +166,7 @@ class PoisonGuard(Interceptor):
                 finally:
                     await asyncio.to_thread(self._clear, step)
 
-    def run_code(self, step: Step, run: Callable[[], T]) -> T:
+    def run_code(self, step: WorkflowStep, run: Callable[[], T]) -> T:
         """Run the code of a workflow, in its thread."""
         if step not in self._known:
             with self._journal.under_way(step):
@@ -178,7 +178,7 @@ class PoisonGuard(Interceptor):
             finally:
                 self._clear(step)
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: WorkflowStep) -> None:
         """Raise an error that lets Temporal try again later, if the step is set aside."""
         known = self._known[step]
         until = known.set_aside_until
@@ -192,7 +192,7 @@ class PoisonGuard(Interceptor):
         )
         raise not_yet(message, SET_ASIDE, until - now)
 
-    def _clear(self, step: Step) -> None:
+    def _clear(self, step: WorkflowStep) -> None:
         self._known.pop(step, None)
         try:
             forget(self._store, step)
@@ -207,7 +207,7 @@ class _Activities(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
-        step = Step(info.workflow_id or "", info.activity_type)
+        step = WorkflowStep(info.workflow_id or "", info.activity_type)
         return await self._guard.run_activity(step, lambda: super(_Activities, self).execute_activity(input))
 
 
@@ -223,7 +223,7 @@ class GuardedRunner(WorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Called by Temporal for each run that comes into the cache."""
-        return _Guarded(self._runner.create_instance(det), Step(det.info.workflow_id, ""), self._guard)
+        return _Guarded(self._runner.create_instance(det), WorkflowStep(det.info.workflow_id, ""), self._guard)
 
     def set_worker_level_failure_exception_types(self, types: Any) -> None:
         """Called by Temporal once."""
@@ -231,7 +231,7 @@ class GuardedRunner(WorkflowRunner):
 
 
 class _Guarded(WorkflowInstance):
-    def __init__(self, instance: WorkflowInstance, step: Step, guard: PoisonGuard) -> None:
+    def __init__(self, instance: WorkflowInstance, step: WorkflowStep, guard: PoisonGuard) -> None:
         self._instance, self._step, self._guard = instance, step, guard
 
     def activate(self, act: Any) -> Any:

@@ -97,7 +97,7 @@ def observe(process: str, settings: Settings, *, host: str | None = None) -> Non
     configure_logging(process, cluster=name, level=settings.log_level, json=settings.log_json, host=host)
     # The SDK would write what it knows of the step into the text of each line. It is a field of the line, too.
     workflow.logger.workflow_info_on_message = activity.logger.activity_info_on_message = False
-    start_tracing(process, settings.tracing)
+    start_tracing(process, settings.tracing.endpoint, sample_ratio=settings.tracing.sample_ratio)
 
 
 def measure(settings: Settings, process: Literal["control", "scheduler"]) -> None:

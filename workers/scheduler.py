@@ -13,7 +13,7 @@ from temporalio.worker import Worker
 from activities.leader.leader import LeaderActivities
 from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private
 from workers.database import open_store
 from workers.kept_workflows import keep_for_ever

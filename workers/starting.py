@@ -12,8 +12,8 @@ import structlog
 
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import configure_logging
-from gpu_platform.reading_settings import misspelt_variables, read_settings
 from gpu_platform.settings import ClusterSettings, Settings
+from gpu_platform.settings.reading import misspelt_variables, read_settings
 
 log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.contracts import NOTICE_FEED_TASK_QUEUE, NOTICE_FEED_WORKFLOW, NOTICES_WORKFLOW
     from gpu_platform.domain.notices import Notices, RunningAttempt, Undelivered
     from gpu_platform.domain.notifications import Notification, NotificationPlan
-    from gpu_platform.notifications.inbox import Inbox, Waiting
+    from gpu_platform.notifications.inbox import Inbox, WaitingNotices
     from gpu_platform.notifications.job_notices import message_of
     from workflows import policies
     from workflows.steps import cut_summary, database_step, despite_cancel, until
@@ -109,7 +109,9 @@ class NoticesWorkflow:
             resumes_at = self._inbox.has_room_at(workflow.now(), plan.user_messages_per_hour)
             self._sending[key] = asyncio.create_task(self._send(plan, key, waiting, resumes_at))
 
-    async def _send(self, plan: NotificationPlan, key: str, waiting: Waiting, resumes_at: datetime | None) -> None:
+    async def _send(
+        self, plan: NotificationPlan, key: str, waiting: WaitingNotices, resumes_at: datetime | None
+    ) -> None:
         assert waiting.since is not None
         left = waiting.since + timedelta(hours=plan.give_up_hours) - workflow.now()
         message = message_of(plan.cluster, waiting.notices, waiting.left_out, resumes_at)
@@ -127,7 +129,7 @@ class NoticesWorkflow:
         self._inbox.end(key, waiting)
         self._done(key)
 
-    async def _give_up(self, waiting: Waiting, reason: str) -> None:
+    async def _give_up(self, waiting: WaitingNotices, reason: str) -> None:
         jobs = [*dict.fromkeys(notice.job_id for notice in waiting.notices)]
         undelivered = Undelivered(target=waiting.target, reason=reason, jobs=jobs)
         await database_step(NoticeActivities.note_undelivered, undelivered, summary=f"{waiting.target} was not told")

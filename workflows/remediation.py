@@ -18,7 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from activities.errors import HOST_REMOVED
     from activities.node.reset import RESET_NEEDS_OPERATOR, ResetActivities
-    from activities.remediation import GpuHolder, GpuReason, RemediationActivities, ResetResult
+    from activities.remediation import GpuHolderSince, GpuReason, RemediationActivities, ResetResult
     from activities.repair import RepairActivities
     from activities.senders import host_in, may_speak_for, sender_of_signal
     from gpu_platform.domain.contracts import REMEDIATION_WORKFLOW, gpu_of_remediation, node_task_queue
@@ -61,7 +61,7 @@ def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
     return [step for step in policy.steps if step not in useless]
 
 
-def _is_later(holder: GpuHolder, report: FaultReport) -> bool:
+def _is_later(holder: GpuHolderSince, report: FaultReport) -> bool:
     """True if the attempt took the GPU when the fault was over."""
     return holder.since_ms > report.at_ms + LATE_MS
 

@@ -15,7 +15,7 @@ from temporalio.common import SearchAttributeKey
 from workflows.steps import despite_cancel, until
 
 with workflow.unsafe.imports_passed_through():
-    from activities.schedules import Firing, ScheduleActivities, WatchedJob
+    from activities.schedules import AwaitedJob, Firing, ScheduleActivities
     from gpu_platform.domain.contracts import SCHEDULED_SUBMISSION_WORKFLOW
     from gpu_platform.domain.states import JobState
     from workflows.steps import database_step
@@ -60,10 +60,10 @@ class ScheduledSubmissionWorkflow:
         job_id = await database_step(ScheduleActivities.submit_scheduled, firing, summary="Submit the job")
         if job_id is not None:
             workflow.set_current_details(f"job {job_id}")
-            await self._ended(WatchedJob(job_id=job_id, workflow_id=info.workflow_id))
+            await self._ended(AwaitedJob(job_id=job_id, workflow_id=info.workflow_id))
         return job_id
 
-    async def _ended(self, job: WatchedJob) -> None:
+    async def _ended(self, job: AwaitedJob) -> None:
         wait, unknown, cancels = LOOK_AGAIN, 0, False
         while unknown < UNKNOWN_LOOKS:
             if self._cancelled and not cancels:

@@ -34,10 +34,9 @@ from gpu_platform.domain.packing import unpack
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import elements, jobs
-from gpu_platform.store.restoring import arrays as restored_arrays
-from gpu_platform.store.restoring import restoring
-from gpu_platform.store.restoring.arrays import SubmittedArray
+from gpu_platform.store.restoring import restored_arrays, restoring
 from gpu_platform.store.restoring.orphans import JobRow
+from gpu_platform.store.restoring.restored_arrays import SubmittedArray
 from gpu_platform.store.restoring.restoring import SPARED_FOR, RememberedJob
 
 log = structlog.get_logger()

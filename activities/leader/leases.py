@@ -15,7 +15,7 @@ import structlog
 
 from activities.leader.metrics import HOSTS_BY_TEMPORAL, HOSTS_HEARD, HOSTS_LATE, VERDICT_HELD
 from gpu_platform.domain.hosts.lease import VerdictHeld
-from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
+from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, LeaseVerdict
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leases
 from gpu_platform.store.leadership.leases import Leases, LostHost
@@ -78,7 +78,7 @@ class LeaseWatch:
             for name, row in found.rows.items()
         }
 
-    def _record_held(self, verdict: Verdict, now: datetime) -> None:
+    def _record_held(self, verdict: LeaseVerdict, now: datetime) -> None:
         HOSTS_HEARD.set(verdict.heard)
         HOSTS_LATE.set(verdict.members - verdict.heard)
         VERDICT_HELD.set(len(verdict.held))

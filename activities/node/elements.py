@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched, 
 from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, LaunchRequest, StopRequest, WatchRequest
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 
 LINGER_S = 0.2
 """Seconds that a launch waits for the ends of its elements. Longer than for a job: short elements come in thousands,
@@ -40,8 +40,8 @@ class WatchedElements(BaseModel):
 class ElementActivities:
     """Launch and watch elements of arrays on this host, as Temporal activities."""
 
-    def __init__(self, agent: HostAgent, launching: LaunchActivities, watcher: RankWatcher) -> None:
-        self._agent, self._launching, self._watcher = agent, launching, watcher
+    def __init__(self, worker: NodeWorker, launching: LaunchActivities, watcher: RankWatcher) -> None:
+        self._worker, self._launching, self._watcher = worker, launching, watcher
 
     @activity.defn
     async def launch_elements(self, request: ElementsLaunch) -> list[ElementLaunched]:
@@ -94,5 +94,5 @@ class ElementActivities:
         if len(request.ranks) > 1 or exits.first_failure.vanished:
             return ElementEnded(key=request.key, exits=exits)
         stop = StopRequest(key=request.key, host=request.host, grace_s=0, reason="its rank failed")
-        stopped = await self._agent.stop(stop)
+        stopped = await self._worker.stop(stop)
         return ElementEnded(key=request.key, exits=exits.model_copy(update={"usage": stopped.usage}), stopped=True)

@@ -28,8 +28,8 @@ from gpu_platform.domain.jobs.attempt import (
 )
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.launching import NO_LEASE
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS
 from gpu_platform.hosts.system.own_thread import in_own_thread, in_quick_thread
 
@@ -53,28 +53,28 @@ _ASK_AGAIN_S = 1.0
 class LaunchActivities:
     """Prepare, launch and stop ranks on this host, as Temporal activities."""
 
-    def __init__(self, agent: HostAgent, watcher: RankWatcher) -> None:
-        self._agent = agent
+    def __init__(self, worker: NodeWorker, watcher: RankWatcher) -> None:
+        self._worker = worker
         self._watcher = watcher
 
     @activity.defn
     async def prepare_host(self, plan: HostPlan) -> Prepared:
-        """See :meth:`HostAgent.prepare`."""
+        """See :meth:`NodeWorker.prepare`."""
         try:
-            return await self._leased(plan, lambda: self._agent.prepare(plan))
+            return await self._leased(plan, lambda: self._worker.prepare(plan))
         except PreflightFailed as error:
             raise _preflight_failure(error, plan.host) from error
 
     @activity.defn
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
-        """See :meth:`HostAgent.launch`."""
+        """See :meth:`NodeWorker.launch`."""
         return await self.launch(request, LINGER_S)
 
     async def launch(
         self, request: LaunchRequest, linger_s: float, together: AbstractAsyncContextManager[Any] | None = None
     ) -> Launched:
-        """See :meth:`HostAgent.launch`. Ranks that end within ``linger_s`` have their ends in the answer. ``together``:
-        bounds how many are launched at once."""
+        """See :meth:`NodeWorker.launch`. Ranks that end within ``linger_s`` have their ends in the answer.
+        ``together``: bounds how many are launched at once."""
         try:
             async with together or nullcontext():
                 launched = await self._launch(request)
@@ -95,7 +95,7 @@ class LaunchActivities:
         deadline = time.monotonic() + SECRETS_PATIENCE_S
         while True:
             try:
-                return await self._leased(request.plan, lambda: self._agent.launch(request))
+                return await self._leased(request.plan, lambda: self._worker.launch(request))
             except HostUnavailable as error:
                 why = error.details.get(NO_SECRETS)
                 if why is None:
@@ -113,7 +113,7 @@ class LaunchActivities:
         except HostUnavailable as error:
             if not error.details.get(NO_LEASE):
                 raise
-            await heartbeating(self._agent.wait_for_lease(plan))
+            await heartbeating(self._worker.wait_for_lease(plan))
         return await heartbeating(in_thread(step))
 
     async def _linger(self, plan: HostPlan, linger_s: float) -> HostExits | None:
@@ -125,8 +125,8 @@ class LaunchActivities:
 
     @activity.defn
     async def stop_ranks(self, request: StopRequest) -> Stopped:
-        """See :meth:`HostAgent.stop`."""
-        return await heartbeating(self._agent.stop(request))
+        """See :meth:`NodeWorker.stop`."""
+        return await heartbeating(self._worker.stop(request))
 
 
 def _names_nothing(plan: HostPlan) -> bool:

@@ -11,7 +11,7 @@ from temporalio import activity
 from activities.errors import repair_failed
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.system.own_thread import in_own_thread
 
 
@@ -26,14 +26,14 @@ class RebootRequest(BaseModel):
 class HostRepairActivities:
     """Steps on a host that repair it. ``reboot`` ends the boot with the given id; it may return or not."""
 
-    def __init__(self, agent: HostAgent, reboot: Callable[[str | None], Awaitable[None]]) -> None:
-        self._agent = agent
+    def __init__(self, worker: NodeWorker, reboot: Callable[[str | None], Awaitable[None]]) -> None:
+        self._worker = worker
         self._reboot = reboot
 
     @activity.defn
     async def reset_host(self, gpu_uuid: str) -> None:
         """Reset all GPUs together, and verify this one."""
-        await self._verified(self._agent.reset_all_gpus, gpu_uuid)
+        await self._verified(self._worker.reset_all_gpus, gpu_uuid)
 
     @activity.defn
     async def check_gpu(self, gpu_uuid: str) -> None:
@@ -52,6 +52,6 @@ class HostRepairActivities:
         try:
             if act is not None:
                 await heartbeating(in_own_thread(act, name="repair"))
-            await heartbeating(in_own_thread(lambda: self._agent.verify_gpu(gpu_uuid), name="repair"))
+            await heartbeating(in_own_thread(lambda: self._worker.verify_gpu(gpu_uuid), name="repair"))
         except PlatformError as error:
             raise repair_failed(error.message) from error

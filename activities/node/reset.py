@@ -7,7 +7,7 @@ from temporalio import activity
 from activities.errors import final
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.system.own_thread import in_own_thread
 
 RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
@@ -17,8 +17,8 @@ RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
 class ResetActivities:
     """The host's part: resets its GPUs."""
 
-    def __init__(self, agent: HostAgent) -> None:
-        self._agent = agent
+    def __init__(self, worker: NodeWorker) -> None:
+        self._worker = worker
 
     @activity.defn
     async def reset_gpu(self, gpu_uuid: str) -> None:
@@ -34,5 +34,5 @@ class ResetActivities:
             raise final(error.message, kind) from error
 
     def _reset(self, gpu_uuid: str) -> None:
-        self._agent.reset_gpu(gpu_uuid)
-        self._agent.verify_gpu(gpu_uuid)
+        self._worker.reset_gpu(gpu_uuid)
+        self._worker.verify_gpu(gpu_uuid)

@@ -18,7 +18,7 @@ from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.attempt import FaultReport, HostExits, StopRequest, WatchRequest
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 
 FAULT_SETTLE_S = 0.4
 """Seconds to wait for an XID after a rank failed: a rank that a GPU fault kills may end before NVML delivers the
@@ -32,17 +32,17 @@ HEARTBEAT_S = 15.0
 class RankWatcher:
     """Waits for the end of ranks. ``recent_fault`` returns a fault that just came on a GPU of an attempt."""
 
-    def __init__(self, agent: HostAgent, recent_fault: Callable[[AttemptKey], FaultReport | None]) -> None:
-        self._agent = agent
+    def __init__(self, worker: NodeWorker, recent_fault: Callable[[AttemptKey], FaultReport | None]) -> None:
+        self._worker = worker
         self._recent_fault = recent_fault
 
     async def until_ended(self, request: WatchRequest) -> HostExits:
         """Wait until all ranks have ended and nothing is left here, or one has failed: then ``stop_ranks`` must
         follow."""
-        exits = await self._agent.watch(request)
+        exits = await self._worker.watch(request)
         if exits.first_failure is None:
             # Nothing is left to stop. Closing the attempt here saves the workflow that step.
-            stopped = await self._agent.stop(
+            stopped = await self._worker.stop(
                 StopRequest(key=request.key, host=request.host, grace_s=0, reason="all its ranks ended")
             )
             exits.usage = stopped.usage
@@ -52,10 +52,10 @@ class RankWatcher:
 
     def describe(self, request: WatchRequest, telemetry: Sequence[GpuTelemetry]) -> WatchedAttempt:
         """What this host sees of the attempt now. ``telemetry``: the readings of all GPUs of the host."""
-        gpus = set(self._agent.gpus_of(request.key))
+        gpus = set(self._worker.gpus_of(request.key))
         fault = self._recent_fault(request.key)
         return WatchedAttempt(
-            ranks_alive=self._agent.running_ranks(request.key),
+            ranks_alive=self._worker.running_ranks(request.key),
             ranks=len(request.ranks),
             gpus=[reading for reading in telemetry if reading.uuid in gpus],
             health=fault.message if fault is not None else "no fault",
@@ -67,7 +67,7 @@ class RankWatcher:
         first = exits.first_failure
         assert first is not None
         fault = self._recent_fault(request.key)
-        overdue = self._agent.overdue(request.key)
+        overdue = self._worker.overdue(request.key)
         if overdue is not None:
             cause, message = overdue
             failure = Failure(kind=blame(cause), message=message, host=request.host, rank=first.rank)
@@ -81,7 +81,7 @@ class RankWatcher:
                 host=request.host,
                 rank=first.rank,
             )
-        elif reason := self._agent.stopped_because(request.key, first.ended_at_ms):
+        elif reason := self._worker.stopped_because(request.key, first.ended_at_ms):
             # The host was LOST and reports again. It ended the old ranks before their workflow knew.
             failure = Failure(
                 kind=blame(FailureCause.STOPPED_BY_HOST),
@@ -114,7 +114,7 @@ class WatchActivities:
 
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
-        """See :meth:`HostAgent.watch`. Sends heartbeats while it waits."""
+        """See :meth:`NodeWorker.watch`. Sends heartbeats while it waits."""
         exits = await heartbeating(
             self._watcher.until_ended(request),
             lambda: self._watcher.describe(request, self._telemetry()),

@@ -52,7 +52,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class OrderedStep:
     """A step that a workflow asks of a host."""
 
     step: str
@@ -63,7 +63,7 @@ class Asked:
     """JSON."""
 
 
-Confirm = Callable[[Asked], Awaitable[str | None]]
+Confirm = Callable[[OrderedStep], Awaitable[str | None]]
 """Why the database does not confirm the step. None: it does."""
 
 
@@ -75,7 +75,7 @@ class SigningOrders:
 
     async def encode(self, context: ActivitySerializationContext, payload: Payload) -> Payload:
         """The payload with the signature, if the database confirms the step."""
-        asked = Asked(
+        asked = OrderedStep(
             step=context.activity_type or "",
             host=(context.activity_task_queue or "").removeprefix(node_task_queue("")),
             workflow_id=context.workflow_id or "",

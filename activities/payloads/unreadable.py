@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableAnswer:
     """Stands for the answer."""
 
     why: str

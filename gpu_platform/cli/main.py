@@ -48,9 +48,8 @@ def _run_traced() -> None:
     """A trace begins with this command, and goes on in the service."""
     from gpu_platform import tracing
     from gpu_platform.cli.app import app
-    from gpu_platform.tracing_settings import TracingSettings
 
-    tracing.start_tracing("cli", TracingSettings(endpoint=os.environ[TRACE_TO]))
+    tracing.start_tracing("cli", os.environ[TRACE_TO])
     try:
         with tracing.span(" ".join(["gpu-platform", *(word for word in sys.argv[1:2] if not word.startswith("-"))])):
             app()

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from gpu_platform import outgoing
 from gpu_platform.client import credentials
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, PlatformError, Unavailable
-from gpu_platform.outgoing import Reach, place_of
+from gpu_platform.outgoing import OutgoingReach, place_of
 from gpu_platform.private_files import make_private_directory
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _ADDRESSES = (
 )
 
 
-def discover(issuer: str, reach: Reach | None = None) -> dict[str, Any]:
+def discover(issuer: str, reach: OutgoingReach | None = None) -> dict[str, Any]:
     """What the provider says of itself (OpenID Connect Discovery), the addresses that it has as texts.
 
     ``reach``: see :func:`gpu_platform.outgoing.connect`. Raises :class:`Unavailable` and :class:`InvalidRequest`.
@@ -57,7 +57,7 @@ def discover(issuer: str, reach: Reach | None = None) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def read_json(url: str, reach: Reach | None = None) -> Any:
+def read_json(url: str, reach: OutgoingReach | None = None) -> Any:
     """What the provider publishes there. Raises :class:`Unavailable`."""
     status, content = _ask("GET", url, reach)
     found = _json(content)
@@ -171,7 +171,9 @@ def _confirmed(token_endpoint: str, client_id: str, code: dict[str, Any]) -> dic
     raise NotSignedIn("nobody confirmed in time: run `gpu-platform login` again")
 
 
-def post_form(url: str, form: dict[str, str], reach: Reach | None = None, *, empty: bool = False) -> dict[str, Any]:
+def post_form(
+    url: str, form: dict[str, str], reach: OutgoingReach | None = None, *, empty: bool = False
+) -> dict[str, Any]:
     """The provider's answer to a form. ``empty``: an answer without a body will do.
 
     Raises :class:`NotSignedIn` with the provider's ``error`` if it refuses, and :class:`Unavailable` if it is away.
@@ -190,7 +192,7 @@ def post_form(url: str, form: dict[str, str], reach: Reach | None = None, *, emp
     return found
 
 
-def _ask(method: str, url: str, reach: Reach | None, form: dict[str, str] | None = None) -> tuple[int, bytes]:
+def _ask(method: str, url: str, reach: OutgoingReach | None, form: dict[str, str] | None = None) -> tuple[int, bytes]:
     """The status and the body of the provider's answer: as it comes, and no longer than ``_MOST_BYTES``. All of it must
     come within ``_TIMEOUT_S``, however it is cut into pieces. A redirect is an answer as any other: nobody follows it.
     Raises :class:`Unavailable`."""

@@ -1,8 +1,8 @@
 """One GPU host: what it has, whether it is healthy, and the processes that run on it.
 
-``README.md`` beside this file has a picture, the words and the invariants. Begin with ``agent``.
+``README.md`` beside this file has a picture, the words and the invariants. Begin with ``node_worker``.
 
-- ``agent``: prepares, launches, watches and stops the ranks of an attempt. ``attempt_watch``: limits and progress.
+- ``node_worker``: prepares, launches, watches and stops the ranks of an attempt. ``attempt_watch``: limits and progress.
 - ``stages``: what a host does before and after each attempt.
 - ``processes``: the spawner, the supervisor of each rank, logs, commands beside a rank, stopping.
 - ``isolation``: the jail around an attempt (cgroup, device filter, sandbox, privileges), and the orders for it.

@@ -37,10 +37,10 @@ _DISK_S = 3.0
 
 
 class AttemptStopper(Protocol):
-    """The part of the agent that :class:`AttemptWatch` needs."""
+    """The part of the node worker that :class:`AttemptWatch` needs."""
 
     async def stop(self, request: StopRequest) -> Stopped:
-        """See :meth:`HostAgent.stop`."""
+        """See :meth:`NodeWorker.stop`."""
         ...
 
 
@@ -73,11 +73,11 @@ class AttemptWatch:
         self._clocks = Lane("time limits", patience_s=_DISK_S)
         self._samples = Lane("accounting", patience_s=_DISK_S)
 
-    async def run(self, agent: AttemptStopper) -> None:
+    async def run(self, worker: AttemptStopper) -> None:
         """Sample the attempts and enforce their time limits, until cancelled."""
-        await asyncio.gather(self._end_overdue(agent), self._sample_for_ever())
+        await asyncio.gather(self._end_overdue(worker), self._sample_for_ever())
 
-    async def _end_overdue(self, agent: AttemptStopper) -> None:
+    async def _end_overdue(self, worker: AttemptStopper) -> None:
         while True:
             try:
                 overdue = await self._clocks.run(self.check_clocks)
@@ -86,7 +86,7 @@ class AttemptWatch:
                 overdue = self.overdue_by_memory()
             for key, end in overdue.items():
                 if key not in self._ending:
-                    self._ending[key] = asyncio.create_task(self._end(agent, key, end))
+                    self._ending[key] = asyncio.create_task(self._end(worker, key, end))
             await asyncio.sleep(min(_CLOCK_S, self._node.accounting_interval_s))
 
     async def _sample_for_ever(self) -> None:
@@ -147,7 +147,7 @@ class AttemptWatch:
                 overdue[key] = end
         return overdue
 
-    async def _end(self, agent: AttemptStopper, key: AttemptKey, end: limits.RankEnd) -> Stopped:
+    async def _end(self, worker: AttemptStopper, key: AttemptKey, end: limits.RankEnd) -> Stopped:
         [attempt] = [attempt for attempt in self._accountant.live() if attempt.key == key]
         try:
             await Lane("overdue", patience_s=_DISK_S).run(lambda: limits.note_overdue(end, attempt.directory))
@@ -156,7 +156,7 @@ class AttemptWatch:
         log.warning("attempt.overdue", job=key.job_id, attempt=key.attempt)
         grace_s = attempt.plan.limits.grace_s
         try:
-            return await agent.stop(
+            return await worker.stop(
                 StopRequest(key=key, host=attempt.plan.host, grace_s=grace_s, reason=end.message, save_first=True)
             )
         finally:

@@ -60,7 +60,7 @@ LEASE_PATIENCE_S = 100.0
 _LEASE_LOOK_S = 0.1
 
 
-class Launcher:
+class RankLauncher:
     """Thread-safe: one attempt is prepared, launched and finished by one thread at a time."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Launcher:
         lease: Path | None,
         secrets: SecretSource | None = None,
     ) -> None:
-        """``dev``: where device nodes of GPUs are found. ``lease``, ``secrets``: see :class:`HostAgent`."""
+        """``dev``: where device nodes of GPUs are found. ``lease``, ``secrets``: see :class:`NodeWorker`."""
         self._node, self._nvml, self._inventory, self._attempts = settings.node, nvml, inventory, attempts
         self._cluster = settings.cluster.name
         self._lease = None if lease is None else str(lease)

@@ -1,7 +1,7 @@
 """What a host does around an attempt: before its ranks start, and after its last process there is gone.
 
-Sharing, scrubbing, accounting and the power limit are each a :class:`Stage`. The agent runs them in order, and in the
-opposite order at the end. The records of ``stopping`` guarantee: once a stage may have prepared an attempt, its
+Sharing, scrubbing, accounting and the power limit are each a :class:`Stage`. The node worker runs them in order, and in
+the opposite order at the end. The records of ``stopping`` guarantee: once a stage may have prepared an attempt, its
 ``finish`` runs to its end at least once, even if the node worker dies in between. The host reports the attempt as
 ended only after that.
 """

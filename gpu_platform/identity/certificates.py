@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.dates import issued_at_s
-from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.lanes import LastKnown
 from gpu_platform.observability import get_logger
 from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
+from gpu_platform.settings import TlsSettings
 
 RENEW_AFTER = 2 / 3
 """The part of its life after which a certificate is renewed."""

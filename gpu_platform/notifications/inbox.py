@@ -24,7 +24,7 @@ REMEMBERED = 2000
 """Ids of notices by which one that comes twice is known. The follower repeats at most one look."""
 
 
-class Waiting(BaseModel):
+class WaitingNotices(BaseModel):
     """What one destination is to be told."""
 
     target: str
@@ -40,7 +40,7 @@ class Inbox(BaseModel):
     """The notices of one user."""
 
     user: str
-    waiting: dict[str, Waiting] = {}
+    waiting: dict[str, WaitingNotices] = {}
     """By destination."""
     later: list[Notice] = []
     """Not due yet."""
@@ -85,7 +85,7 @@ class Inbox(BaseModel):
             return None
         return self.sent_at[-per_hour] + HOUR
 
-    def begin(self, key: str, now: datetime) -> Waiting:
+    def begin(self, key: str, now: datetime) -> WaitingNotices:
         """A message to this destination is on its way. Returns what is in it."""
         waiting = self.waiting[key]
         if waiting.since is None:
@@ -93,7 +93,7 @@ class Inbox(BaseModel):
             self.sent_at.append(now)  # also one that fails: a target that is away must not lift the limit
         return waiting.model_copy(deep=True)
 
-    def end(self, key: str, sent: Waiting) -> None:
+    def end(self, key: str, sent: WaitingNotices) -> None:
         """The message arrived, or nobody tries any more."""
         waiting = self.waiting[key]
         waiting.notices = waiting.notices[len(sent.notices) :]
@@ -120,7 +120,7 @@ class Inbox(BaseModel):
         held = sum(len(one.notices) for one in self.waiting.values())
         if key not in self.waiting and len(self.waiting) >= MOST_DESTINATIONS:
             return
-        waiting = self.waiting.setdefault(key, Waiting(target=notice.target, address=notice.address))
+        waiting = self.waiting.setdefault(key, WaitingNotices(target=notice.target, address=notice.address))
         if held >= MOST_WAITING and waiting.notices:
             waiting.left_out += 1
         else:

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from gpu_platform.domain.errors import CannotStart, NotSent
 from gpu_platform.domain.jobs.notify import check_address
 from gpu_platform.domain.notifications import Message, NotifyDefault, OpenTarget, OpenTargets
-from gpu_platform.notifications.settings import NotificationSettings, NotificationTarget
+from gpu_platform.settings import NotificationSettings
+from gpu_platform.settings.notifications import NotificationTarget
 
 _PROCESS = "gpu_platform.notifications.apprise_process"
 PATIENCE_S = 50.0

@@ -31,7 +31,7 @@ END = ServerSentEvent("end", "{}", "")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RpcCall:
     """A request of REST as a call of gRPC."""
 
     rpc: Rpc
@@ -54,9 +54,9 @@ class Asked:
     def answer(self, messages: Sequence[Any]) -> Answer:
         """The answer that REST would have given. ``messages``: all that came."""
         match self.rpc.answer:
-            case methods.Answer.NOTHING:
+            case methods.AnswerKind.NOTHING:
                 return Answer(204, {}, b"")
-            case methods.Answer.TEXT:
+            case methods.AnswerKind.TEXT:
                 text = b"".join(message.text for message in messages)
                 return Answer(200, {"content-type": "text/plain; charset=utf-8"}, text)
             case _:
@@ -64,7 +64,7 @@ class Asked:
                 return Answer(200, {"content-type": "application/json"}, content)
 
 
-def asked_of(call: Call, headers: Mapping[str, str]) -> Asked | Answer:
+def asked_of(call: Call, headers: Mapping[str, str]) -> RpcCall | Answer:
     """The call of gRPC for a request with these headers. An answer: gRPC cannot carry it, and the answer says why."""
     path, _, query = call.target.partition("?")
     found = methods.find(call.method, path, query)
@@ -79,7 +79,7 @@ def asked_of(call: Call, headers: Mapping[str, str]) -> Asked | Answer:
     metadata = [(name, given[name]) for name in _PASSED_ON if name in given]
     if wrong := [name for name, value in metadata if not value.isascii()]:
         return _refused(f"{wrong[0]} must be ASCII, and is {given[wrong[0]]!r}")
-    return Asked(rpc, message, metadata)
+    return RpcCall(rpc, message, metadata)
 
 
 def failed(error: Any, address: str) -> Answer:

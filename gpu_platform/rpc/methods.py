@@ -28,7 +28,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 _EMPTY = "google.protobuf.Empty"
 
 
-class Answer(Enum):
+class AnswerKind(Enum):
     """What an RPC answers with."""
 
     JSON = "json"
@@ -62,7 +62,7 @@ class Rpc:
     """The path, with its parameters in braces."""
     body: FieldDescriptor | None
     fixed_query: str
-    answer: Answer
+    answer: AnswerKind
 
     @property
     def path(self) -> str:
@@ -201,7 +201,7 @@ def _rpc(method: MethodDescriptor) -> Rpc:
     return Rpc(method, verb.upper(), getattr(http, verb), body, query_of(method), _answer(method))
 
 
-def _answer(method: MethodDescriptor) -> Answer:
+def _answer(method: MethodDescriptor) -> AnswerKind:
     if method.server_streaming:
-        return Answer.EVENTS if "data" in method.output_type.fields_by_name else Answer.TEXT
-    return Answer.NOTHING if method.output_type.full_name == _EMPTY else Answer.JSON
+        return AnswerKind.EVENTS if "data" in method.output_type.fields_by_name else AnswerKind.TEXT
+    return AnswerKind.NOTHING if method.output_type.full_name == _EMPTY else AnswerKind.JSON

@@ -23,7 +23,7 @@ from gpu_platform.slurm.amounts import (
     read_signal,
     read_tres,
 )
-from gpu_platform.slurm.arrays import read_array
+from gpu_platform.slurm.array_option import read_array
 from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.exporting import exported

@@ -22,7 +22,7 @@ goes on by itself once the cause is gone."""
 FORGOTTEN_AFTER = timedelta(days=7)
 
 
-class Step(NamedTuple):
+class WorkflowStep(NamedTuple):
     """A step of a workflow."""
 
     workflow_id: str
@@ -46,9 +46,10 @@ class Poison(NamedTuple):
 
 
 @reading
-def read_poison(session: Session) -> dict[Step, Poison]:
+def read_poison(session: Session) -> dict[WorkflowStep, Poison]:
     """All such steps."""
-    return {Step(row.workflow_id, row.step): Poison(row.deaths, row.last_at) for row in session.execute(select(poison))}
+    rows = session.execute(select(poison))
+    return {WorkflowStep(row.workflow_id, row.step): Poison(row.deaths, row.last_at) for row in rows}
 
 
 @reading
@@ -59,7 +60,7 @@ def count_set_aside(session: Session) -> int:
 
 
 @writing
-def note_deaths(session: Session, steps: Collection[Step], now: datetime) -> None:
+def note_deaths(session: Session, steps: Collection[WorkflowStep], now: datetime) -> None:
     """A worker died, and these steps were under way. What is set aside by it is said in the event log."""
     session.execute(delete(poison).where(poison.c.last_at < now - FORGOTTEN_AFTER))
     for step in sorted(set(steps)):
@@ -77,6 +78,6 @@ def note_deaths(session: Session, steps: Collection[Step], now: datetime) -> Non
 
 
 @writing
-def forget(session: Session, step: Step) -> None:
+def forget(session: Session, step: WorkflowStep) -> None:
     """The step succeeded, or failed like any other: it is not what killed the worker."""
     session.execute(delete(poison).where(poison.c.workflow_id == step.workflow_id, poison.c.step == step.name))

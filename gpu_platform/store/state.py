@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import ColumnElement, Integer, case, func, select, true, tuple_
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.host_requirements import HostRequirements
 from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
@@ -165,7 +166,7 @@ def read_preempting(session: Session) -> dict[AttemptKey, str]:
     }
 
 
-class _SpecOfRunning(BaseModel):
+class _SpecOfRunning(HostRequirements):
     """The few fields of a specification that matter while the job runs."""
 
     model_config = ConfigDict(extra="ignore")
@@ -179,7 +180,6 @@ class _SpecOfRunning(BaseModel):
     gpus: ResourceRequest = ResourceRequest()
     groups: tuple[RankGroup, ...] = ()
     spare_hosts: int = 0
-    require_isolation: bool = False
     environment: JobEnvironment | None = None
     reservation: str | None = None
     grace_s: float = 10.0

@@ -16,10 +16,10 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel
 
-from gpu_platform.access_settings import OidcSettings
 from gpu_platform.client.sign_in import discover, post_form, tokens_of
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, Unavailable
 from gpu_platform.observability import get_logger
+from gpu_platform.settings.access import OidcSettings
 
 KEPT_S = 600.0
 """How long the provider's addresses are used without asking for them again."""

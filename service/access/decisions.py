@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_platform.domain.access.principal import Principal
-from gpu_platform.domain.access.rules import Rule, Subject, Verdict
+from gpu_platform.domain.access.rules import AccessVerdict, RouteRule, Subject
 
 
 @dataclass(frozen=True)
-class Decision:
+class AccessDecision:
     """One decision: who asked, as whom, from where, for what, and the verdict."""
 
-    verdict: Verdict
+    verdict: AccessVerdict
     route: str
     """The line of the table: ``POST /v1/jobs/{job_id}/kill``."""
     path: str
-    rule: Rule
+    rule: RouteRule
     subject: Subject
     principal: Principal | None = None
     """None: not signed in."""
@@ -37,5 +37,5 @@ class Decision:
         return not self.route.startswith("GET ")
 
 
-Recorder = Callable[[Decision], None]
+Recorder = Callable[[AccessDecision], None]
 """Called with every decision, before the request goes on, in a thread of its own. If it raises, the request fails."""

@@ -22,11 +22,10 @@ from sqlalchemy.orm import Session
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.domain.access.rules import Reach, Subject, Verdict, judge
+from gpu_platform.domain.access.rules import AccessVerdict, Reach, Subject, judge
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import (
     Forbidden,
@@ -38,15 +37,16 @@ from gpu_platform.domain.errors import (
 )
 from gpu_platform.lanes import Lane, Stuck
 from gpu_platform.observability import get_logger
-from gpu_platform.settings import RateLimit
+from gpu_platform.settings import AccessSettings
+from gpu_platform.settings.service import RateLimit
 from gpu_platform.store import Store
 from gpu_platform.store.access import job_tokens, sessions, tokens
 from gpu_platform.store.jobs import owners
 from gpu_platform.store.jobs.pipelines import no_such_pipeline
 from gpu_platform.store.jobs.schedules import no_such_schedule
 from service.access import authentication
-from service.access.asked import Asked, asked_of, decision_about
-from service.access.decisions import Decision, Recorder
+from service.access.access_request import AccessRequest, asked_of, decision_about
+from service.access.decisions import AccessDecision, Recorder
 from service.access.guesses import Guesses
 from service.access.oidc import OidcVerifier, is_jwt
 from service.access.routes import MatchedRoute
@@ -60,10 +60,10 @@ _LOOK_S = 2.0
 """They wait so long for the database to know who has."""
 
 E = TypeVar("E", bound=PlatformError)
-Note = Callable[[Verdict, str, Principal | None], None]
+Note = Callable[[AccessVerdict, str, Principal | None], None]
 
 
-def _nothing(verdict: Verdict, message: str, principal: Principal | None) -> None:
+def _nothing(verdict: AccessVerdict, message: str, principal: Principal | None) -> None:
     """For requests that were not decided by a gate."""
 
 
@@ -76,12 +76,12 @@ class Access:
     principal: Principal | None = None
     acting_as: str | None = None
     subject: Subject = field(default_factory=Subject)
-    verdict: Verdict = Verdict.ALLOWED
+    verdict: AccessVerdict = AccessVerdict.ALLOWED
     note: Note = _nothing
     """Records what the handler decides itself, e.g. about the body: verdict, why, and who asks if the gate does not
     know. Call it in a thread."""
 
-    def refused(self, refusal: E, verdict: Verdict = Verdict.FORBIDDEN) -> E:
+    def refused(self, refusal: E, verdict: AccessVerdict = AccessVerdict.FORBIDDEN) -> E:
         """Record that the handler refuses the request, and return the refusal.
 
         For refusals that look like something else, so that nobody learns what there is. A :class:`Forbidden` or
@@ -142,7 +142,7 @@ class Gate:
         asked = asked_of(scope, matched)
         try:
             return await self._admit(scope, asked)
-        except Unreadable as error:
+        except UnreadableProof as error:
             raise await to_thread.run_sync(
                 self._unreadable, asked, error.credential, error.__cause__ or error
             ) from None
@@ -152,7 +152,7 @@ class Gate:
         wrong token. Returns what to answer."""
         return await to_thread.run_sync(self._unreadable, asked_of(scope, matched), None, error)
 
-    async def _admit(self, scope: Scope, asked: Asked) -> Access:
+    async def _admit(self, scope: Scope, asked: AccessRequest) -> Access:
         matched = asked.matched
         if matched.rule.reach is Reach.PUBLIC:
             access = Access(self._settings, matched.route, note=self._note_of(asked, None, Subject()))
@@ -183,19 +183,19 @@ class Gate:
         access: Access = scope["access"]
         return await to_thread.run_sync(self._look_again, asked_of(scope, matched), access.who)
 
-    def _look_again(self, asked: Asked, admitted: Principal) -> bool:
+    def _look_again(self, asked: AccessRequest, admitted: Principal) -> bool:
         principal, subject, message = None, Subject(), ""
         try:
             principal, subject = self._look(asked, asked.credential())
             verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
-        except (NotSignedIn, Unreadable) as refusal:
-            verdict, message = Verdict.NOT_SIGNED_IN, str(refusal)
+        except (NotSignedIn, UnreadableProof) as refusal:
+            verdict, message = AccessVerdict.NOT_SIGNED_IN, str(refusal)
         except Exception as error:
             if not isinstance(error, PlatformError):  # nobody waits for this look: it would end without a trace
                 log.warning("request.not_judged_again", route=asked.matched.route, error=repr(error))
             if admitted.ends_at is None or time.time() < admitted.ends_at:
                 return True
-            verdict, message = Verdict.NOT_SIGNED_IN, "its token has expired"
+            verdict, message = AccessVerdict.NOT_SIGNED_IN, "its token has expired"
         if not verdict.is_allowed:
             try:
                 self._record(
@@ -205,7 +205,7 @@ class Gate:
                 log.warning("request.end_not_recorded", route=asked.matched.route, error=error.message)
         return verdict.is_allowed
 
-    def _look_and_decide(self, asked: Asked) -> Access:
+    def _look_and_decide(self, asked: AccessRequest) -> Access:
         credential = None
         try:
             with _reading(None):
@@ -225,7 +225,7 @@ class Gate:
         self._note_use(principal)
         return self._decide(asked, principal, subject)
 
-    def _look(self, asked: Asked, credential: str | None) -> tuple[Principal, Subject]:
+    def _look(self, asked: AccessRequest, credential: str | None) -> tuple[Principal, Subject]:
         principal = None
         if credential is None:
             raise NotSignedIn(authentication.WHAT_TO_DO)
@@ -251,7 +251,7 @@ class Gate:
     def _is_of_oidc(self, credential: str) -> bool:
         return self._oidc is not None and is_jwt(credential)
 
-    def _unreadable(self, asked: Asked, credential: str | None, error: BaseException) -> PlatformError:
+    def _unreadable(self, asked: AccessRequest, credential: str | None, error: BaseException) -> PlatformError:
         at = traceback.extract_tb(error.__traceback__)[-1:]
         where = [f"{frame.filename}:{frame.lineno}" for frame in at]
         log.warning(
@@ -264,12 +264,12 @@ class Gate:
             refusal = NotSignedIn(f"the token of this request cannot be read. {authentication.WHAT_TO_DO}")
         answer = self._guesses.note(asked.peer, credential, NotSignedIn(refusal.message))
         if isinstance(answer, NotSignedIn):
-            self._record(decision_about(asked, None, Subject(), Verdict.NOT_SIGNED_IN, message=refusal.message))
+            self._record(decision_about(asked, None, Subject(), AccessVerdict.NOT_SIGNED_IN, message=refusal.message))
             return refusal
         self._record_held(asked)
         return answer
 
-    def _known_or_nobody(self, asked: Asked, access: Access) -> Access:
+    def _known_or_nobody(self, asked: AccessRequest, access: Access) -> Access:
         """For a public route: who asks, if that can be known."""
         credential = None
         try:
@@ -280,7 +280,7 @@ class Gate:
         except NotSignedIn as refusal:
             self._not_signed_in(asked, credential, refusal, Subject())
             return access
-        except Unreadable as error:
+        except UnreadableProof as error:
             self._unreadable(asked, credential, error.__cause__ or error)
             return access
         except PlatformError:
@@ -288,29 +288,29 @@ class Gate:
         return replace(access, principal=principal)
 
     def _not_signed_in(
-        self, asked: Asked, credential: str | None, refusal: NotSignedIn, subject: Subject
+        self, asked: AccessRequest, credential: str | None, refusal: NotSignedIn, subject: Subject
     ) -> NotSignedIn | TooManyRequests:
         """Count and record a request without a valid token. Returns what to answer."""
         answer = self._guesses.note(asked.peer, credential, refusal)
         if answer is refusal:
-            self._record(decision_about(asked, None, subject, Verdict.NOT_SIGNED_IN, message=refusal.message))
+            self._record(decision_about(asked, None, subject, AccessVerdict.NOT_SIGNED_IN, message=refusal.message))
         else:
             self._record_held(asked)
         return answer
 
-    def _record_held(self, asked: Asked) -> None:
+    def _record_held(self, asked: AccessRequest) -> None:
         if (message := self._guesses.to_record(asked.peer)) is not None:
-            self._record(decision_about(asked, None, Subject(), Verdict.NOT_SIGNED_IN, message=message))
+            self._record(decision_about(asked, None, Subject(), AccessVerdict.NOT_SIGNED_IN, message=message))
 
     def _note_of(
-        self, asked: Asked, principal: Principal | None, subject: Subject, acting_as: str | None = None
+        self, asked: AccessRequest, principal: Principal | None, subject: Subject, acting_as: str | None = None
     ) -> Note:
-        def note(verdict: Verdict, message: str, who: Principal | None) -> None:
+        def note(verdict: AccessVerdict, message: str, who: Principal | None) -> None:
             self._record(decision_about(asked, who or principal, subject, verdict, acting_as, message))
 
         return note
 
-    def _decide(self, asked: Asked, principal: Principal, subject: Subject) -> Access:
+    def _decide(self, asked: AccessRequest, principal: Principal, subject: Subject) -> Access:
         rule = asked.matched.rule
         verdict = judge(rule, principal, subject, break_glass=asked.break_glass is not None)
         refusal = None if verdict.is_allowed else self._refusal(asked, principal, subject, verdict)
@@ -318,7 +318,7 @@ class Gate:
         if refusal is None and asked.user_to_act_for() not in (None, principal.name):
             acting_as = asked.as_user
             if not _may_act_for_others(principal):
-                verdict = Verdict.FORBIDDEN
+                verdict = AccessVerdict.FORBIDDEN
                 refusal = Forbidden(
                     f"{principal.described()} may not act as {acting_as} ({USER_HEADER}): that takes the role operator "
                     "in the cluster. Leave the user out: it is known from the token",
@@ -331,13 +331,15 @@ class Gate:
         note = self._note_of(asked, principal, subject, acting_as)
         return Access(self._settings, asked.matched.route, principal, acting_as, subject, verdict, note)
 
-    def _refusal(self, asked: Asked, principal: Principal, subject: Subject, verdict: Verdict) -> PlatformError:
+    def _refusal(
+        self, asked: AccessRequest, principal: Principal, subject: Subject, verdict: AccessVerdict
+    ) -> PlatformError:
         rule, route = asked.matched.rule, asked.matched.route
         if rule.reach.is_of_nodes:
             return _not_that_host(asked, principal, subject)
-        if verdict is Verdict.UNSEEN:
+        if verdict is AccessVerdict.UNSEEN:
             return _not_there(asked.matched.path_params)
-        if verdict is Verdict.OUT_OF_SCOPE:
+        if verdict is AccessVerdict.OUT_OF_SCOPE:
             scopes = ", ".join(sorted(principal.permissions or ()))
             return Forbidden(
                 f"{route} needs the scope {rule.permission}, and this token ({principal.signed_in_by}) has {scopes}: "
@@ -371,7 +373,7 @@ class Gate:
             if any(roles[place].includes(role) for place in (namespace, CLUSTER) if place in roles)
         ]
 
-    def _record(self, decision: Decision) -> None:
+    def _record(self, decision: AccessDecision) -> None:
         for recorder in self._recorders:
             recorder(decision)
 
@@ -385,7 +387,7 @@ class Gate:
             tokens.note_use(self._store, token_id, datetime.now(UTC))
 
 
-class Unreadable(Exception):
+class UnreadableProof(Exception):
     """What somebody sent as proof of who they are made the code that reads it fail."""
 
     def __init__(self, credential: str | None) -> None:
@@ -401,7 +403,7 @@ def _reading(credential: str | None) -> Iterator[None]:
     except (PlatformError, SQLAlchemyError):  # neither depends on what was sent
         raise
     except Exception as error:
-        raise Unreadable(credential) from error
+        raise UnreadableProof(credential) from error
 
 
 def _holder(session: Session, credential: str) -> Principal:
@@ -440,7 +442,7 @@ def _subject(session: Session, path_params: Mapping[str, str]) -> Subject:
     return Subject(owner.namespace, owner.user, job_id, session_of=starter)
 
 
-def _not_that_host(asked: Asked, principal: Principal, subject: Subject) -> Forbidden:
+def _not_that_host(asked: AccessRequest, principal: Principal, subject: Subject) -> Forbidden:
     host = subject.host or ""
     is_report = asked.matched.rule.reach is Reach.NODE
     if not is_report and principal.id == f"node/{host}":
@@ -452,7 +454,7 @@ def _not_that_host(asked: Asked, principal: Principal, subject: Subject) -> Forb
     )
 
 
-def _needed_of(asked: Asked, host: str) -> str:
+def _needed_of(asked: AccessRequest, host: str) -> str:
     what = "a report" if asked.matched.rule.reach is Reach.NODE else "asking for what an attempt gets"
     return (
         f"{what} of host {host!r} needs the certificate of node/{host}, or, without TLS, its node token: "

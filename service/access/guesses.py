@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_platform.domain.errors import NotSignedIn, TooManyRequests
-from gpu_platform.settings import RateLimit
+from gpu_platform.settings.service import RateLimit
 from gpu_platform.store.access import tokens
 from service.http import buckets
 from service.http.networks import network_of

@@ -18,7 +18,6 @@ from joserfc import jwt
 from joserfc.errors import BadSignatureError, ExpiredTokenError, JoseError
 from joserfc.jwk import JWKRegistry, RSAKey
 
-from gpu_platform.access_settings import OidcSettings
 from gpu_platform.client.sign_in import discover, read_json
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import Role
@@ -26,6 +25,7 @@ from gpu_platform.domain.errors import NotSignedIn, Unavailable
 from gpu_platform.domain.jobs.notify import check_address
 from gpu_platform.domain.texts import check_name
 from gpu_platform.observability import get_logger
+from gpu_platform.settings.access import OidcSettings
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
 FETCH_AT_MOST_S = 10.0

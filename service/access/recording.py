@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.access.rules import Reach, Verdict
+from gpu_platform.domain.access.rules import AccessVerdict, Reach
 from gpu_platform.domain.audit import AuditEntry
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
-from service.access.decisions import Decision, Recorder
+from service.access.decisions import AccessDecision, Recorder
 from service.access.gate import Access
 from service.audit_log import AuditLog
 
@@ -32,7 +32,7 @@ def audit_recorder(log: AuditLog) -> Recorder:
     are written only if they are refused.
     """
 
-    def record(decision: Decision) -> None:
+    def record(decision: AccessDecision) -> None:
         allowed = decision.verdict.is_allowed
         of_node = decision.rule.reach is Reach.NODE
         if of_node and allowed:
@@ -48,7 +48,7 @@ def audit_recorder(log: AuditLog) -> Recorder:
             reason=decision.break_glass or decision.message or None,
             request_id=decision.request_id,
         )
-        broke_glass = decision.verdict is Verdict.BROKE_GLASS
+        broke_glass = decision.verdict is AccessVerdict.BROKE_GLASS
         log.record(entry, wait=allowed and not of_node and (decision.changes_something or broke_glass))
 
     return record
@@ -57,7 +57,7 @@ def audit_recorder(log: AuditLog) -> Recorder:
 def event_recorder(store: Store) -> Recorder:
     """Returns a recorder that writes events of what is out of the ordinary, and logs refusals."""
 
-    def record(decision: Decision) -> None:
+    def record(decision: AccessDecision) -> None:
         if not decision.verdict.is_allowed:
             log.info(
                 "request.refused",
@@ -67,15 +67,15 @@ def event_recorder(store: Store) -> Recorder:
                 principal=decision.principal.id if decision.principal else None,
                 peer=decision.peer,
             )
-        elif decision.verdict is Verdict.BROKE_GLASS or (decision.acting_as and decision.changes_something):
+        elif decision.verdict is AccessVerdict.BROKE_GLASS or (decision.acting_as and decision.changes_something):
             _record(store, decision, datetime.now(UTC))
 
     return record
 
 
 @writing
-def _record(session: Session, decision: Decision, now: datetime) -> None:
-    broke = decision.verdict is Verdict.BROKE_GLASS
+def _record(session: Session, decision: AccessDecision, now: datetime) -> None:
+    broke = decision.verdict is AccessVerdict.BROKE_GLASS
     data = {"request": f"{decision.route.split(' ')[0]} {decision.path}", "peer": decision.peer}
     if broke:
         data["reason"] = decision.break_glass

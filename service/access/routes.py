@@ -13,43 +13,43 @@ from fastapi.routing import iter_route_contexts
 from starlette.routing import compile_path
 
 from gpu_platform.domain.access.roles import Permission, Role
-from gpu_platform.domain.access.rules import Reach, Rule
+from gpu_platform.domain.access.rules import Reach, RouteRule
 from gpu_platform.domain.errors import CannotStart
 
-PUBLIC = Rule(Permission.SELF_READ, reach=Reach.PUBLIC)
-DESCRIPTION = Rule(Permission.SELF_READ, reach=Reach.SIGNED_IN)
-SUBMIT = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE, of_jobs=True)
-SUBMIT_LATER = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE)
-CHANGE_OWN = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
+PUBLIC = RouteRule(Permission.SELF_READ, reach=Reach.PUBLIC)
+DESCRIPTION = RouteRule(Permission.SELF_READ, reach=Reach.SIGNED_IN)
+SUBMIT = RouteRule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE, of_jobs=True)
+SUBMIT_LATER = RouteRule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE)
+CHANGE_OWN = RouteRule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
 """A schedule or a pipeline is found and judged as a job is: by its namespace and its user."""
-SEE_JOB = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
+SEE_JOB = RouteRule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
 READ_JOB = replace(SEE_JOB, of_jobs=True)
-SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
-RETRY = Rule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
+SEE_JOBS = RouteRule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
+RETRY = RouteRule(Permission.JOBS_SUBMIT, Role.OPERATOR, Reach.JOB, owner=True)
 """The new job or array belongs to the user of the first one: see ``submissions.py``."""
-STOP_JOB = Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
-READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, shared=True, break_glass=True)
-SEE_CHECKPOINTS = Rule(Permission.JOBS_READ, Role.OPERATOR, Reach.JOB, owner=True, shared=True, of_jobs=True)
+STOP_JOB = RouteRule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
+READ_OUTPUT = RouteRule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, shared=True, break_glass=True)
+SEE_CHECKPOINTS = RouteRule(Permission.JOBS_READ, Role.OPERATOR, Reach.JOB, owner=True, shared=True, of_jobs=True)
 """Who begins another job with one: see ``submissions.py``."""
-ENTER_JOB = Rule(Permission.JOBS_EXEC, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
-OWN_SESSION = Rule(Permission.JOBS_EXEC, Role.USER, Reach.SESSION)
-SEE_HOSTS = Rule(Permission.HOSTS_READ, Role.VIEWER, Reach.SOMEWHERE)
-SEE_CLUSTER = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
-OPERATE = Rule(Permission.HOSTS_OPERATE, Role.OPERATOR, Reach.CLUSTER)
-TOKENS = Rule(Permission.TOKENS_MANAGE, reach=Reach.SIGNED_IN)
-SEND_ALERTS = Rule(Permission.ALERTS_SEND, Role.OPERATOR, Reach.CLUSTER)
+ENTER_JOB = RouteRule(Permission.JOBS_EXEC, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
+OWN_SESSION = RouteRule(Permission.JOBS_EXEC, Role.USER, Reach.SESSION)
+SEE_HOSTS = RouteRule(Permission.HOSTS_READ, Role.VIEWER, Reach.SOMEWHERE)
+SEE_CLUSTER = RouteRule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
+OPERATE = RouteRule(Permission.HOSTS_OPERATE, Role.OPERATOR, Reach.CLUSTER)
+TOKENS = RouteRule(Permission.TOKENS_MANAGE, reach=Reach.SIGNED_IN)
+SEND_ALERTS = RouteRule(Permission.ALERTS_SEND, Role.OPERATOR, Reach.CLUSTER)
 """Of Prometheus' token. Who may send alerts writes to the people on call."""
-SECRETS = Rule(Permission.SECRETS_MANAGE, Role.USER, Reach.NAMESPACE)
+SECRETS = RouteRule(Permission.SECRETS_MANAGE, Role.USER, Reach.NAMESPACE)
 """Whoever submits jobs may read what they print, so a secret can be used, and made, by every user of its namespace.
 Replacing one redirects the jobs of others: that is for its maker and for admins, as the handler checks."""
-UPLOAD = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.NAMESPACE)
+UPLOAD = RouteRule(Permission.JOBS_SUBMIT, Role.USER, Reach.NAMESPACE)
 
-ROUTES: dict[str, Rule] = {
+ROUTES: dict[str, RouteRule] = {
     # The first, because lines are tried in their order, and most requests of a large cluster are heartbeats.
-    "POST /v1/hosts/{name}/heartbeat": Rule(Permission.HOSTS_REPORT, reach=Reach.NODE),
+    "POST /v1/hosts/{name}/heartbeat": RouteRule(Permission.HOSTS_REPORT, reach=Reach.NODE),
     "GET /healthz": PUBLIC,
     "GET /readyz": PUBLIC,
-    "GET /metrics": Rule(Permission.METRICS_READ, Role.VIEWER, Reach.CLUSTER),
+    "GET /metrics": RouteRule(Permission.METRICS_READ, Role.VIEWER, Reach.CLUSTER),
     # The dashboard's files: its data comes from the routes below, with the rights that these ask for.
     "GET /": PUBLIC,
     "GET /sign-in": PUBLIC,
@@ -103,7 +103,7 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/jobs/{job_id}/release": CHANGE_OWN,
     # Its user, or the job itself: `scontrol requeue` in a script that is warned of its end.
     "POST /v1/jobs/{job_id}/preempt": replace(STOP_JOB, of_jobs=True),
-    "POST /v1/jobs/{job_id}/checkpoints": Rule(Permission.JOBS_CHECKPOINT, Role.OPERATOR, Reach.JOB, owner=True),
+    "POST /v1/jobs/{job_id}/checkpoints": RouteRule(Permission.JOBS_CHECKPOINT, Role.OPERATOR, Reach.JOB, owner=True),
     "POST /v1/jobs/{job_id}/exec": ENTER_JOB,
     "GET /v1/jobs/{job_id}/exec": ENTER_JOB,
     "GET /v1/jobs/{job_id}/exec/{session_id}": OWN_SESSION,
@@ -146,13 +146,13 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/report": SEE_CLUSTER,
     "GET /v1/events": SEE_JOBS,
     "GET /v1/snapshot": SEE_CLUSTER,
-    "POST /v1/snapshot:what-if": Rule(Permission.CLUSTER_READ, Role.OPERATOR, Reach.CLUSTER),
-    "GET /v1/audit": Rule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),
+    "POST /v1/snapshot:what-if": RouteRule(Permission.CLUSTER_READ, Role.OPERATOR, Reach.CLUSTER),
+    "GET /v1/audit": RouteRule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/alertmanager/api/v2/alerts": SEND_ALERTS,
     "POST /v1/alerts:test": SEND_ALERTS,
     "GET /v1/notifications": SEE_JOBS,
     "POST /v1/notifications:test": SUBMIT_LATER,
-    "POST /v1/temporal/decode": Rule(Permission.PAYLOADS_READ, Role.OPERATOR, Reach.CLUSTER),
+    "POST /v1/temporal/decode": RouteRule(Permission.PAYLOADS_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/checkpoint-roots:check": OPERATE,
     "GET /v1/clocks": OPERATE,
     "GET /v1/cluster": SEE_HOSTS,
@@ -163,10 +163,14 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/hosts/{name}/online": OPERATE,
     "POST /v1/hosts/{name}/declare-lost": OPERATE,
     "DELETE /v1/hosts/{name}": OPERATE,
-    "POST /v1/hosts/{name}/report": Rule(Permission.HOSTS_REPORT, reach=Reach.NODE),
-    "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets": Rule(Permission.SECRETS_RECEIVE, reach=Reach.ATTEMPT),
-    "GET /v1/hosts/{name}/attempts/{job_id}/{attempt}/upload": Rule(Permission.UPLOADS_RECEIVE, reach=Reach.ATTEMPT),
-    "POST /v1/hosts/{name}/enroll": Rule(Permission.HOSTS_OPERATE, Role.ADMIN, Reach.CLUSTER),
+    "POST /v1/hosts/{name}/report": RouteRule(Permission.HOSTS_REPORT, reach=Reach.NODE),
+    "POST /v1/hosts/{name}/attempts/{job_id}/{attempt}/secrets": RouteRule(
+        Permission.SECRETS_RECEIVE, reach=Reach.ATTEMPT
+    ),
+    "GET /v1/hosts/{name}/attempts/{job_id}/{attempt}/upload": RouteRule(
+        Permission.UPLOADS_RECEIVE, reach=Reach.ATTEMPT
+    ),
+    "POST /v1/hosts/{name}/enroll": RouteRule(Permission.HOSTS_OPERATE, Role.ADMIN, Reach.CLUSTER),
     "DELETE /v1/hosts/{name}/identity": OPERATE,
     "GET /v1/hosts/{name}/metrics": SEE_CLUSTER,
     # A machine without a certificate asks for the first one, and its join token is checked there.
@@ -198,17 +202,17 @@ class MatchedRoute:
 
     route: str
     """As in the table: ``GET /v1/jobs/{job_id}``."""
-    rule: Rule
+    rule: RouteRule
     path_params: dict[str, Any]
 
 
 class RouteTable:
     """Finds the rule of a request."""
 
-    def __init__(self, routes: dict[str, Rule]) -> None:
+    def __init__(self, routes: dict[str, RouteRule]) -> None:
         self._routes = routes
         self._patterns: dict[str, re.Pattern[str]] = {}
-        self._methods: dict[str, dict[str, Rule]] = {}
+        self._methods: dict[str, dict[str, RouteRule]] = {}
         for line, rule in routes.items():
             method, path = line.split(" ", 1)
             self._methods.setdefault(path, {})[method] = rule

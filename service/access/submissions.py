@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.domain.access.rules import Verdict
+from gpu_platform.domain.access.rules import AccessVerdict
 from gpu_platform.domain.errors import Forbidden, InvalidRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.texts import duration
-from gpu_platform.settings import Settings
+from gpu_platform.settings import AccessSettings, Settings
 from gpu_platform.store import Store, windows
 from gpu_platform.store.jobs import dependencies, owners
 from gpu_platform.store.leadership import leader
@@ -121,7 +120,8 @@ def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
     owner = owners.owners_of(store, [point.job_id]).get(point.job_id)
     if owner is not None and not access.sees(owner.namespace):
         raise access.refused(
-            InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}"), Verdict.UNSEEN
+            InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}"),
+            AccessVerdict.UNSEEN,
         )
     if owner is None or owner.user == spec.user or access.who.has(Role.ADMIN, owner.namespace):
         return
@@ -143,7 +143,7 @@ def check_dependencies(store: Store, access: Access, spec: JobSpec) -> None:
         if owner is None:
             raise dependencies.no_such_job(one.job_id)
         if not access.sees(owner.namespace):
-            raise access.refused(dependencies.no_such_job(one.job_id), Verdict.UNSEEN)
+            raise access.refused(dependencies.no_such_job(one.job_id), AccessVerdict.UNSEEN)
 
 
 def _own_namespace(principal: Principal) -> str:

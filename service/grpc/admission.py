@@ -31,7 +31,7 @@ from gpu_platform.rpc.methods import HttpRequest, Rpc
 from service.access.routes import ROUTES
 from service.grpc import structure
 from service.grpc.calls import caller_of
-from service.grpc.in_process import Caller, Exchange, InProcess, Refused
+from service.grpc.in_process import Caller, InProcess, InProcessRequest, RefusedRequest
 from service.http import body_limit
 from service.http.body_limit import LARGE_BYTES, BodySize
 from service.http.rate_limits import RateLimits
@@ -61,7 +61,7 @@ class _Known(NamedTuple):
     until: float
 
 
-class Asked(NamedTuple):
+class TranslatedRequest(NamedTuple):
     """What a message asks for."""
 
     request: HttpRequest
@@ -81,9 +81,10 @@ class Admission:
         self._reading = CapacityLimiter(1)
         self._not_taken: Counter[str] = Counter()
 
-    async def asked(self, rpc: Rpc, context: grpc.aio.ServicerContext, turn: AsyncExitStack) -> Asked:
+    async def asked(self, rpc: Rpc, context: grpc.aio.ServicerContext, turn: AsyncExitStack) -> TranslatedRequest:
         """What the one message of a call asks for. A large one has its turn until ``turn`` is closed. A message without
-        fields is not waited for: what anybody may ask has none. Raises :class:`PlatformError` and :class:`Refused`."""
+        fields is not waited for: what anybody may ask has none. Raises :class:`PlatformError` and
+        :class:`RefusedRequest`."""
         caller = caller_of(context, is_secure=self._is_secure)
         known = self._known(caller)
         if known is not None and self._not_taken[known.owner] > MOST_NOT_TAKEN_BYTES:
@@ -92,7 +93,7 @@ class Admission:
                 retry_after_s=5.0,
             )
         if not rpc.request_type.DESCRIPTOR.fields:
-            return Asked(rpc.request_of(rpc.request_type()))
+            return TranslatedRequest(rpc.request_of(rpc.request_type()))
         reader = _address_of(caller) if known is None else known.owner
         data = await turn.enter_async_context(self._read(reader, context, READ_WITHIN_S))
         is_large = len(data) >= LARGE_BYTES
@@ -102,10 +103,10 @@ class Admission:
             _check_size(rpc, len(data), most)
             await turn.enter_async_context(self._limits.large_body(owner, len(data)))
             request = await to_thread.run_sync(_large, rpc, data, most, limiter=self._reading)
-            return Asked(request, has_turn=True)
+            return TranslatedRequest(request, has_turn=True)
         await turn.aclose()
         try:
-            return Asked(_request_of(rpc, data))
+            return TranslatedRequest(_request_of(rpc, data))
         except PlatformError:
             if known is None and ROUTES[rpc.route].reach is not Reach.PUBLIC:
                 await self.signed_in(context)  # what a stranger sends is counted, whatever is wrong with it
@@ -122,7 +123,7 @@ class Admission:
 
     async def question(self, context: grpc.aio.ServicerContext) -> AsyncGenerator[Any, None]:
         """The questions of a caller who asks one after the other, and signs in for each. Raises
-        :class:`PlatformError` and :class:`Refused`."""
+        :class:`PlatformError` and :class:`RefusedRequest`."""
         while True:
             reader = f"questions of {await self.signed_in(context)}"
             async with self._free_place(reader, READ_WITHIN_S):
@@ -140,7 +141,7 @@ class Admission:
         """Send an answer of ``size`` bytes. If that ends with an error, gRPC has it until the call is over."""
         try:
             yield
-        except Refused:
+        except RefusedRequest:
             self._not_taken[owner] += size
 
             def over(_: Any) -> None:
@@ -151,7 +152,7 @@ class Admission:
             cast(Any, context).add_done_callback(over)
             raise
 
-    def note_good(self, rpc: Rpc, context: grpc.aio.ServicerContext, exchange: Exchange) -> None:
+    def note_good(self, rpc: Rpc, context: grpc.aio.ServicerContext, exchange: InProcessRequest) -> None:
         """The application took the token of this call for a good one."""
         if ROUTES[rpc.route].reach is not Reach.PUBLIC:
             proof = _proof_of(caller_of(context, is_secure=self._is_secure))
@@ -159,12 +160,13 @@ class Admission:
             _forget_oldest(self._tokens, proof)
 
     async def signed_in(self, context: grpc.aio.ServicerContext) -> str:
-        """Whose call it is. Raises :class:`Refused` and :class:`PlatformError` unless its caller has signed in."""
+        """Whose call it is. Raises :class:`RefusedRequest` and :class:`PlatformError` unless its caller has signed
+        in."""
         exchange = self._application.ask(_WHO_AM_I, caller_of(context, is_secure=self._is_secure))
         try:
             async with exchange:
                 await exchange.body()
-        except Refused as refused:
+        except RefusedRequest as refused:
             if refused.problem.status != 403:  # a token for something else only is one that has signed in
                 raise
         return exchange.owner
@@ -183,7 +185,7 @@ class Admission:
                     message = await context.read()
             except TimeoutError:
                 late = Problem.make(504, "http_error", f"no message came within {within_s:g} s")
-                raise Refused(late, {}) from None
+                raise RefusedRequest(late, {}) from None
             if not isinstance(message, bytes):  # the end of the call
                 raise InvalidRequest("the call has no message")
             only = [message]
@@ -221,18 +223,18 @@ def _check_size(rpc: Rpc, size: int, most: BodySize) -> None:
     if size <= most.most_bytes + _LONGEST_HEAD:
         return
     if rpc.body is not None:
-        raise Refused(Problem.make(413, "body_too_large", body_limit.too_large(most)), {})
+        raise RefusedRequest(Problem.make(413, "body_too_large", body_limit.too_large(most)), {})
     raise InvalidRequest(f"{rpc.descriptor.input_type.name} has {size:,} bytes; at most {_LONGEST_HEAD:,} are allowed")
 
 
 def _large(rpc: Rpc, data: bytes, most: BodySize) -> HttpRequest:
     try:
         if not structure.at_most(data, rpc.descriptor.input_type, most.values):
-            raise Refused(Problem.make(413, "body_too_large", body_limit.too_many_values(most)), {})
-    except structure.Unreadable as error:
+            raise RefusedRequest(Problem.make(413, "body_too_large", body_limit.too_many_values(most)), {})
+    except structure.UnreadableMessage as error:
         raise _unreadable(rpc, error) from None
     if not rpc.is_raw and structure.escaped_bytes(data) > most.most_bytes + _LONGEST_HEAD:
-        raise Refused(Problem.make(413, "body_too_large", body_limit.too_large(most)), {})
+        raise RefusedRequest(Problem.make(413, "body_too_large", body_limit.too_large(most)), {})
     request = _request_of(rpc, data)
     around = len(request.path) + len(request.query) + sum(len(value) for _, value in request.headers)
     if around > _LONGEST_HEAD:

@@ -19,10 +19,10 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import get_logger
 from gpu_platform.rpc.json_messages import to_message
 from gpu_platform.rpc.limits import MAX_ANSWER_BYTES
-from gpu_platform.rpc.methods import Answer, Rpc, rpcs
+from gpu_platform.rpc.methods import AnswerKind, Rpc, rpcs
 from service.grpc.admission import Admission, one_message
 from service.grpc.calls import REQUEST_ID, abort, caller_of
-from service.grpc.in_process import BrokenOff, Exchange, InProcess, Refused, answer_too_large
+from service.grpc.in_process import BrokenOff, InProcess, InProcessRequest, RefusedRequest, answer_too_large
 from service.http.body_limit import LARGE_BYTES
 
 TAKEN_WITHIN_S = 120.0
@@ -59,7 +59,7 @@ class Handlers(grpc.GenericRpcHandler):
         return one_message(answer)
 
     @asynccontextmanager
-    async def _asked(self, rpc: Rpc, context: grpc.aio.ServicerContext) -> AsyncIterator[Exchange]:
+    async def _asked(self, rpc: Rpc, context: grpc.aio.ServicerContext) -> AsyncIterator[InProcessRequest]:
         """The request that the call's message stands for. Every error ends the call with the status of its problem."""
         headers: dict[str, str] = {}
         problem: Problem | None = None
@@ -74,7 +74,7 @@ class Handlers(grpc.GenericRpcHandler):
                     if REQUEST_ID in headers:
                         await context.send_initial_metadata(((REQUEST_ID, headers[REQUEST_ID]),))
                     yield exchange
-        except Refused as refused:
+        except RefusedRequest as refused:
             problem, headers = refused.problem, refused.headers or headers
         except PlatformError as error:
             problem = Problem.of(error)
@@ -88,10 +88,10 @@ async def _write(context: grpc.aio.ServicerContext, data: bytes, within_s: float
             await context.write(data)
     except TimeoutError:
         late = f"the answer was not taken within {within_s:g} s"
-        raise Refused(Problem.make(504, "http_error", late), {}) from None
+        raise RefusedRequest(Problem.make(504, "http_error", late), {}) from None
 
 
-async def _json(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
+async def _json(rpc: Rpc, exchange: InProcessRequest) -> AsyncGenerator[Message, None]:
     body = await exchange.body(MAX_ANSWER_BYTES)
     if len(body) < LARGE_BYTES:
         yield rpc.answer_of(body)
@@ -102,34 +102,34 @@ async def _json(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
     yield message
 
 
-async def _nothing(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
+async def _nothing(rpc: Rpc, exchange: InProcessRequest) -> AsyncGenerator[Message, None]:
     await exchange.body()
     yield rpc.response_type()
 
 
-async def _events(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
+async def _events(rpc: Rpc, exchange: InProcessRequest) -> AsyncGenerator[Message, None]:
     """The server-sent events as messages, until the event that says that nothing more comes."""
     source = EventSource(httpx.Response(200, headers=exchange.headers, content=exchange.pieces()))
     async for event in source.aiter_sse():
         if event.event == "end":
             return
         if event.event == "problem":
-            raise Refused(Problem.model_validate_json(event.data), exchange.headers)
+            raise RefusedRequest(Problem.model_validate_json(event.data), exchange.headers)
         if event.data:  # else it is a keep-alive: gRPC has its own
             value = {"id": event.id, "data": json.loads(event.data)}
             yield to_message(value, rpc.response_type, exact=False)
     raise BrokenOff
 
 
-async def _pieces(rpc: Rpc, exchange: Exchange) -> AsyncGenerator[Message, None]:
+async def _pieces(rpc: Rpc, exchange: InProcessRequest) -> AsyncGenerator[Message, None]:
     async for piece in exchange.pieces():
         for at in range(0, len(piece), _TEXT_PIECE):
             yield rpc.response_type(text=piece[at : at + _TEXT_PIECE])
 
 
-_BEHAVIOURS: dict[Answer, Callable[[Rpc, Exchange], AsyncGenerator[Message, None]]] = {
-    Answer.JSON: _json,
-    Answer.NOTHING: _nothing,
-    Answer.EVENTS: _events,
-    Answer.TEXT: _pieces,
+_BEHAVIOURS: dict[AnswerKind, Callable[[Rpc, InProcessRequest], AsyncGenerator[Message, None]]] = {
+    AnswerKind.JSON: _json,
+    AnswerKind.NOTHING: _nothing,
+    AnswerKind.EVENTS: _events,
+    AnswerKind.TEXT: _pieces,
 }

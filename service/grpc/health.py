@@ -15,7 +15,7 @@ from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.rpc.methods import HttpRequest, services
 from service.grpc.admission import Admission, one_message
 from service.grpc.calls import abort
-from service.grpc.in_process import BrokenOff, Caller, InProcess, Refused
+from service.grpc.in_process import BrokenOff, Caller, InProcess, RefusedRequest
 
 WATCH_EVERY_S = 2.0
 FRESH_S = 1.0
@@ -27,7 +27,7 @@ _Status = health_pb2.HealthCheckResponse
 _READY = HttpRequest("GET", "/readyz")
 
 
-class Health(grpc.GenericRpcHandler):
+class GrpcHealth(grpc.GenericRpcHandler):
     """The readiness of the service, for load balancers and probes. It needs no token, as ``/readyz`` needs none."""
 
     def __init__(self, application: InProcess, admission: Admission) -> None:
@@ -77,7 +77,7 @@ class Health(grpc.GenericRpcHandler):
         try:
             async with self._admission.probe(context) as data:
                 return _Request.FromString(data).service
-        except Refused as refused:
+        except RefusedRequest as refused:
             refusal = refused.problem
         except DecodeError:
             refusal = Problem.of(InvalidRequest("this is no HealthCheckRequest"))
@@ -97,7 +97,7 @@ class Health(grpc.GenericRpcHandler):
         try:
             async with self._application.ask(_READY, Caller(None)) as exchange:
                 await exchange.body()
-        except (Refused, BrokenOff):
+        except (RefusedRequest, BrokenOff):
             return _Status.NOT_SERVING
         return _Status.SERVING
 

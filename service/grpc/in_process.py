@@ -26,7 +26,7 @@ _PIECES_AHEAD = 4
 _LAST_S = 3.0
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """The application answered with a problem."""
 
     def __init__(self, problem: Problem, headers: dict[str, str]) -> None:
@@ -66,13 +66,13 @@ class InProcess:
         self._app = app
         self._running: set[asyncio.Task[None]] = set()
 
-    def ask(self, request: HttpRequest, caller: Caller, *, has_turn: bool = False) -> Exchange:
+    def ask(self, request: HttpRequest, caller: Caller, *, has_turn: bool = False) -> InProcessRequest:
         """Begin a request. Use the exchange in ``async with``: its end is the end of the request, and until then the
         request keeps its turn. ``has_turn``: the caller has the one for a large body.
 
         What changes something goes on to its end even if nobody waits for it any more, as with HTTP.
         """
-        return Exchange(self._app, self._running, request, caller, has_turn=has_turn)
+        return InProcessRequest(self._app, self._running, request, caller, has_turn=has_turn)
 
     async def close(self) -> None:
         """Wait shortly for requests that nobody waits for, then end them."""
@@ -83,7 +83,7 @@ class InProcess:
             await asyncio.gather(*late, return_exceptions=True)
 
 
-class Exchange:
+class InProcessRequest:
     """One request and its answer."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Exchange:
         self.headers: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
-        """Begin, and wait for the head of the answer. Raises :class:`Refused`."""
+        """Begin, and wait for the head of the answer. Raises :class:`RefusedRequest`."""
         self._task = asyncio.create_task(self._run())
         self._running.add(self._task)
         self._task.add_done_callback(self._running.discard)
@@ -120,7 +120,7 @@ class Exchange:
             self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in head["headers"]}
             if head["status"] >= 400:
                 body = b"".join([piece async for piece in self.pieces()])
-                raise Refused(problem_of_response(head["status"], self.headers, body), self.headers)
+                raise RefusedRequest(problem_of_response(head["status"], self.headers, body), self.headers)
         except BaseException:
             await self._leave()
             raise

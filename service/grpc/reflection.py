@@ -13,7 +13,7 @@ from gpu_platform.client.wire import Problem
 from gpu_platform.domain.errors import PlatformError
 from service.grpc.admission import Admission
 from service.grpc.calls import abort
-from service.grpc.in_process import Refused
+from service.grpc.in_process import RefusedRequest
 
 
 class Reflection(grpc_reflection.ReflectionServicer):
@@ -32,7 +32,7 @@ class Reflection(grpc_reflection.ReflectionServicer):
             answers: Any = super().ServerReflectionInfo(questions, unused_context)
             async for answer in answers:
                 yield answer
-        except Refused as refused:
+        except RefusedRequest as refused:
             await abort(unused_context, refused.problem, refused.headers)
         except PlatformError as error:
             await abort(unused_context, Problem.of(error), {})

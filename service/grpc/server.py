@@ -16,7 +16,7 @@ from gpu_platform.rpc.methods import services
 from service.grpc import reflection
 from service.grpc.admission import Admission
 from service.grpc.handlers import Handlers
-from service.grpc.health import Health
+from service.grpc.health import GrpcHealth
 from service.grpc.in_process import InProcess
 
 STOP_GRACE_S = 3.0
@@ -55,7 +55,7 @@ class GrpcServer:
         self._admission = admission = Admission(
             self._application, self._app.state.context.rate_limits, is_secure=secure
         )
-        handlers = [Handlers(self._application, admission, is_secure=secure), Health(self._application, admission)]
+        handlers = [Handlers(self._application, admission, is_secure=secure), GrpcHealth(self._application, admission)]
         self._server = grpc.aio.server(handlers=handlers, options=OPTIONS)
         names = [*services(), health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         reflection.add(self._server, names, admission)

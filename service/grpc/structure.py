@@ -18,13 +18,13 @@ _SHORT_ESCAPES = b'\b\t\n\f\r"\\'
 _LONG_ESCAPES = bytes(byte for byte in range(0x20) if byte not in _SHORT_ESCAPES)
 
 
-class Unreadable(ValueError):
+class UnreadableMessage(ValueError):
     """The bytes are no message of this type."""
 
 
 def at_most(data: bytes, kind: Descriptor, most: int) -> bool:
     """False if the message has more than ``most`` values: numbers, texts and messages, however deep. Raises
-    :class:`Unreadable`."""
+    :class:`UnreadableMessage`."""
     found, unread = 0, [(0, len(data), kind)]
     while unread:
         at, end, of = unread.pop()
@@ -53,11 +53,11 @@ def at_most(data: bytes, kind: Descriptor, most: int) -> bool:
             elif wire in _FIXED_BYTES:
                 at += _FIXED_BYTES[wire]
             else:
-                raise Unreadable
+                raise UnreadableMessage
             if found > most:
                 return False
         if at > end:
-            raise Unreadable
+            raise UnreadableMessage
     return True
 
 
@@ -84,4 +84,4 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < _MORE:
             return found, place + 1
         shift += 7
-    raise Unreadable
+    raise UnreadableMessage

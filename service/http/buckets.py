@@ -7,7 +7,7 @@ from datetime import timedelta
 from throttled import MemoryStore, RateLimiterType
 from throttled.rate_limiter import BaseRateLimiter, RateLimiterRegistry, per_duration
 
-from gpu_platform.settings import RateLimit
+from gpu_platform.settings.service import RateLimit
 
 MAX_KEYS = 65_536
 """Buckets that are kept; with more keys, those that were not used for the longest time begin anew, full."""

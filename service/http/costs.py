@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from service.http.turns import Share
+from service.http.turns import TurnShare
 
 
 class Cost(StrEnum):
@@ -42,21 +42,21 @@ class Cost(StrEnum):
     """A body of more than 64 KiB is read into memory, and checked. See ``body_limit.py``."""
 
 
-SHARES: Mapping[Cost, Share] = {
+SHARES: Mapping[Cost, TurnShare] = {
     # Threads of requests are 20: nobody has more than half of them.
-    Cost.LOOK: Share(of_one=10, waiting_of_one=256, at_once=64),
+    Cost.LOOK: TurnShare(of_one=10, waiting_of_one=256, at_once=64),
     # A page of the largest jobs is 4 MiB of JSON, and ten times as much as objects.
-    Cost.LIST: Share(of_one=2, waiting_of_one=64, at_once=6),
-    Cost.CHANGE: Share(of_one=8, waiting_of_one=256, at_once=32),
-    Cost.EXPAND: Share(of_one=1, waiting_of_one=64, at_once=3),
+    Cost.LIST: TurnShare(of_one=2, waiting_of_one=64, at_once=6),
+    Cost.CHANGE: TurnShare(of_one=8, waiting_of_one=256, at_once=32),
+    Cost.EXPAND: TurnShare(of_one=1, waiting_of_one=64, at_once=3),
     # One thread computes, so what others have before it is one of each.
-    Cost.PLAN: Share(of_one=1, waiting_of_one=7, at_once=4),
-    Cost.REPORT: Share(of_one=1, waiting_of_one=1, at_once=2),
-    Cost.HOST: Share(of_one=16, waiting_of_one=64, at_once=128),
-    Cost.LOG: Share(of_one=8, waiting_of_one=8, at_once=64),
-    Cost.VERIFY: Share(of_one=1, waiting_of_one=2, at_once=3),
-    Cost.UPLOAD: Share(of_one=4, waiting_of_one=16, at_once=8),
-    Cost.BODY: Share(of_one=1, waiting_of_one=16, at_once=3),
+    Cost.PLAN: TurnShare(of_one=1, waiting_of_one=7, at_once=4),
+    Cost.REPORT: TurnShare(of_one=1, waiting_of_one=1, at_once=2),
+    Cost.HOST: TurnShare(of_one=16, waiting_of_one=64, at_once=128),
+    Cost.LOG: TurnShare(of_one=8, waiting_of_one=8, at_once=64),
+    Cost.VERIFY: TurnShare(of_one=1, waiting_of_one=2, at_once=3),
+    Cost.UPLOAD: TurnShare(of_one=4, waiting_of_one=16, at_once=8),
+    Cost.BODY: TurnShare(of_one=1, waiting_of_one=16, at_once=3),
 }
 
 

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem, invalid_request
-from gpu_platform.domain.access.rules import Verdict
+from gpu_platform.domain.access.rules import AccessVerdict
 from gpu_platform.domain.errors import Forbidden, NotSignedIn, PlatformError, Unavailable
 from gpu_platform.observability import get_logger
 
@@ -79,7 +79,7 @@ async def _platform_error(request: Request, error: Exception) -> Response:
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request.failed", code=error.code, error=error.message, path=request.url.path)
     if isinstance(error, Forbidden | NotSignedIn) and (access := request.scope.get("access")) is not None:
-        access.refused(error, Verdict.FORBIDDEN if isinstance(error, Forbidden) else Verdict.NOT_SIGNED_IN)
+        access.refused(error, AccessVerdict.FORBIDDEN if isinstance(error, Forbidden) else AccessVerdict.NOT_SIGNED_IN)
     return answer(Problem.of(error, request.url.path))
 
 

@@ -24,7 +24,7 @@ from fastapi import Depends, Request
 
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.errors import TooManyRequests
-from gpu_platform.settings import RateLimit, RateLimitSettings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from service.access.gate import Access
 from service.http import buckets
 from service.http.costs import SHARES, Cost

@@ -19,7 +19,7 @@ TURN_WITHIN_S = 30.0
 """After so long the caller is told to try again: clients give up after a minute."""
 
 
-class Share(NamedTuple):
+class TurnShare(NamedTuple):
     """How much of one class of work runs at once."""
 
     of_one: int
@@ -33,7 +33,7 @@ class Share(NamedTuple):
 class Turns:
     """Turns of one class of work. Its methods are called in the event loop."""
 
-    def __init__(self, what: str, share: Share, within_s: float = TURN_WITHIN_S) -> None:
+    def __init__(self, what: str, share: TurnShare, within_s: float = TURN_WITHIN_S) -> None:
         """``what``: the work, for people."""
         self._what, self._share, self._within_s = what, share, within_s
         self._running: Counter[str] = Counter()

@@ -21,7 +21,7 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import checkpoints, jobs
 from gpu_platform.store.jobs.checkpoints import RootOfHost
 from gpu_platform.store.models import CheckpointRecord
-from service import node_agents
+from service import node_workers
 from service.context import ServiceContext
 
 _LIST = TypeAdapter(list[CheckpointInfo])
@@ -75,7 +75,7 @@ async def ask_for_checkpoint(context: ServiceContext, job_id: str) -> int:
         )
     host = job.placement.slices[0].host
     answer = await _call(context, host, "POST", f"/checkpoints/{job.id}/{job.attempt}")
-    return node_agents.parsed(_NUMBERS, answer, host).get("signalled", 0)
+    return node_workers.parsed(_NUMBERS, answer, host).get("signalled", 0)
 
 
 async def check_roots(context: ServiceContext) -> list[CheckpointRoot]:
@@ -161,7 +161,7 @@ async def _ask_one(
     for one in [one for one in group if one.alive][:3]:
         try:
             answer = await _call(context, one.host, "GET", path, params={"hashes": "1"} if verify else {})
-            return node_agents.parsed(_LIST, answer, one.host)
+            return node_workers.parsed(_LIST, answer, one.host)
         except PlatformError:
             continue
     return None
@@ -182,7 +182,7 @@ async def _check_group(context: ServiceContext, group: Sequence[RootOfHost]) -> 
         try:
             async with limit:
                 answer = await _call(context, host, "GET", f"/checkpoint-root/{probe}")
-                return node_agents.parsed(_ANSWERS, answer, host).get("seen")
+                return node_workers.parsed(_ANSWERS, answer, host).get("seen")
         except PlatformError:
             return None
 
@@ -203,7 +203,7 @@ async def _check_group(context: ServiceContext, group: Sequence[RootOfHost]) -> 
 
 def _probe_of(answer: httpx.Response, host: str) -> str:
     """The name of the file that the host wrote. It becomes a part of the requests to other hosts."""
-    probe = node_agents.parsed(_NAMES, answer, host).get("probe", "")
+    probe = node_workers.parsed(_NAMES, answer, host).get("probe", "")
     if not _PROBE.fullmatch(probe) or set(probe) == {"."}:
         raise HostUnavailable(f"host {host} answered with something that nobody asked for", host=host)
     return probe

@@ -15,7 +15,7 @@ from gpu_platform.domain.errors import HostUnavailable, PlatformError
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
-from service import node_agents
+from service import node_workers
 from service.context import ServiceContext, now
 
 _TIMES = TypeAdapter(dict[str, float])
@@ -51,7 +51,7 @@ async def _of_host(context: ServiceContext, host: str) -> Clock:
             raise HostUnavailable(f"host {host} does not answer", host=host) from error
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise HostUnavailable(f"the node worker of {host} is of a release that does not say its time", host=host)
-        return node_agents.parsed(_TIMES, answer, host)["now"]
+        return node_workers.parsed(_TIMES, answer, host)["now"]
 
     try:
         difference = await compare_remote(read)

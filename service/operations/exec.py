@@ -33,9 +33,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import jobs
-from service import node_agents
+from service import node_workers
 from service.context import ServiceContext, now
-from service.node_agents import NodeAgents
+from service.node_workers import NodeWorkers
 from service.operations import logs
 from service.streams import end, message
 
@@ -71,7 +71,7 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
     except PlatformError as error:
         await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now(), error.message)
         raise
-    return _public(node_agents.parsed(_SESSION, answer, rank_host.host))
+    return _public(node_workers.parsed(_SESSION, answer, rank_host.host))
 
 
 async def of_rank(context: ServiceContext, job_id: str, rank: int, ids: set[str]) -> list[ExecInfo]:
@@ -82,7 +82,7 @@ async def of_rank(context: ServiceContext, job_id: str, rank: int, ids: set[str]
     if job.state is not JobState.RUNNING:
         return []
     rank_host = await _ExecHost.of(context, job, job.attempt, rank)
-    found = node_agents.parsed(_SESSIONS, await rank_host.ask("GET"), rank_host.host)
+    found = node_workers.parsed(_SESSIONS, await rank_host.ask("GET"), rank_host.host)
     shown = [one.model_copy(update={"session": _public(one.session)}) for one in found]
     return [one for one in shown if one.session.id in ids and one.session.job_id == job_id]
 
@@ -93,7 +93,7 @@ async def attach(
     """Give a session to the client that asks, and its terminal this size. The one that had it before is told."""
     rank_host = await _ExecHost.of_session(context, job_id, session_id)
     answer = await rank_host.ask("POST", "/attachments", params={"lines": rows, "by": actor})
-    attached = node_agents.parsed(_ATTACHED, answer, rank_host.host)
+    attached = node_workers.parsed(_ATTACHED, answer, rank_host.host)
     await rank_host.ask("POST", "/size", params={"rows": rows, "columns": columns})
     return attached.model_copy(update={"session": _public(attached.session)})
 
@@ -102,7 +102,7 @@ async def connect(context: ServiceContext, job_id: str, session_id: str) -> Exec
     """Open a connection on a way to a port. Raises :class:`PortClosed`, and the errors of the host."""
     rank_host = await _ExecHost.of_session(context, job_id, session_id)
     answer = await rank_host.ask("POST", "/connections")
-    return _public(node_agents.parsed(_SESSION, answer, rank_host.host))
+    return _public(node_workers.parsed(_SESSION, answer, rank_host.host))
 
 
 async def follow(
@@ -148,7 +148,7 @@ async def give_input(
     rank_host = await _ExecHost.of_session(context, job_id, session_id)
     params = {"offset": offset, "eof": str(eof).lower(), "attachment": attachment}
     answer = await rank_host.ask("POST", "/input", params=params, content=data)
-    return node_agents.parsed(_RECEIVED, answer, rank_host.host)
+    return node_workers.parsed(_RECEIVED, answer, rank_host.host)
 
 
 async def resize(context: ServiceContext, job_id: str, session_id: str, rows: int, columns: int) -> None:
@@ -200,7 +200,7 @@ def _not_running(job: Job) -> IllegalTransition:
 class _ExecHost:
     """The node worker of one rank's host."""
 
-    def __init__(self, node_workers: NodeAgents, host: str, path: str) -> None:
+    def __init__(self, node_workers: NodeWorkers, host: str, path: str) -> None:
         self._node_workers = node_workers
         self.host = host
         self._path = path
@@ -235,9 +235,9 @@ class _ExecHost:
             asked = self._node_workers.stream(self.host, "GET", self._path, params=params, timeout=_SILENCE)
             async with asked as answer:
                 if not answer.is_success:
-                    failed = await node_agents.whole(answer, self.host)
+                    failed = await node_workers.whole(answer, self.host)
                     raise problem_of_response(failed.status_code, failed.headers, failed.content).error()
-                yield node_agents.lines(answer, self.host)
+                yield node_workers.lines(answer, self.host)
         except httpx.TransportError as error:
             raise self._away() from error
 

@@ -13,8 +13,8 @@ from typing import Any
 from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.service_settings import KindDefaults
 from gpu_platform.settings import Settings
+from gpu_platform.settings.service import KindDefaults
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
 from service.access import submissions

@@ -23,9 +23,9 @@ from gpu_platform.domain.jobs.ranks import max_ranks, number_ranks
 from gpu_platform.domain.texts import counted
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs
-from service import node_agents
+from service import node_workers
 from service.context import ServiceContext
-from service.node_agents import NodeAgents
+from service.node_workers import NodeWorkers
 from service.streams import end, message
 
 POLL_S = 0.2
@@ -208,7 +208,7 @@ class _LogSource:
     not answer.
     """
 
-    def __init__(self, node_workers: NodeAgents, host: str, path: str) -> None:
+    def __init__(self, node_workers: NodeWorkers, host: str, path: str) -> None:
         self._node_workers = node_workers
         self._host = host
         self._path = path
@@ -230,10 +230,10 @@ class _LogSource:
         try:
             async with self._node_workers.stream(self._host, "GET", self._path, params=params) as answer:
                 if not answer.is_success:
-                    raise self._error(await node_agents.whole(answer, self._host))
+                    raise self._error(await node_workers.whole(answer, self._host))
                 head = self._head(answer.headers)
                 most = min(limit, max(0, head.size - head.offset))
-                yield head, node_agents.pieces(answer, most, PIECE_BYTES)
+                yield head, node_workers.pieces(answer, most, PIECE_BYTES)
         except httpx.TransportError as error:
             raise HostUnavailable(
                 f"the log is on host {self._host}, which does not answer; it can be read when the host is back",

@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.ranks import running_slices
 from gpu_platform.domain.jobs.usage import GpuNow, JobUsage, RankUsage, RunningUsage
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, usage
-from service import node_agents
+from service import node_workers
 from service.context import ServiceContext
 
 PATIENCE_S = 2.0
@@ -27,7 +27,7 @@ async def gpu_health(context: ServiceContext, reference: str) -> GpuHealth:
     """What the GPU's host measures now. Raises :class:`NotFound` and :class:`HostUnavailable`."""
     gpu = await run_in_threadpool(gpus.get_gpu, context.store, reference)
     answer = await _ask(context, gpu.host, f"/gpus/{gpu.info.uuid}/health")
-    return node_agents.parsed(_HEALTH, answer, gpu.host)
+    return node_workers.parsed(_HEALTH, answer, gpu.host)
 
 
 async def job_usage(context: ServiceContext, job_id: str) -> JobUsage:
@@ -50,7 +50,7 @@ async def job_usage(context: ServiceContext, job_id: str) -> JobUsage:
 
 async def _ranks(context: ServiceContext, host: str, job: Job) -> list[RankUsage] | None:
     try:
-        return node_agents.parsed(_RANKS, await _ask(context, host, f"/usage/{job.id}/{job.attempt}"), host)
+        return node_workers.parsed(_RANKS, await _ask(context, host, f"/usage/{job.id}/{job.attempt}"), host)
     except (HostUnavailable, NotFound):
         return None
 

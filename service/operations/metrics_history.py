@@ -27,7 +27,7 @@ from gpu_platform.domain.hosts.samples import (
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import allocations
-from service import node_agents
+from service import node_workers
 from service.context import ServiceContext, now
 
 ASKED_AT_ONCE = 32
@@ -135,7 +135,7 @@ class _Collected:
         await run_in_threadpool(self._add, host, answer)
 
     def _add(self, host: str, answer: httpx.Response) -> None:
-        found = node_agents.parsed(_ANSWER, answer, host)
+        found = node_workers.parsed(_ANSWER, answer, host)
         with self._lock:
             self._tally.add(found.measured)
             self._retention_days.append(found.retention_days)

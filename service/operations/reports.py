@@ -18,13 +18,13 @@ from gpu_platform.store.hosts import hosts, identities
 _USER = "service"
 
 
-def check_agent_url(store: Store, report: HostReport, source: str | None, *, tls: bool) -> None:
+def check_url_of_host(store: Store, report: HostReport, source: str | None, *, tls: bool) -> None:
     """The service asks the URL in the report later, so it must be on the host that sends the report.
 
     ``source``: the address that the report came from. An address or name that the host was enrolled with is right, too.
     Raises :class:`InvalidRequest`.
     """
-    host = checked_url(report.agent_url, tls=tls)
+    host = checked_url(report.url, tls=tls)
     if source is not None and _same_machine(host, source):
         return
     enrolled = identities.address_of(store, f"{names.NODE}/{report.name}")
@@ -32,7 +32,7 @@ def check_agent_url(store: Store, report: HostReport, source: str | None, *, tls
         return
     known = "" if enrolled is None else f", and it was enrolled with {enrolled}"
     raise InvalidRequest(
-        f"agent_url names {host}, but the report came from {source or 'an unknown address'}{known}: set node.address "
+        f"url names {host}, but the report came from {source or 'an unknown address'}{known}: set node.address "
         f"to the address from which the host reaches the service, or enrol it with `gpu-platform hosts enroll "
         f"{report.name} --address {host}`"
     )
@@ -41,10 +41,10 @@ def check_agent_url(store: Store, report: HostReport, source: str | None, *, tls
 def check_address(store: Store, report: HostReport, source: str | None) -> None:
     """Ranks of a gang connect to the address in the report, and their hosts let it in: so it is not another host's.
 
-    The address of ``agent_url`` was checked before. Any other one (a second network) is believed unless another host
+    The address of ``url`` was checked before. Any other one (a second network) is believed unless another host
     has it, or no host can have it. Raises :class:`InvalidRequest`.
     """
-    if report.address == urlsplit(report.agent_url).hostname:
+    if report.address == urlsplit(report.url).hostname:
         return
     on_one_machine = source is not None and _same_machine("127.0.0.1", source)
     is_here = on_one_machine and _same_machine(report.address, "127.0.0.1")
@@ -62,7 +62,7 @@ def check_address(store: Store, report: HostReport, source: str | None) -> None:
 
 
 def checked_url(url: str, *, tls: bool) -> str:
-    """The host in an ``agent_url`` that has a scheme, a host and a port, and nothing else. Raises
+    """The host in a ``url`` that has a scheme, a host and a port, and nothing else. Raises
     :class:`InvalidRequest`."""
     wanted = "https://ADDRESS:PORT" if tls else f"http://{_USER}:TOKEN@ADDRESS:PORT"
     try:
@@ -73,7 +73,7 @@ def checked_url(url: str, *, tls: bool) -> str:
     plain = not (parts.query or parts.fragment or parts.path.strip("/")) and "\\" not in url
     right_user = parts.username is None if tls else parts.username in (None, _USER)
     if not host or not port or not plain or not right_user or parts.scheme != ("https" if tls else "http"):
-        raise InvalidRequest(f"agent_url must look like {wanted}, without a path")
+        raise InvalidRequest(f"url must look like {wanted}, without a path")
     return host
 
 

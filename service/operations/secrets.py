@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.domain.access.secrets import SecretInfo, SecretValue
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, PlatformError
-from gpu_platform.domain.jobs.secrets import LaunchSecrets
+from gpu_platform.domain.jobs.secret_uses import LaunchSecrets
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.observability import get_logger

@@ -49,7 +49,7 @@ class Question(BaseModel):
     asked: WhatIfRequest
 
 
-class Answer(BaseModel):
+class WhatIfAnswer(BaseModel):
     """What it sends back: one of the two."""
 
     found: WhatIf | None = None
@@ -163,9 +163,9 @@ def main() -> None:
     os.nice(NICE)
     question = Question.model_validate_json(sys.stdin.buffer.read())
     try:
-        answer = Answer(found=what_if(question))
+        answer = WhatIfAnswer(found=what_if(question))
     except PlatformError as error:
-        answer = Answer(refused=error.message)
+        answer = WhatIfAnswer(refused=error.message)
     sys.stdout.write(answer.model_dump_json())
 
 

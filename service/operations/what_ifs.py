@@ -40,7 +40,7 @@ class WhatIfs:
             self._runs_for = None
 
     async def _computed(self, state: ClusterState, asked: WhatIfRequest) -> WhatIf:
-        from service.operations.what_if_process import Answer, Question
+        from service.operations.what_if_process import Question, WhatIfAnswer
 
         question = Question(state=state, asked=asked).model_dump_json().encode()
         process = await asyncio.create_subprocess_exec(
@@ -68,7 +68,7 @@ class WhatIfs:
         if process.returncode:
             log.error("what_if.process_failed", code=process.returncode, said=said.decode(errors="replace")[-2000:])
             raise Unavailable("the what-if failed; the log of the service says why (what_if.process_failed)")
-        answer = Answer.model_validate_json(written)
+        answer = WhatIfAnswer.model_validate_json(written)
         if answer.found is None:
             raise InvalidRequest(answer.refused or "it has no answer")
         return answer.found

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Path
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.domain.access.rules import Verdict
+from gpu_platform.domain.access.rules import AccessVerdict
 from gpu_platform.domain.access.tokens import (
     KindOfWork,
     LoginInfo,
@@ -111,7 +111,7 @@ def revoke_token(token_id: TokenId, access: AccessDep, context: ServiceContextDe
     if found is None:
         raise NotFound(f"there is no token {token_id!r}", token=token_id)
     if not _manages(access.who, found):
-        raise access.refused(NotFound(f"there is no token {token_id!r}", token=token_id), Verdict.UNSEEN)
+        raise access.refused(NotFound(f"there is no token {token_id!r}", token=token_id), AccessVerdict.UNSEEN)
     return tokens.revoke_token(context.store, token_id, actor=access.actor, now=now())
 
 

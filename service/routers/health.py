@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Clock, Health, Page
 from gpu_platform.domain.access.roles import Permission, Role
-from gpu_platform.domain.access.rules import Reach, Rule, Subject, judge
+from gpu_platform.domain.access.rules import Reach, RouteRule, Subject, judge
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.restoring import restoring
@@ -22,7 +22,7 @@ from service.operations.clocks import compare_clocks
 
 router = APIRouter(tags=["health of the service"])
 
-_DETAILS = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
+_DETAILS = RouteRule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
 """Who sees why the service is not ready, and its warnings."""
 
 

@@ -150,7 +150,7 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
     def write() -> bytes:
         context.revoked.check(f"{names.NODE}/{name}", peer_of(request.scope))
         check_host(name, report.protocol)
-        incoming.check_agent_url(context.store, report, source, tls=tls)
+        incoming.check_url_of_host(context.store, report, source, tls=tls)
         incoming.check_address(context.store, report, source)
         answer = reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
         cluster = context.settings.cluster.name

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.access.enrollment import Enrollment, EnrollmentOrder
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
-from gpu_platform.domain.access.rules import Verdict
+from gpu_platform.domain.access.rules import AccessVerdict
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer
 from gpu_platform.identity.enrolment import (
@@ -55,7 +55,7 @@ def authorities(context: ServiceContextDep) -> Authorities:
 def enroll(body: FirstCertificate, context: ServiceContextDep, access: AccessDep) -> Issued:
     """The first certificate of a machine, for a join token."""
     issued = context.issuer.first(body.identity, body.secret, body.request, now())
-    access.note(Verdict.ALLOWED, "first certificate", _machine(body.identity, "join token"))
+    access.note(AccessVerdict.ALLOWED, "first certificate", _machine(body.identity, "join token"))
     return issued
 
 
@@ -67,7 +67,7 @@ async def renew(body: NextCertificate, context: ServiceContextDep, access: Acces
 
 def _renew(body: NextCertificate, context: ServiceContext, access: Access, peer: Peer | None) -> Issued:
     issued = context.issuer.next(peer, body.request, now())
-    access.note(Verdict.ALLOWED, "next certificate", None if peer is None else _machine(peer.path, "certificate"))
+    access.note(AccessVerdict.ALLOWED, "next certificate", None if peer is None else _machine(peer.path, "certificate"))
     return issued
 
 

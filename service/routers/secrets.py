@@ -10,7 +10,7 @@ from gpu_platform.client.wire import Page
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.access.secrets import SecretInfo, SecretValue
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.jobs.secrets import LaunchSecrets
+from gpu_platform.domain.jobs.secret_uses import LaunchSecrets
 from gpu_platform.identity import names
 from gpu_platform.store.access import secrets as stored
 from service.access.gate import Access

@@ -24,8 +24,8 @@ import httpx
 
 from gpu_platform.store import Store
 from tests.security.test_bounds import ALICE, MALLORY, ROWS, Row, send, serving
-from tests.service_process import ServiceProcess
-from tests.unit.service.api_server import bearer
+from tests.support.api_server import bearer
+from tests.support.service_process import ServiceProcess
 
 BETWEEN_S = 0.02
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.store import Store
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import application, recording, served, temporal_dev_server
+from tests.support.api_server import application, recording, served, temporal_dev_server
+from tests.support.store_cluster import Cluster
 
 COMMAND = str(Path(sys.executable).with_name("gpu-platform"))
 WANTED_MS = {("--version",): 50, ("jobs", "list"): 130, ("submit", "--", "true"): 130}

@@ -27,8 +27,8 @@ from gpu_platform.store import Store, database
 from gpu_platform.store.jobs import jobs
 from tests.benchmarks.bench_jobs import start_latency
 from tests.benchmarks.process_cpu import cpu_below
-from tests.postgres import Databases, find_binaries, running_postgres
-from tests.store_cluster import spec
+from tests.support.postgres import Databases, find_binaries, running_postgres
+from tests.support.store_cluster import spec
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 IDLE_S = 20.0

@@ -41,7 +41,7 @@ from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
 from tests.benchmarks.bench_jobs import last_epoch, reference_loop
-from tests.postgres import find_binaries, running_postgres
+from tests.support.postgres import find_binaries, running_postgres
 from workers.fleet.spec import FleetSpec
 from workers.local.cluster import ClusterConfig, LocalCluster
 

@@ -21,7 +21,7 @@ from temporalio.api.workflowservice.v1 import GetSystemInfoRequest, PollActivity
 
 from gpu_platform.identity import key_ring, names
 from gpu_platform.store import Store
-from tests.temporal_server import temporal_server
+from tests.support.temporal_server import temporal_server
 from workers.gateway.rules import SERVICE
 from workers.local.gateway import LocalGateway
 

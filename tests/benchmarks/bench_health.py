@@ -33,10 +33,10 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.harness import Platform
-from tests.hosts_rig import RESET_FOR_EVER, HostRig
-from tests.temporal_server import temporal_server
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.hosts_rig import RESET_FOR_EVER, HostRig
+from tests.support.temporal_server import temporal_server
+from tests.support.waiting import eventually
 
 _MEASURED_S = 20.0
 
@@ -68,7 +68,7 @@ async def look_after(directory: Path, profile: bool) -> None:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("cumulative").print_stats(12)
     monitor.start()
-    watching = asyncio.create_task(watch.run(host.agent))
+    watching = asyncio.create_task(watch.run(host.worker))
     await asyncio.sleep(1.0)
     cpu, began = time.process_time(), time.perf_counter()
     await asyncio.sleep(_MEASURED_S)

@@ -37,8 +37,8 @@ from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans
 from service.metrics import exposition
-from tests.postgres import Databases, find_binaries, running_postgres
-from tests.store_cluster import Cluster, placement, spec
+from tests.support.postgres import Databases, find_binaries, running_postgres
+from tests.support.store_cluster import Cluster, placement, spec
 
 A_DAY = 10_000
 WAITING, HOSTS = 1000, 100

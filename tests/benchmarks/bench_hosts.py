@@ -31,8 +31,8 @@ from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig, parent_of
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, parent_of
+from tests.support.waiting import eventually
 
 TREE = 1_000
 
@@ -83,7 +83,7 @@ async def bench_cpu(host: HostRig, count: int = 300) -> None:
     first = host.plan("true")
     host.launch(first)
     await host.stop(first.key)
-    spawner = host.agent._launcher.spawner.pid
+    spawner = host.worker._launcher.spawner.pid
     before = cpu_of_spawner(spawner)
     began = time.process_time()
     for _ in range(count):
@@ -122,7 +122,7 @@ async def bench_stop(host: HostRig) -> None:
 async def bench_memory(host: HostRig) -> None:
     plan = host.plan("sleep", "600")
     rank = host.launch(plan).ranks[0].pid
-    for name, pid in (("spawner", host.agent._launcher.spawner.pid), ("supervisor", parent_of(rank))):
+    for name, pid in (("spawner", host.worker._launcher.spawner.pid), ("supervisor", parent_of(rank))):
         rss, pss = memory_mib(pid)
         print(f"{name:<58} RSS {rss:8.1f} MiB  PSS {pss:8.1f} MiB")
     await host.stop(plan.key)
@@ -185,7 +185,7 @@ async def bench_exec(host: HostRig, count: int = 20) -> None:
     plan = host.plan("sleep", "600")
     host.launch(plan)
     sessions = ExecSessions(
-        host.home, host.settings.node.name, host.agent.start_helper, jailed=host.inventory.isolation == JAILED
+        host.home, host.settings.node.name, host.worker.start_helper, jailed=host.inventory.isolation == JAILED
     )
     times: list[float] = []
     for _ in range(count):
@@ -218,11 +218,11 @@ def with_stages(host: HostRig) -> HostRig:
         host.nvml,
         host.inventory,
         node,
-        own_pids=lambda uuid: host.agent.attempt_pids(uuid),
+        own_pids=lambda uuid: host.worker.attempt_pids(uuid),
         on_fault=lambda fault: None,
     )
-    scrubber = Scrubber(node, host.nvml, host.home, reset=host.agent.reset_gpu, on_failure=fitness.report)
-    sharing = Sharing(node, host.nvml, host.inventory, host.home, reset=host.agent.reset_gpu, scrubber=scrubber)
+    scrubber = Scrubber(node, host.nvml, host.home, reset=host.worker.reset_gpu, on_failure=fitness.report)
+    sharing = Sharing(node, host.nvml, host.inventory, host.home, reset=host.worker.reset_gpu, scrubber=scrubber)
     host.restart([fitness, CpuBinding(host.inventory, host.home), sharing, Accountant(host.home)])
     return host
 
@@ -239,10 +239,10 @@ def bench_stages(host: HostRig, count: int = 200) -> None:
         prepared, finished = [], []
         for _ in range(count):
             began = time.perf_counter()
-            host.agent._launcher.stages.prepare(plan)
+            host.worker._launcher.stages.prepare(plan)
             prepared.append((time.perf_counter() - began) * 1e3)
             began = time.perf_counter()
-            host.agent._launcher.stages.finish(plan)
+            host.worker._launcher.stages.finish(plan)
             finished.append((time.perf_counter() - began) * 1e3)
         show(f"before a job: {what}", prepared)
         show(f"after a job: {what}", finished, "target < 1 ms" * ("whole" in what))

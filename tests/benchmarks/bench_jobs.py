@@ -28,8 +28,8 @@ from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.hosts.system.ports import free_port
 from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
-from tests.hosts_rig import RESET_FOR_EVER
-from tests.waiting import eventually
+from tests.support.hosts_rig import RESET_FOR_EVER
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.forked.client import SERVER
 

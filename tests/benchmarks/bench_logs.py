@@ -22,14 +22,14 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import reserving
-from tests.store_cluster import NOW, Cluster, key, placement, spec
-from tests.unit.service.api_server import LogFiles, application, bearer, served
+from tests.support.api_server import LogFiles, application, bearer, served
+from tests.support.store_cluster import NOW, Cluster, key, placement, spec
 
 LINE = b"step 1234567: loss 0.12345678, 8123 tokens/s, 71 degrees\n"
 
 
 class LogsOnDisk(LogFiles):
-    """The node agent's HTTP side over files as a rank's supervisor writes them."""
+    """The node worker's HTTP side over files as a rank's supervisor writes them."""
 
     def __init__(self, home: Path) -> None:
         super().__init__()
@@ -48,8 +48,8 @@ async def measure(directory: Path, mib: int) -> None:
     piece = LINE * (1024 * 1024 // len(LINE))
     for _ in range(mib):
         writer.write(piece)
-    async with LogsOnDisk(directory).served() as agent_url, served(application(store, "127.0.0.1:1")) as url:
-        Cluster(store).host("a", gpus=1, agent_url=agent_url)
+    async with LogsOnDisk(directory).served() as worker_url, served(application(store, "127.0.0.1:1")) as url:
+        Cluster(store).host("a", gpus=1, url=worker_url)
         jobs.submit_job(store, "j-1", spec(), actor="ada", now=NOW, idempotency_key=None)
         jobs.admit_job(store, "j-1", NOW)
         reserving.reserve_gang(store, key("j-1"), placement({"a": [0]}), now=NOW)

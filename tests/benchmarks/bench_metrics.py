@@ -21,8 +21,8 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from tests.benchmarks.process_cpu import cpu_of
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 from workers.fleet.spec import FleetSpec
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
@@ -69,7 +69,7 @@ def _processes(cluster: LocalCluster) -> list[tuple[ChildProcess, str, dict[str,
         port = _logged(child, "metrics.served")["port"]
         found.append((child, f"http://127.0.0.1:{port}/metrics", {}))
     for child in cluster.nodes.values():
-        address = urlsplit(str(_logged(child, "node.starts")["agent_url"])).netloc
+        address = urlsplit(str(_logged(child, "node.starts")["url"])).netloc
         found.append((child, f"http://{address}/metrics", {}))
     return found
 

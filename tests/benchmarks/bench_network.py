@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
-from gpu_platform.network_settings import NetworkSettings
-from tests.hosts_rig import HostRig
+from gpu_platform.settings.node import NetworkSettings
+from tests.support.hosts_rig import HostRig
 
 LAUNCHES = 150
 PAUSES_S = {"alone": 0.1, "while the network of the attempt before is removed": 0.0}
@@ -74,7 +74,7 @@ def show(taken: dict[str, list[float]]) -> None:
 async def launch(rig: HostRig, plan: HostPlan, rendezvous: Prepared | None = None) -> float:
     """Milliseconds until the rank executes."""
     began = time.perf_counter()
-    rig.agent.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
+    rig.worker.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
     taken = (time.perf_counter() - began) * 1e3
     await rig.watch(plan)
     await rig.stop(plan.key)

@@ -26,8 +26,8 @@ from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import attempts, releasing, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.postgres import Databases, find_binaries, running_postgres
-from tests.store_cluster import Cluster, key, placement, set_job_state, spec
+from tests.support.postgres import Databases, find_binaries, running_postgres
+from tests.support.store_cluster import Cluster, key, placement, set_job_state, spec
 
 HOSTS = 100
 GPUS = 8

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.dashboard_rig import BUSY, Dashboard, dashboard, job
+from tests.support.dashboard_rig import BUSY, Dashboard, dashboard, job
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -13,8 +13,8 @@ from playwright.async_api import expect
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from tests import command_line
-from tests.dashboard_rig import BUSY, WHY_NOT, Dashboard, job, no_findings, panel, running, strike
+from tests.support import command_line
+from tests.support.dashboard_rig import BUSY, WHY_NOT, Dashboard, job, no_findings, panel, running, strike
 
 pytestmark = [
     pytest.mark.browser,

@@ -11,9 +11,9 @@ from playwright.async_api import Page, async_playwright
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpu_states
-from tests.dashboard_rig import CHROMIUM, KEY, WHY_NOT
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import ADMIN, application, served
+from tests.support.api_server import ADMIN, application, served
+from tests.support.dashboard_rig import CHROMIUM, KEY, WHY_NOT
+from tests.support.store_cluster import NOW, Cluster
 
 pytestmark = [
     pytest.mark.browser,

@@ -13,9 +13,9 @@ import pytest
 from playwright.async_api import Error, Page, expect
 
 from gpu_platform.domain.access.roles import Role
-from tests.dashboard_rig import WHY_NOT, Dashboard, no_findings
-from tests.unit.service.api_server import bearer
-from tests.waiting import eventually
+from tests.support.api_server import bearer
+from tests.support.dashboard_rig import WHY_NOT, Dashboard, no_findings
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.browser,

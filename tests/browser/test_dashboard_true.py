@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import expect
 
 from gpu_platform.domain.hosts.share import Share
-from tests.dashboard_rig import WHY_NOT, Dashboard, job, running
+from tests.support.dashboard_rig import WHY_NOT, Dashboard, job, running
 
 pytestmark = [
     pytest.mark.browser,

@@ -8,8 +8,8 @@ import pytest
 from playwright.async_api import expect
 
 from gpu_platform.domain.access.roles import Role
-from tests.dashboard_rig import BUSY, KEY, PHONE, WHY_NOT, Dashboard, job, no_findings
-from tests.waiting import eventually
+from tests.support.dashboard_rig import BUSY, KEY, PHONE, WHY_NOT, Dashboard, job, no_findings
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.browser,

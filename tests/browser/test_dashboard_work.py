@@ -12,9 +12,9 @@ from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.pipelines.pipeline import PipelineRequest
-from tests.dashboard_rig import WHY_NOT, Dashboard, job, panel, running
-from tests.unit.service.api_server import bearer
-from tests.waiting import eventually
+from tests.support.api_server import bearer
+from tests.support.dashboard_rig import WHY_NOT, Dashboard, job, panel, running
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.browser,

@@ -24,7 +24,7 @@ from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
 from tests.chaos.checks import double_holds
 from tests.chaos.facts import Kind, Violation
-from tests.proc import environs_of_processes
+from tests.support.proc import environs_of_processes
 from workers.local.cluster import LocalCluster
 
 CLOSED_AS = {

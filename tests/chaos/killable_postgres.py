@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.hosts.system.ports import free_port
-from tests import postgres
+from tests.support import postgres
 
 
 class Server:

@@ -16,7 +16,7 @@ from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.reservations import allocations
 from tests.chaos.arena import Arena, Disruption, between
-from tests.store_cluster import inventory
+from tests.support.store_cluster import inventory
 
 LIAR = "liar"
 LEAST_S, MOST_S = 2.0, 12.0
@@ -63,7 +63,7 @@ def lie(attempts: list[AttemptKey], uuids: list[str], draw: float) -> HostReport
         inventory=own,
         session=uuid.uuid4().hex,
         address="127.0.0.1",
-        agent_url="http://127.0.0.1:9",
+        url="http://127.0.0.1:9",
         attempts=attempts,
         degraded=dict.fromkeys([*foreign, *(gpu.uuid for gpu in own.gpus)], "it is broken, says a liar"),
         seq=int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1_000_000),

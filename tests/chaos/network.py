@@ -123,7 +123,7 @@ def _lay_agent(network: Network, child: ChildProcess) -> None:
     """What other hosts and the service reach of this host."""
     own = free_port()
     port = network.add("peers", child.name, "127.0.0.1", own)
-    child.env["GPU_PLATFORM_NODE__AGENT_PORT"] = str(own)
+    child.env["GPU_PLATFORM_NODE__PORT"] = str(own)
     child.env["GPU_PLATFORM_NODE__ADVERTISED_URL"] = f"http://127.0.0.1:{port}"
 
 

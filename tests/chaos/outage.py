@@ -28,8 +28,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events
-from tests.membership import every_host_knows_all
-from tests.waiting import eventually
+from tests.support.membership import every_host_knows_all
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_platform.client.wire import Health
 from tests.chaos.outage import Outage, dead, frozen, is_ready, outage, restart_one_by_one
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import LocalCluster
 
 TOLD_WITHIN_S = 45.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.store.leadership import leader
 from tests.chaos.arena import Arena, Disruption, between, choose
-from tests.proc import environs_of_processes, open_files, processes_named
+from tests.support.proc import environs_of_processes, open_files, processes_named
 from workers.local.supervision import ChildProcess
 
 FROZEN_S = 6.0

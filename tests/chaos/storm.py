@@ -30,9 +30,9 @@ from tests.chaos.monkey import play
 from tests.chaos.network import lay, running_network
 from tests.chaos.plan import CLOCKS, HANGS, MACHINES, Step
 from tests.chaos.truth import boottime, observed, read_truth
-from tests.hosts_rig import RESET_FOR_EVER
 from tests.power_cut import PowerCut
-from tests.waiting import eventually
+from tests.support.hosts_rig import RESET_FOR_EVER
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = (

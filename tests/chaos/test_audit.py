@@ -17,7 +17,7 @@ from tests.chaos.audit import Audit
 from tests.chaos.checks import double_holds
 from tests.chaos.plan import RANK, make_plan
 from tests.chaos.truth import Run, Truth, observed, read_truth
-from tests.store_cluster import Cluster
+from tests.support.store_cluster import Cluster
 
 
 def gang(kind: str, job_id: str, *gpus: str) -> Event:

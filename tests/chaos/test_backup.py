@@ -23,7 +23,7 @@ from tests.chaos.truth import Run, observed, read_truth
 from tests.real_cluster.binaries import why_not
 from tests.real_cluster.cluster import RealCluster, real_cluster
 from tests.real_cluster.dumps import Dump, destroy, dump_platform, dump_temporal, make_empty, put_back, why_no_dumps
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import NodeSpec
 
 NODES = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"), NodeSpec("c", "dgx-h100"))

@@ -16,7 +16,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.states import GpuState, JobState
 from tests.chaos.audit import Audit, Ledger
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
 

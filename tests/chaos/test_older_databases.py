@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.states import JobState
 from tests.chaos.audit import Audit, Ledger
 from tests.chaos.older_databases import copy_sqlite, put_back_sqlite
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]

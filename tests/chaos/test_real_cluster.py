@@ -22,13 +22,13 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from tests.proc import environs_of_processes
 from tests.real_cluster.binaries import program, why_not
 from tests.real_cluster.cluster import real_cluster
 from tests.real_cluster.load import endure
 from tests.real_cluster.temporal import dynamic_config
 from tests.real_cluster.victims import KINDS, TWINS
-from tests.waiting import eventually
+from tests.support.proc import environs_of_processes
+from tests.support.waiting import eventually
 from workers.local.cluster import NodeSpec
 
 AT_ONCE_S = 0.2

@@ -15,7 +15,7 @@ from gpu_platform.domain.states import JobState
 from tests.chaos.plan import make_plan
 from tests.chaos.releases import prepare_as, previous_release
 from tests.chaos.storm import storm
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import LocalCluster
 from workers.local.supervision import ChildProcess
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.lines import whole_lines
+from tests.support.lines import whole_lines
 
 OBSERVER = Path(__file__).with_name("observer.py")
 

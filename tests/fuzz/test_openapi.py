@@ -20,14 +20,15 @@ import pytest
 from gpu_platform.client.calls import USER_HEADER
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.states import JobState
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.reservations import attempts
 from service.http import problems
-from tests.store_cluster import NOW, Cluster, spec
-from tests.temporal_server import client_of_new_namespace
-from tests.unit.service.api_server import LogFiles, application, bearer, recording, served, sign_in
+from tests.support.api_server import LogFiles, application, bearer, recording, served, sign_in
+from tests.support.store_cluster import NOW, Cluster, spec
+from tests.support.temporal_server import client_of_new_namespace
 
 PROGRAM = str(Path(sys.executable).with_name("schemathesis"))
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -88,8 +89,8 @@ def token_of(role: str) -> str:
 async def service(sqlite_store: Store, temporal_address: str, tmp_path: Path) -> AsyncIterator[Service]:
     logs = LogFiles("dgx-b")
     logs.write(ENDED, 1, 0, b"epoch 1\n")
-    async with logs.served() as agent_url:
-        cluster = Cluster(sqlite_store).host("dgx-a").host("dgx-b", agent_url=agent_url)
+    async with logs.served() as url:
+        cluster = Cluster(sqlite_store).host("dgx-a").host("dgx-b", url=worker_url)
         cluster.running(RUNNING, {"dgx-a": [0]})
         cluster.queued(QUEUED)
         ended = cluster.running(ENDED, {"dgx-b": [0]})

@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.domain.access.roles import Role
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import AccessSettings, ServiceSettings
+from gpu_platform.settings.access import OidcSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store, audit
 from gpu_platform.store.access import job_tokens
 from service.access import authentication
@@ -28,8 +29,8 @@ from service.access.code_flow import CodeFlow
 from service.access.oidc import OidcVerifier
 from service.operations.identities import Issuer
 from tests.security.identity_provider import Provider, new_key
-from tests.unit.service.api_server import application, served
-from tests.waiting import eventually
+from tests.support.api_server import application, served
+from tests.support.waiting import eventually
 
 LONG_S = int(os.environ.get("GPU_PLATFORM_FUZZ_SECONDS", "120"))
 SHORT = 400

@@ -18,7 +18,6 @@ import httpx
 import pytest
 from google.protobuf.message import Message
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio.rpc_sender import AsyncRpcSender
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import Connection
@@ -29,13 +28,14 @@ from gpu_platform.identity import key_ring
 from gpu_platform.rpc import methods, statuses
 from gpu_platform.rpc.channels import PORT_VARIABLE
 from gpu_platform.rpc.json_messages import to_json
-from gpu_platform.rpc.methods import Answer, Rpc
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.rpc.methods import AnswerKind, Rpc
+from gpu_platform.settings import AccessSettings, ServiceSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts
 from service.grpc.server import GrpcServer
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import ADMIN, LogFiles, application, recording, served, sign_in
+from tests.support.api_server import ADMIN, LogFiles, application, recording, served, sign_in
+from tests.support.store_cluster import NOW, Cluster
 
 RUNNING, QUEUED, ENDED = "j-1jrp3k2h0x4t7za", "j-0000000000queue", "j-0000000000ended"
 VIEWER = f"gpt_{'viewer00' * 5}"
@@ -114,7 +114,7 @@ class Both:
             return answer.status_code, problem_of_response(
                 answer.status_code, answer.headers, answer.content
             ).model_dump(mode="json")
-        if step.rpc.answer is Answer.TEXT:
+        if step.rpc.answer is AnswerKind.TEXT:
             return 200, answer.text
         return answer.status_code, answer.json() if answer.content else None
 
@@ -125,7 +125,7 @@ class Both:
         if not answer.is_success:
             problem = problem_of_response(answer.status, answer.headers, answer.content)
             return answer.status, problem.model_dump(mode="json")
-        if step.rpc.answer is Answer.TEXT:
+        if step.rpc.answer is AnswerKind.TEXT:
             return 200, answer.text
         return step.status, json.loads(answer.content) if answer.content else None
 
@@ -160,7 +160,7 @@ class Both:
             pieces = [one async for one in self.channel.unary_stream(rpc.path, **options)(message, metadata=metadata)]
             return b"".join(one.text for one in pieces).decode()
         answer = await self.channel.unary_unary(rpc.path, **options)(message, metadata=metadata)
-        return None if rpc.answer is Answer.NOTHING else to_json(answer, complete=True)
+        return None if rpc.answer is AnswerKind.NOTHING else to_json(answer, complete=True)
 
 
 def comparable(value: Any) -> Any:
@@ -201,14 +201,14 @@ async def both(template: Path, directory: Path, temporal_address: str) -> AsyncI
     async with AsyncExitStack() as stack:
         logs = LogFiles("dgx-b")
         logs.write(ENDED, 1, 0, "epoch 1\nä €\n".encode())
-        agent_url = await stack.enter_async_context(logs.served())
+        worker_url = await stack.enter_async_context(logs.served())
         await stack.enter_async_context(recording(temporal_address))
         apps = []
         for name in ("rest", "grpc"):
             shutil.copy(template, directory / f"{name}.db")
             store = Store(f"sqlite:///{directory / name}.db")
             stack.callback(store.close)
-            _fill(store, agent_url)
+            _fill(store, worker_url)
             limits = ServiceSettings(rate_limits=RateLimitSettings(requests=None, planning=None, bad_tokens=None))
             access = AccessSettings(open_namespaces=True)
             state = directory / name
@@ -231,8 +231,8 @@ async def both(template: Path, directory: Path, temporal_address: str) -> AsyncI
         yield Both(url, http, address, channel, sender)
 
 
-def _fill(store: Store, agent_url: str) -> None:
-    cluster = Cluster(store).host("dgx-a").host("dgx-b", agent_url=agent_url).host("dgx-c")
+def _fill(store: Store, worker_url: str) -> None:
+    cluster = Cluster(store).host("dgx-a").host("dgx-b", url=worker_url).host("dgx-c")
     cluster.running(RUNNING, {"dgx-a": [0]})
     cluster.queued(QUEUED)
     ended = cluster.running(ENDED, {"dgx-b": [0]})

@@ -22,10 +22,10 @@ from gpu_platform.domain.errors import Forbidden
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import Settings
-from tests import command_line, prometheus
-from tests.lines import whole_lines
-from tests.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, webhook
-from tests.waiting import eventually
+from tests.support import command_line, prometheus
+from tests.support.lines import whole_lines
+from tests.support.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, webhook
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster
 
 GROUP_WAIT_S = 4

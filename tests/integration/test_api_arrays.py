@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import insert, update
 from temporalio.client import Client
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.client.calls import Call
 from gpu_platform.domain.access.roles import Role
@@ -34,14 +33,15 @@ from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
+from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, interrupts, jobs
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import job, job_array
 from service.access.masking import HIDDEN, SECRET
 from service.temporal import JobWorkflows
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.store_cluster import NOW, Cluster
 
 ADA, BOB, EVE = (f"gpt_{name * 8}" for name in ("ada00", "bob00", "eve00"))
 TRAIN = JobSpec(name="train", command=["python", "train.py", "--fold", "{index}"], env={"TOKEN": "hidden"})

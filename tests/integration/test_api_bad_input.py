@@ -18,9 +18,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from service.access.routes import ROUTES
-from tests.examples import few
-from tests.store_cluster import NOW, Cluster, spec
-from tests.unit.service.api_server import application, in_process, node_headers
+from tests.support.api_server import application, in_process, node_headers
+from tests.support.examples import few
+from tests.support.store_cluster import NOW, Cluster, spec
 
 NO_TEMPORAL = "127.0.0.1:1"
 """What is refused never gets that far."""
@@ -315,7 +315,7 @@ async def test_a_wrong_reason_body(http: httpx.AsyncClient, store: Store) -> Non
 
 async def test_a_report_of_another_host(http: httpx.AsyncClient, tmp_path: Path) -> None:
     report = {
-        "name": "b", "session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1",
+        "name": "b", "session": "s", "address": "127.0.0.1", "url": "http://127.0.0.1:1",
         "inventory": {"machine": "m", "gpus": []},
     }  # fmt: skip
     sent = await http.post("/v1/hosts/a/report", json=report, headers=node_headers("a", tmp_path))

@@ -21,10 +21,10 @@ from gpu_platform.slurm.ids import number_of
 from gpu_platform.store.jobs import elements, jobs, queue
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
 from service.temporal import JobWorkflows
-from tests.command_line import run
 from tests.integration.test_api_waiting_jobs import ADA, BOB, OLGA, Service, service, submitted, temporal
-from tests.store_cluster import NOW, set_job_state
-from tests.unit.service.api_server import keep_token
+from tests.support.api_server import keep_token
+from tests.support.command_line import run
+from tests.support.store_cluster import NOW, set_job_state
 
 __all__ = ["service", "temporal"]
 

@@ -18,12 +18,13 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified
 from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.settings import JobDefaults, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import JobDefaults
 from gpu_platform.store import Store
-from tests.hosts_rig import HostRig
-from tests.store_cluster import Cluster, key
+from tests.support.api_server import application, recording, served, temporal_dev_server
+from tests.support.hosts_rig import HostRig
+from tests.support.store_cluster import Cluster, key
 from tests.unit.hosts.test_checkpoint_store import write
-from tests.unit.service.api_server import application, recording, served, temporal_dev_server
 from workers.node.http import node_app
 
 
@@ -34,7 +35,7 @@ def temporal() -> Iterator[str]:
 
 
 class Hosts:
-    """Three real agents: a and b share a root, c has its own. A job ran on a."""
+    """Three real node workers: a and b share a root, c has its own. A job ran on a."""
 
     def __init__(self, store: Store, tmp_path: Path) -> None:
         self.store = store
@@ -46,14 +47,14 @@ class Hosts:
         self.urls: dict[str, str] = {}
 
     def report(self, name: str, **fields: object) -> None:
-        agent = self.rigs[name].agent
-        agent.checkpoints([])
+        worker = self.rigs[name].worker
+        worker.checkpoints([])
         url = self.urls[name].replace("http://", "http://service:secret@")
-        self.cluster.report(name, agent_url=url, checkpoint_root=agent.checkpointing.root_id, **fields)
+        self.cluster.report(name, url=url, checkpoint_root=worker.checkpointing.root_id, **fields)
 
     async def serve(self, stack: AsyncExitStack) -> None:
         for name, rig in self.rigs.items():
-            self.urls[name] = await stack.enter_async_context(served(node_app(rig.agent, "secret")))
+            self.urls[name] = await stack.enter_async_context(served(node_app(rig.worker, "secret")))
             self.report(name)
 
 
@@ -121,7 +122,7 @@ async def test_who_goes_on_from_checkpoints_is_warned_where_they_are_not_shared(
     assert "a retry elsewhere starts at zero: each of these groups has its own root: a, b; c." in warning
     assert (await client.dry_run(spec)).warnings == [warning]
     assert (await client.get(job.id)).warnings == [warning]
-    hosts.cluster.report("c", checkpoint_root=hosts.rigs["a"].agent.checkpointing.root_id)
+    hosts.cluster.report("c", checkpoint_root=hosts.rigs["a"].worker.checkpointing.root_id)
     assert (await client.get(job.id)).warnings == []
 
 
@@ -167,8 +168,8 @@ async def test_hosts_that_say_they_share_a_root_are_put_to_the_test(hosts: Hosts
     assert sorted((one.hosts, one.problem) for one in roots) == [(["a", "b"], None), (["c"], None)]
     hosts.cluster.report(
         "c",
-        agent_url=hosts.urls["c"].replace("http://", "http://service:secret@"),
-        checkpoint_root=hosts.rigs["a"].agent.checkpointing.root_id,
+        url=hosts.urls["c"].replace("http://", "http://service:secret@"),
+        checkpoint_root=hosts.rigs["a"].worker.checkpointing.root_id,
     )
     [one] = await client.check_checkpoint_roots()
     assert one.problem is not None

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import InvalidRequest, NotFound
@@ -17,11 +16,12 @@ from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUn
 from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import dependencies, jobs
-from tests.command_line import run
-from tests.store_cluster import NOW, Cluster, set_job_state
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.command_line import run
+from tests.support.store_cluster import NOW, Cluster, set_job_state
 
 USER = f"gpt_{'ada00' * 8}"
 

@@ -22,10 +22,10 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from service.temporal import JobWorkflows
-from tests.postgres import Databases, find_binaries, running_postgres
-from tests.temporal_server import client_of_new_namespace
-from tests.unit.service.api_server import application, in_process
-from tests.waiting import eventually
+from tests.support.api_server import application, in_process
+from tests.support.postgres import Databases, find_binaries, running_postgres
+from tests.support.temporal_server import client_of_new_namespace
+from tests.support.waiting import eventually
 
 MOST_SUBMISSIONS = 200
 

@@ -25,7 +25,7 @@ from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import Dependency
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.job import Job
-from gpu_platform.domain.jobs.secrets import SecretUse
+from gpu_platform.domain.jobs.secret_uses import SecretUse
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import uploads
@@ -33,10 +33,10 @@ from gpu_platform.store.events import read_events
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import job as job_table
-from tests.command_line import run
 from tests.integration.test_api_waiting_jobs import ADA, BOB, OLGA, Service, service, submitted, temporal
-from tests.store_cluster import NOW, set_job_state
-from tests.unit.service.api_server import keep_token, sign_in
+from tests.support.api_server import keep_token, sign_in
+from tests.support.command_line import run
+from tests.support.store_cluster import NOW, set_job_state
 
 __all__ = ["service", "temporal"]
 

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.jobs.schedule import Backfill, ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.settings import AccessSettings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
-from tests.command_line import run
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import application, keep_token, served, sign_in, temporal_dev_server
+from tests.support.api_server import application, keep_token, served, sign_in, temporal_dev_server
+from tests.support.command_line import run
+from tests.support.store_cluster import Cluster
 
 USER, OTHER = f"gpt_{'ada00' * 8}", f"gpt_{'bob00' * 8}"
 

@@ -31,11 +31,11 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, releasing, reserving
-from service import node_agents
+from service import node_workers
 from service.operations import logs as logs_of_ranks
-from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
-from tests.unit.service.api_server import LogFiles, application, bearer, in_process, node_headers, served
-from tests.waiting import eventually
+from tests.support.api_server import LogFiles, application, bearer, in_process, node_headers, served
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
+from tests.support.waiting import eventually
 
 NO_TEMPORAL = "127.0.0.1:1"
 
@@ -67,8 +67,8 @@ class Served:
 @pytest.fixture
 async def api(store: Store) -> AsyncIterator[Served]:
     logs = LogFiles()
-    async with logs.served() as agent_url, served(application(store, NO_TEMPORAL)) as url:
-        Cluster(store).host("a", gpus=2, agent_url=agent_url)
+    async with logs.served() as worker_url, served(application(store, NO_TEMPORAL)) as url:
+        Cluster(store).host("a", gpus=2, url=worker_url)
         yield Served(url, store, logs)
 
 
@@ -224,7 +224,7 @@ async def test_a_large_log_comes_whole(api: Served) -> None:
 
 async def test_the_log_of_a_host_that_is_away(store: Store) -> None:
     async with served(application(store, NO_TEMPORAL)) as url:
-        Cluster(store).host("a", gpus=1, agent_url="http://127.0.0.1:1")
+        Cluster(store).host("a", gpus=1, url="http://127.0.0.1:1")
         api = Served(url, store, LogFiles())
         api.submitted("j-1")
         api.running("j-1")
@@ -237,7 +237,7 @@ async def test_a_follower_waits_a_certain_time_for_a_host_that_is_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a certain number of tries: each may take seconds."""
-    monkeypatch.setattr(node_agents, "_TIMEOUT", httpx.Timeout(0.3))
+    monkeypatch.setattr(node_workers, "_TIMEOUT", httpx.Timeout(0.3))
     monkeypatch.setattr(logs_of_ranks, "AWAY_AFTER_END_S", 0.5)
     asked = 0
 
@@ -252,7 +252,7 @@ async def test_a_follower_waits_a_certain_time_for_a_host_that_is_silent(
         served(application(store, NO_TEMPORAL)) as url,
     ):
         port = listening.sockets[0].getsockname()[1]
-        Cluster(store).host("a", gpus=1, agent_url=f"http://127.0.0.1:{port}")
+        Cluster(store).host("a", gpus=1, url=f"http://127.0.0.1:{port}")
         api = Served(url, store, LogFiles())
         api.submitted("j-1")
         api.running("j-1")
@@ -345,7 +345,7 @@ async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store, tmp_
     leader.begin_epoch(store, "test", datetime(2026, 1, 1, tzinfo=UTC))  # it has looked for lost jobs long ago
     async with in_process(application(store, NO_TEMPORAL, lease_ttl_s=7.0, state_dir=tmp_path)) as http:
         report = {
-            "name": "n", "session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1",
+            "name": "n", "session": "s", "address": "127.0.0.1", "url": "http://127.0.0.1:1",
             "inventory": {"machine": "m", "gpus": []}, "attempts": [{"job_id": "j-x", "attempt": 3}],
         }  # fmt: skip
         answer = await http.post("/v1/hosts/n/report", json=report, headers=node_headers("n", tmp_path))

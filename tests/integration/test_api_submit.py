@@ -29,8 +29,8 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import restoring
 from service.temporal import JobWorkflows
-from tests.store_cluster import NOW, Cluster, key, placement, set_job_state
-from tests.unit.service.api_server import application, bearer, in_process, recording, sign_in, temporal_dev_server
+from tests.support.api_server import application, bearer, in_process, recording, sign_in, temporal_dev_server
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state
 
 
 @pytest.fixture(scope="module")

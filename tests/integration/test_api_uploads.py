@@ -14,11 +14,12 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.client.archive import Archive, pack
 from gpu_platform.client.calls import Call
 from gpu_platform.domain.errors import StorageFull, Unavailable
-from gpu_platform.service_settings import ServiceSettings, UploadSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import UploadSettings
 from gpu_platform.store import Store
-from tests.command_line import run
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, application, served
+from tests.support.api_server import ADMIN, application, served
+from tests.support.command_line import run
+from tests.support.store_cluster import Cluster
 
 NOWHERE = "127.0.0.1:1"
 LIMIT = 4 << 20

@@ -20,9 +20,9 @@ from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from tests.command_line import run
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.command_line import run
+from tests.support.store_cluster import NOW, Cluster
 
 ADA, BOB, OLGA = (f"gpt_{name * 8}" for name in ("ada00", "bob00", "olga0"))
 

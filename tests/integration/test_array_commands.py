@@ -10,9 +10,9 @@ import pytest
 from gpu_platform.domain.jobs.array import OnFailure
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store.jobs import arrays
-from tests.command_line import NOBODY, Ran, run
 from tests.integration.test_api_arrays import Service, service, temporal
-from tests.store_cluster import NOW
+from tests.support.command_line import NOBODY, Ran, run
+from tests.support.store_cluster import NOW
 
 __all__ = ["service", "temporal"]
 

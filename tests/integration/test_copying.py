@@ -1,4 +1,4 @@
-"""``jobs cp`` from the command line to a rank: the real service, the real node agent's HTTP side, a real tar."""
+"""``jobs cp`` from the command line to a rank: the real service, the real node worker's HTTP side, a real tar."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.cli.jobs import copying
-from tests.command_line import Ran, run, start
+from tests.support.command_line import Ran, run, start
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
-from tests.waiting import eventually
+from tests.support.command_line import Ran, run, start
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

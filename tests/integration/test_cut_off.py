@@ -25,8 +25,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
-from tests.membership import every_host_knows_all
-from tests.waiting import eventually
+from tests.support.membership import every_host_knows_all
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(name, "dgx-h100") for name in "abc")
@@ -147,7 +147,7 @@ async def test_a_host_cut_off_ends_its_ranks_before_the_next_attempt(
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("frozen", ["node worker", "node worker and supervisor"])
-async def test_agents_that_are_frozen_do_not_keep_ranks_alive(
+async def test_node_workers_that_are_frozen_do_not_keep_ranks_alive(
     cut_cluster: tuple[LocalCluster, Network], client: AsyncClient, tmp_path: Path, frozen: str
 ) -> None:
     """The supervisors of the ranks keep to the lease, and the guard of the host."""

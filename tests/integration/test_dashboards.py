@@ -24,8 +24,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.hosts.system.ports import free_port
-from tests import prometheus
-from tests.waiting import eventually
+from tests.support import prometheus
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.supervision import ChildProcess
 
@@ -145,7 +145,7 @@ async def test_every_expression_of_every_panel_has_data(tmp_path: Path) -> None:
     ports = {
         "gpu-platform-scheduler": [at_known_port(child, "SCHEDULER__METRICS_PORT") for child in cluster.schedulers],
         "gpu-platform-control": [at_known_port(child, "CONTROL__METRICS_PORT") for child in cluster.controls],
-        "gpu-platform-node": [at_known_port(child, "NODE__AGENT_PORT") for child in cluster.nodes.values()],
+        "gpu-platform-node": [at_known_port(child, "NODE__PORT") for child in cluster.nodes.values()],
         "gpu-platform-service": [cluster.config.port],
     }
     async with (

@@ -1,7 +1,7 @@
 """Each page of the documentation is followed: what it tells to type is typed, on a platform with simulated hosts.
 
-A page is one shell in a directory of its own, with the files that it names (``tests/page_scenes.py``). Where a page
-shows what a command prints, the words of that are compared with what it prints today.
+A page is one shell in a directory of its own, with the files that it names (``tests/support/page_scenes.py``).
+Where a page shows what a command prints, the words of that are compared with what it prints today.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import pytest_asyncio
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.states import GpuState, JobState
-from tests import pages
-from tests.page_scenes import LONG, NOT_HERE, PROGRAM, PROGRAMS, SCENES, SCRIPTS, SHORT, Scene
-from tests.pages import DOCS, FOLLOWED, ROOT, RUN, Block
-from tests.typed_shell import TypedCommands
-from tests.waiting import eventually
+from tests.support import pages
+from tests.support.page_scenes import LONG, NOT_HERE, PROGRAM, PROGRAMS, SCENES, SCRIPTS, SHORT, Scene
+from tests.support.pages import DOCS, FOLLOWED, ROOT, RUN, Block
+from tests.support.typed_shell import TypedCommands
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster
 
 PAGE_TIMEOUT_S = 100

@@ -18,13 +18,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from gpu_platform.private_files import write_file
-from tests import pages, prometheus
-from tests.lan import Lan
-from tests.page_machine import CHECKOUT, PageMachine, page_machine, why_not, with_checkout
-from tests.pages import DOCS, FOLLOWED, ROOT, RUN, Block
 from tests.real_cluster import binaries
-from tests.recipients import Mailbox, Webhook, mailbox, webhook
 from tests.security.identity_provider import Provider
+from tests.support import pages, prometheus
+from tests.support.lan import Lan
+from tests.support.page_machine import CHECKOUT, PageMachine, page_machine, why_not, with_checkout
+from tests.support.pages import DOCS, FOLLOWED, ROOT, RUN, Block
+from tests.support.recipients import Mailbox, Webhook, mailbox, webhook
 
 pytestmark = [
     pytest.mark.scale,

@@ -22,16 +22,16 @@ from gpu_platform.domain.leader_silence import LeaderLoop
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
-from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.settings import TlsSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases, signs
-from gpu_platform.store.poison import SET_ASIDE_AFTER, Step, note_deaths
+from gpu_platform.store.poison import SET_ASIDE_AFTER, WorkflowStep, note_deaths
 from service.grpc.server import GrpcServer
-from tests.command_line import run
-from tests.postgres import Databases
-from tests.store_cluster import Cluster
-from tests.temporal_server import client_of_new_namespace
-from tests.unit.service.api_server import application, served
+from tests.support.api_server import application, served
+from tests.support.command_line import run
+from tests.support.postgres import Databases
+from tests.support.store_cluster import Cluster
+from tests.support.temporal_server import client_of_new_namespace
 from workers.doctor import clocks as clock_checks
 from workers.doctor import host as host_checks
 from workers.doctor.__main__ import checks, main
@@ -131,19 +131,19 @@ async def test_what_killed_control_workers_is_named(deployed: pytest.MonkeyPatch
     check = "database: steps set aside"
     assert (await doctor()).outcome(check) is OK
     for number in range(SET_ASIDE_AFTER):
-        note_deaths(sqlite_store, [Step("j-1jrp3k2h0x4t7za", "place")], datetime.now(UTC))
+        note_deaths(sqlite_store, [WorkflowStep("j-1jrp3k2h0x4t7za", "place")], datetime.now(UTC))
         assert (await doctor()).outcome(check) is (WARNING if number + 1 == SET_ASIDE_AFTER else OK)
     said = (await doctor())[check]
     assert "j-1jrp3k2h0x4t7za place killed 3 control workers, and is tried again at" in said.found
     assert said.advice == "docs/how-to/runbooks.md#stepssetaside"
 
 
-async def test_a_host_whose_agent_does_not_answer(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+async def test_a_host_whose_node_worker_does_not_answer(deployed: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     Cluster(sqlite_store).host("silent", gpus=1)
     found = await doctor("client")
-    assert found.failures() == {"service: node agents"}
-    assert "silent" in found["service: node agents"].found
-    assert "node.agent_port" in found["service: node agents"].advice
+    assert found.failures() == {"service: node workers"}
+    assert "silent" in found["service: node workers"].found
+    assert "node.port" in found["service: node workers"].advice
     assert found.outcome("database: all") is found.outcome("temporal: all") is NOT_APPLICABLE
 
 
@@ -191,7 +191,7 @@ def test_clocks_that_differ(ahead_s: float, uncertain_s: float, outcome: Outcome
 def test_a_time_is_compared_with_the_middle_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     at = iter([10.0, 14.0])  # a question of 4 s
     monkeypatch.setattr(clock_difference, "time", SimpleNamespace(time=lambda: 1000.0, monotonic=lambda: next(at)))
-    assert clock_difference.Asked().answered(1007.0) == ClockDifference(5.0, 2.0)
+    assert clock_difference.ClockQuestion().answered(1007.0) == ClockDifference(5.0, 2.0)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""``jobs exec`` from the command line to the rank: the real service, the real node agent's HTTP side, a real rank."""
+"""``jobs exec`` from the command line to the rank: the real service, the real node worker's HTTP side, a real rank."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gpu_platform.store.models import host
 from gpu_platform.store.reservations import attempts, reserving
 from service import streams
 from service.operations.exec import _parse
-from tests.hosts_rig import HostRig, is_running
-from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
-from tests.unit.service.api_server import ADMIN, application, bearer, served
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, application, bearer, served
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
+from tests.support.waiting import eventually
 from workers.node import exec
 from workers.node.http import node_app
 
@@ -41,7 +41,7 @@ TOKEN = "0123456789abcdef"
 @dataclass
 class Platform:
     url: str
-    agent: str
+    worker: str
     store: Store
     rig: HostRig
     sessions: ExecSessions
@@ -69,14 +69,14 @@ class Platform:
 @pytest.fixture
 async def platform(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
     rig = HostRig(tmp_path / "state", name="a")
-    sessions = ExecSessions(rig.home, "a", rig.agent.start_helper, jailed=False)
+    sessions = ExecSessions(rig.home, "a", rig.worker.start_helper, jailed=False)
     async with (
-        served(node_app(rig.agent, TOKEN, sessions)) as agent,
+        served(node_app(rig.worker, TOKEN, sessions)) as worker,
         served(application(sqlite_store, NO_TEMPORAL)) as url,
     ):
-        agent_url = agent.replace("http://", f"http://service:{TOKEN}@")
-        Cluster(sqlite_store).host("a", gpus=2, agent_url=agent_url)
-        yield Platform(url, agent, sqlite_store, rig, sessions)
+        worker_url = worker.replace("http://", f"http://service:{TOKEN}@")
+        Cluster(sqlite_store).host("a", gpus=2, url=worker_url)
+        yield Platform(url, worker, sqlite_store, rig, sessions)
         sessions.close()
         await rig.aclose()
 
@@ -195,7 +195,7 @@ async def test_ctrl_c_ends_the_command_too(platform: Platform) -> None:
 async def test_only_the_service_may_ask_a_node(platform: Platform) -> None:
     """Jobs reach the port too: without the token they read no log and run nothing."""
     platform.running("j-1")
-    async with httpx.AsyncClient(base_url=platform.agent) as http:
+    async with httpx.AsyncClient(base_url=platform.worker) as http:
         for auth in (("service", "wrong"), ("root", TOKEN), ("", "")):
             assert (await http.post("/exec/j-1/1/0", json={"command": ["true"]}, auth=auth)).status_code == 401
             assert (await http.get("/logs/j-1/1/0", auth=auth)).status_code == 401
@@ -225,7 +225,7 @@ async def test_a_node_worker_that_does_not_know_the_service_is_away_for_a_moment
     """It has another token after its restart, until its next report: the caller tries again."""
     platform.running("j-1")
     with platform.store.write() as session:
-        session.execute(update(host).values(agent_url=platform.agent.replace("http://", "http://service:old@")))
+        session.execute(update(host).values(url=platform.worker.replace("http://", "http://service:old@")))
     async with httpx.AsyncClient(base_url=platform.url, headers=bearer(ADMIN)) as http:
         answer = await http.post("/v1/jobs/j-1/exec", json={"command": ["true"]})
     assert (answer.status_code, answer.json()["code"]) == (503, "host_unavailable")

@@ -21,7 +21,7 @@ from gpu_platform.domain.errors import InvalidRequest, NoResult, NotSignedIn
 from gpu_platform.executor import Executor
 from gpu_platform.executor.futures import RemoteTraceback
 from tests.integration.notebook import CELLS
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]

@@ -19,7 +19,7 @@ from gpu_platform.hosts.nvml.fault_injection import inject_fault, switch_power
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import membership
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.fleet.spec import FleetSpec
 from workers.local.cluster import ClusterConfig, LocalCluster
 

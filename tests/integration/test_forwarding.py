@@ -1,4 +1,4 @@
-"""``jobs forward`` from a local port to a rank: the real service, the real node agent's HTTP side, real ranks."""
+"""``jobs forward`` from a local port to a rank: the real service, the real node worker's HTTP side, real ranks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gpu_platform.hosts.processes import exec_sessions
 from gpu_platform.hosts.processes.connector import serve
 from gpu_platform.hosts.processes.forwarding import ForwardWay, _checked
 from gpu_platform.store import events
-from tests.command_line import run, start
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
-from tests.store_cluster import NOW, set_job_state
-from tests.unit.service.api_server import sign_in
-from tests.waiting import eventually
+from tests.support.api_server import sign_in
+from tests.support.command_line import run, start
+from tests.support.store_cluster import NOW, set_job_state
+from tests.support.waiting import eventually
 
 SERVER = """
 import socket, threading
@@ -128,7 +128,7 @@ async def test_nothing_but_the_jobs_own_ranks_is_reached(platform: Platform, cli
     other = await serving(platform, "j-2", gpu=1)
     with socket.create_server(("127.0.0.1", 0)) as service_of_host:
         service_of_host.settimeout(0)
-        for port in (service_of_host.getsockname()[1], int(platform.agent.rpartition(":")[2]), other):
+        for port in (service_of_host.getsockname()[1], int(platform.worker.rpartition(":")[2]), other):
             way = await client.exec("j-1", ExecRequest(port=port))
             with pytest.raises(PortClosed, match="something else on this host does, which is not yours"):
                 await client.exec_connect(way)

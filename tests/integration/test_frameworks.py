@@ -19,7 +19,7 @@ from gpu_platform.client import AsyncClient, Client
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.scale, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]

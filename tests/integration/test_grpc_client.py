@@ -20,10 +20,10 @@ from gpu_platform.rpc.channels import PORT_VARIABLE
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 from service.grpc import handlers
-from tests.grpc_server import JOB, Running, running_with
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import ADMIN, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, sign_in
+from tests.support.grpc_server import JOB, Running, running_with
+from tests.support.store_cluster import NOW, Cluster
+from tests.support.waiting import eventually
 
 URL = "http://127.0.0.1:8700"
 

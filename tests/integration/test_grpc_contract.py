@@ -17,10 +17,10 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client.calls import BREAK_GLASS_HEADER, USER_HEADER
-from gpu_platform.rpc.methods import Answer, rpcs
-from tests import recipes
+from gpu_platform.rpc.methods import AnswerKind, rpcs
 from tests.integration.grpc_contract import ENDED, QUEUED, RUNNING, VIEWER, Both, Step, both
-from tests.unit.service.api_server import ADMIN, temporal_dev_server
+from tests.support import recipes
+from tests.support.api_server import ADMIN, temporal_dev_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -245,7 +245,7 @@ SCENARIOS: dict[str, list[Step]] = {
         Step("POST", "/v1/jobs", JOB, 201, {USER_HEADER: "ada"}),
     ],
 }
-STREAMS = {rpc.path for rpc in rpcs().values() if rpc.answer is Answer.EVENTS}
+STREAMS = {rpc.path for rpc in rpcs().values() if rpc.answer is AnswerKind.EVENTS}
 """They are followed in ``test_grpc_platform.py``, and one here is asked for a session that is not there."""
 
 

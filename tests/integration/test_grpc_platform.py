@@ -33,9 +33,9 @@ from gpu_platform.v1 import (
     job_service_pb2_grpc,
     types_pb2,
 )
-from tests.command_line import Ran, run, start
 from tests.integration.grpc_contract import comparable
-from tests.waiting import eventually
+from tests.support.command_line import Ran, run, start
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]

@@ -32,12 +32,12 @@ from gpu_platform.v1 import (
     job_service_pb2,
     job_service_pb2_grpc,
 )
-from service.grpc.in_process import Exchange
+from service.grpc.in_process import InProcessRequest
 from service.grpc.server import GrpcServer
-from tests.grpc_server import JOB, SIGNED_IN, Running, open_requests, refusal, running_with
-from tests.store_cluster import NOW, key
-from tests.unit.service.api_server import sign_in
-from tests.waiting import eventually
+from tests.support.api_server import sign_in
+from tests.support.grpc_server import JOB, SIGNED_IN, Running, open_requests, refusal, running_with
+from tests.support.store_cluster import NOW, key
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -131,12 +131,12 @@ async def test_what_changes_something_goes_on_when_nobody_waits(
         done.set()
         return jobs.get_job(running.store, JOB)
 
-    async def leave(exchange: Exchange) -> None:
+    async def leave(exchange: InProcessRequest) -> None:
         await original(exchange)
         left.set()
 
-    original, left = Exchange._leave, asyncio.Event()
-    monkeypatch.setattr(Exchange, "_leave", leave)
+    original, left = InProcessRequest._leave, asyncio.Event()
+    monkeypatch.setattr(InProcessRequest, "_leave", leave)
     monkeypatch.setattr("service.operations.submission.interrupt", slow)
     stub = job_service_pb2_grpc.JobServiceStub(running.channel)
     call = stub.CancelJob(job_service_pb2.CancelJobRequest(job_id=JOB), metadata=SIGNED_IN)

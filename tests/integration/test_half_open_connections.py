@@ -10,7 +10,7 @@ import pytest
 from gpu_platform.store import Store
 from service.http import connections
 from tests.integration.test_api_streams import NO_TEMPORAL
-from tests.unit.service.api_server import LogFiles, application, bearer, served
+from tests.support.api_server import LogFiles, application, bearer, served
 
 LIMIT_S = 0.5
 UNFINISHED = {

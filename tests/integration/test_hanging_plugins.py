@@ -14,8 +14,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.plugin import DOES_NOT_RETURN
 from gpu_platform.domain.states import JobState
-from tests.plugins import FILTERS, install
-from tests.waiting import eventually
+from tests.support.plugins import FILTERS, install
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HANGS = """

@@ -16,8 +16,8 @@ from gpu_platform.hosts.nvml.gpu_signals import Reading
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system import records
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 from workers.node.main import stages_of
 
 

@@ -15,7 +15,7 @@ from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="there is no C compiler (apt-get install gcc)")
 

@@ -19,8 +19,8 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 LIBRARY = str(Path(gpu_platform.__file__).parent.parent)
 
@@ -63,14 +63,14 @@ def watching(host: HostRig, reports: list[FaultReport]) -> asyncio.Task[None]:
         FaultPolicy.load("platform"),
         reports.append,
         {},
-        host.agent.checkpointing.clock,
+        host.worker.checkpointing.clock,
     )
-    return asyncio.create_task(watch.run(host.agent))
+    return asyncio.create_task(watch.run(host.worker))
 
 
 async def stop(host: HostRig, plan: HostPlan, grace_s: float) -> float:
     started = time.monotonic()
-    await host.agent.stop(
+    await host.worker.stop(
         StopRequest(key=plan.key, host=plan.host, grace_s=grace_s, reason="preempted", save_first=True)
     )
     return time.monotonic() - started
@@ -86,7 +86,7 @@ async def test_before_a_stop_it_asks_and_waits_for_the_answer(host: HostRig) -> 
     assert lines[3] == "SIGTERM"
     following = program(host, SAVES, key=host.key(2, plan.key.job_id), resume_from_attempt=1, gpu_uuids=plan.gpu_uuids)
     await eventually(lambda: "from" in host.log(following), "its first line")
-    [newest] = host.agent.checkpointing.list_job(plan.key.job_id)
+    [newest] = host.worker.checkpointing.list_job(plan.key.job_id)
     assert host.log(following).split("\n")[0] == f"from {newest.path}"
     assert newest.verified == "hashes", "read before the attempt went on from it"
 
@@ -138,11 +138,11 @@ async def test_it_asks_at_the_interval_and_keeps_the_newest(host: HostRig) -> No
 
     def two_are_left() -> bool:
         """The program may save another one between the sweep and the look."""
-        removed.extend(host.agent.sweep_checkpoints())
-        return len(host.agent.checkpointing.list_job(plan.key.job_id)) == 2
+        removed.extend(host.worker.sweep_checkpoints())
+        return len(host.worker.checkpointing.list_job(plan.key.job_id)) == 2
 
     await eventually(two_are_left, "two to be left", within_s=10)
-    left = host.agent.checkpointing.list_job(plan.key.job_id)
+    left = host.worker.checkpointing.list_job(plan.key.job_id)
     assert len(removed) >= 1
     assert all(one.complete for one in left)
     assert not any(os.path.exists(path) for path in removed)
@@ -170,7 +170,7 @@ async def test_it_asks_before_the_time_limit_and_when_the_host_is_drained(host: 
     plan = program(host, SAVES, limits=RankLimits(time_limit_s=6))
     task = watching(host, [])
     try:
-        host.agent.checkpointing.clock.drain(True)
+        host.worker.checkpointing.clock.drain(True)
         await eventually(lambda: "asked: drain" in host.log(plan), "asked for the drain")
         await eventually(lambda: "asked: time limit" in host.log(plan), "asked before the limit")
         assert host.log(plan).count("asked: drain") == 1

@@ -22,9 +22,10 @@ from gpu_platform.hosts.processes import exec, exec_sessions
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.system.records import boot_clock_s
-from tests.hosts_rig import HostRig, is_running, kill
+from tests.support.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_guard import RANK, TIMES, LeasedRig, stopped
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill
+from tests.support.waiting import eventually
 
 SLEEPER = ("sleep", "1000")
 
@@ -41,7 +42,7 @@ class ExecRig:
     def __init__(self, rig: HostRig) -> None:
         self.rig = rig
         self.sessions = ExecSessions(
-            rig.home, rig.settings.node.name, rig.agent.start_helper, jailed=rig.inventory.isolation == JAILED
+            rig.home, rig.settings.node.name, rig.worker.start_helper, jailed=rig.inventory.isolation == JAILED
         )
 
     async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> ExecProcess:
@@ -127,7 +128,7 @@ async def test_what_cannot_run_says_why(host: ExecRig) -> None:
         await host.start(plan.key, "true")
 
 
-@pytest.mark.parametrize("ends", ["by itself", "stopped", "after a restart of the agent"])
+@pytest.mark.parametrize("ends", ["by itself", "stopped", "after a restart of the node worker"])
 async def test_nothing_outlives_the_rank(host: ExecRig, tmp_path: Path, ends: str) -> None:
     """Not the command, not what it left in another session."""
     go = tmp_path / "go"
@@ -151,7 +152,7 @@ async def test_nothing_outlives_the_rank(host: ExecRig, tmp_path: Path, ends: st
     assert not host.rig.processes(plan.key)
     ended = await output(session)
     assert ended.code == 137
-    if ends != "after a restart of the agent":  # there both were killed at once, by the same hand
+    if ends != "after a restart of the node worker":  # there both were killed at once, by the same hand
         assert ended.reason == "its rank has ended"
 
 
@@ -186,8 +187,8 @@ async def test_a_helper_that_was_killed_leaves_nothing_behind_and_the_rank_goes_
     host.rig.launch(plan)
     session = await host.start(plan.key, "sh", "-c", LEAVES_A_DAEMON)
     pids = await pids_of(session)
-    [helper] = host.rig.agent.local.rank(plan.key, 0).exec_helpers
-    spawner = host.rig.agent._launcher.spawner
+    [helper] = host.rig.worker.local.rank(plan.key, 0).exec_helpers
+    spawner = host.rig.worker._launcher.spawner
     of = {"helper": helper.pid, "spawner": spawner.pid, "guard": spawner.guard_pids[0]}
     for one in killed:
         kill(of[one])
@@ -202,7 +203,7 @@ async def test_a_command_ends_with_the_lease_while_its_helper_stands_still(tmp_p
     host = ExecRig(rig)
     plan = await rig.beats(tmp_path / "beats", "-c", RANK)
     pids = await pids_of(await host.start(plan.key, "sh", "-c", LEAVES_A_DAEMON))
-    [helper] = rig.agent.local.rank(plan.key, 0).exec_helpers
+    [helper] = rig.worker.local.rank(plan.key, 0).exec_helpers
     with stopped(helper.pid):
         until = rig.give_lease(1.0)
         await asyncio.sleep(until + TIMES.end_s - boot_clock_s())

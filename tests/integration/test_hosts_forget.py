@@ -14,7 +14,7 @@ from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.processes.stopping import find_open_attempts
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -40,7 +40,7 @@ def sweep(host: HostRig, after_s: float) -> int:
     newest = max(path.stat().st_mtime for path in host.home.glob("jobs/*/*/closed"))
     clock = lambda: newest + after_s  # noqa: E731
     LogRetention(host.home, 14 * DAY_S, 1 << 40, clock=clock).sweep()
-    return RecordRetention(host.home, host.agent.forget, DAY_S, 14 * DAY_S, clock=clock).sweep()
+    return RecordRetention(host.home, host.worker.forget, DAY_S, 14 * DAY_S, clock=clock).sweep()
 
 
 def files(host: HostRig, plan: HostPlan) -> list[str]:

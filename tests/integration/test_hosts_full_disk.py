@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 class Disk:
@@ -44,7 +44,7 @@ async def host(small_disk: Path, disk: Disk) -> AsyncIterator[HostRig]:
 async def test_nothing_starts_until_there_is_room(host: HostRig, disk: Disk) -> None:
     plan = host.plan("echo", "hello")
     disk.fill()
-    for operation in (lambda: host.agent.prepare(plan), lambda: host.launch(plan)):
+    for operation in (lambda: host.worker.prepare(plan), lambda: host.launch(plan)):
         with pytest.raises(
             HostUnavailable,
             match=r"box cannot write its records: the disk of .* is full \(No space.*\): make",
@@ -62,7 +62,7 @@ async def test_a_running_rank_goes_on_and_its_end_is_known(host: HostRig, disk: 
     host.launch(plan)
     disk.fill()
     host.restart()
-    assert host.agent.attempts() == [plan.key], "a node worker that starts on a full disk finds it"
+    assert host.worker.attempts() == [plan.key], "a node worker that starts on a full disk finds it"
     (host.home / "go").write_text("now\n")
     # Its supervisor tries for a minute to record the exit.
     disk.make_room()
@@ -79,7 +79,7 @@ async def test_what_must_stop_dies_on_a_full_disk_too_and_is_only_released_when_
     with pytest.raises(HostUnavailable, match="make room there"):
         await host.stop(plan.key)
     assert not host.processes(plan.key), "it is dead"
-    assert host.agent.attempts() == [plan.key], "but not done with"
+    assert host.worker.attempts() == [plan.key], "but not done with"
     disk.make_room()
     await host.stop(plan.key)
-    assert host.agent.attempts() == []
+    assert host.worker.attempts() == []

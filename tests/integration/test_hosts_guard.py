@@ -19,15 +19,15 @@ import pytest
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.fencing import Fencing
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.hosts.system.lease_file import Lease, LeaseFile, lease_path
 from gpu_platform.hosts.system.records import boot_clock_s
-from tests.hanging_disk import HangingDisk, hanging_disk
-from tests.hosts_rig import HostRig, is_running, kill, parent_of
-from tests.integration.test_hosts_survival import NodeWorker
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.integration.test_hosts_survival import NodeWorkerProcess
+from tests.support.hanging_disk import HangingDisk, hanging_disk
+from tests.support.hosts_rig import HostRig, is_running, kill, parent_of
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 
 TTL_S = 4.0
 TIMES = LeaseTimes.of(TTL_S)
@@ -83,12 +83,12 @@ class LeasedRig(HostRig):
         super().__init__(state_dir, isolation="plain", **options)
         self.lease = LeaseFile(lease_path(str(self.home)))
 
-    def _new_agent(self) -> HostAgent:
+    def _new_worker(self) -> NodeWorker:
         self.home.mkdir(parents=True, exist_ok=True)
-        return HostAgent(self.settings, self.nvml, self.inventory, lease_file=Path(lease_path(str(self.home))))
+        return NodeWorker(self.settings, self.nvml, self.inventory, lease_file=Path(lease_path(str(self.home))))
 
     async def aclose(self) -> None:
-        """Stop all attempts, and close the agent."""
+        """Stop all attempts, and close the worker."""
         self.give_lease(60)
         await super().aclose()
         self.give_lease(0)  # so its guard ends, and removes the page
@@ -191,7 +191,7 @@ async def test_a_rank_ends_with_its_lease_while_its_supervisor_stands_still(
     out = tmp_path / "beats"
     plan = await host.beats(out, "-c", RANK)
     until = host.give_lease(2.0)
-    with stands_still(parent_of(host.agent.local.rank(plan.key, 0).started.pid)):  # type: ignore[operator, union-attr]
+    with stands_still(parent_of(host.worker.local.rank(plan.key, 0).started.pid)):  # type: ignore[operator, union-attr]
         await dead_in_time(out, until)
         host.give_lease(60, term=2)  # the node worker is awake again before the supervisor is
     exits = await host.watch(plan)
@@ -244,25 +244,25 @@ async def test_a_rank_that_missed_the_end_of_a_lease_does_not_live_on_under_the_
     out = tmp_path / "beats"
     plan = await host.beats(out, "-c", RANK)
     host.give_lease(1.0)
-    guards = host.agent._launcher.spawner.guard_pids
+    guards = host.worker._launcher.spawner.guard_pids
     with ExitStack() as still:
-        for pid in (*guards, parent_of(host.agent.local.rank(plan.key, 0).started.pid)):  # type: ignore[union-attr]
+        for pid in (*guards, parent_of(host.worker.local.rank(plan.key, 0).started.pid)):  # type: ignore[union-attr]
             still.enter_context(stopped(pid))
         await asyncio.sleep(1.5)
         host.give_lease(60, term=2)
-    await eventually(lambda: not is_running(host.agent.local.rank(plan.key, 0).started.pid), "its end", within_s=5)  # type: ignore[union-attr]
+    await eventually(lambda: not is_running(host.worker.local.rank(plan.key, 0).started.pid), "its end", within_s=5)  # type: ignore[union-attr]
 
 
 async def test_a_killed_guard_is_replaced_and_the_new_one_ends_the_ranks(host: LeasedRig, tmp_path: Path) -> None:
     out = tmp_path / "beats"
     plan = await host.beats(out, "-c", RANK)
     until = host.give_lease(3.0)
-    spawner, [guard] = host.agent._launcher.spawner.pid, host.agent._launcher.spawner.guard_pids
-    with stopped(parent_of(host.agent.local.rank(plan.key, 0).started.pid)):  # type: ignore[union-attr]
+    spawner, [guard] = host.worker._launcher.spawner.pid, host.worker._launcher.spawner.guard_pids
+    with stopped(parent_of(host.worker.local.rank(plan.key, 0).started.pid)):  # type: ignore[union-attr]
         kill(guard)
-        await eventually(lambda: host.agent._launcher.spawner.guard_pids not in ([], [guard]), "another guard")
+        await eventually(lambda: host.worker._launcher.spawner.guard_pids not in ([], [guard]), "another guard")
         await dead_in_time(out, until)
-    assert host.agent._launcher.spawner.pid == spawner
+    assert host.worker._launcher.spawner.pid == spawner
 
 
 @pytest.mark.some(1)
@@ -273,8 +273,8 @@ async def test_a_guard_that_stands_still_alone_is_replaced_before_the_lease_ends
     """The supervisor does, too, so nobody else would end the rank."""
     out = tmp_path / "beats"
     plan = await host.beats(out, "-c", RANK)
-    spawner, [guard] = host.agent._launcher.spawner, host.agent._launcher.spawner.guard_pids
-    supervisor = parent_of(host.agent.local.rank(plan.key, 0).started.pid)  # type: ignore[union-attr]
+    spawner, [guard] = host.worker._launcher.spawner, host.worker._launcher.spawner.guard_pids
+    supervisor = parent_of(host.worker.local.rank(plan.key, 0).started.pid)  # type: ignore[union-attr]
     with stands_still(guard), stopped(supervisor):  # type: ignore[operator]
         until = host.give_lease(6.0)
         await eventually(lambda: set(spawner.guard_pids) - {guard}, "another guard", within_s=5)
@@ -286,24 +286,24 @@ async def test_a_guard_that_stands_still_alone_is_replaced_before_the_lease_ends
 async def test_one_guard_is_left_however_often_the_node_worker_is_replaced(host: LeasedRig, tmp_path: Path) -> None:
     """The lease goes on, and so does the rank."""
     await host.beats(tmp_path / "beats", "-c", RANK)
-    [first] = host.agent._launcher.spawner.guard_pids  # it has the rank below it
+    [first] = host.worker._launcher.spawner.guard_pids  # it has the rank below it
     guards = {first}
     for _ in range(3):
         host.restart().start_guard()
-        await eventually(lambda: host.agent._launcher.spawner.guard_pids, "another guard")
-        guards |= set(host.agent._launcher.spawner.guard_pids)
+        await eventually(lambda: host.worker._launcher.spawner.guard_pids, "another guard")
+        guards |= set(host.worker._launcher.spawner.guard_pids)
         await asyncio.to_thread(host.launch, host.plan("true"))
     assert len(guards) == 4
 
     def left() -> set[int]:
-        return {pid for pid in guards if is_running(pid)} - {first, *host.agent._launcher.spawner.guard_pids}
+        return {pid for pid in guards if is_running(pid)} - {first, *host.worker._launcher.spawner.guard_pids}
 
     await eventually(lambda: not left(), "the end of guards that nobody needs", within_s=8)
 
 
 async def test_a_guard_outlives_the_node_worker_for_as_long_as_there_are_ranks(tmp_path: Path) -> None:
     rig = HostRig(tmp_path / "state", isolation="plain")
-    worker = await asyncio.to_thread(NodeWorker, tmp_path / "state", rig.plan("sleep", "600"))
+    worker = await asyncio.to_thread(NodeWorkerProcess, tmp_path / "state", rig.plan("sleep", "600"))
     guard = parent_of(worker.spawner)
     supervisor = parent_of(worker.pid)
     worker.kill()
@@ -336,7 +336,7 @@ async def test_every_descendant_of_a_rank_ends_whoever_was_killed(
     rig, out, file = HostRig(tmp_path / "state", isolation="plain"), tmp_path / "beats", tmp_path / f"{daemon}.py"
     file.write_text(DAEMON)
     plan = rig.plan(sys.executable, "-S", "-E", str(file), env={"OUT": str(out), "DAEMON": str(file)})
-    worker = await asyncio.to_thread(NodeWorker, tmp_path / "state", plan)
+    worker = await asyncio.to_thread(NodeWorkerProcess, tmp_path / "state", plan)
     beats = tmp_path / "beats-daemon"
     try:
         await eventually(lambda: beats.exists() and beats.stat().st_size > 0, "the daemon to write")

@@ -21,8 +21,8 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig, kill, parent_of
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, kill, parent_of
+from tests.support.waiting import eventually
 
 
 class Looked:
@@ -156,7 +156,7 @@ async def test_the_warning_reaches_the_program_alone_if_the_job_says_so(looked: 
     limits = RankLimits(time_limit_s=2, warn_before_s=1, warn_program_only=True, grace_s=0)
     plan = looked.host.plan("sh", "-c", script, limits=limits)
     looked.host.launch(plan)
-    watching = asyncio.create_task(looked.watch.run(looked.host.agent))
+    watching = asyncio.create_task(looked.watch.run(looked.host.worker))
     await looked.host.watch(plan)
     watching.cancel()
     log = looked.host.log(plan).splitlines()
@@ -168,7 +168,7 @@ async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_
     limits = RankLimits(time_limit_s=2, warn_before_s=1, grace_s=0.2)
     plan = looked.host.plan("sh", "-c", script, limits=limits)
     looked.host.launch(plan)
-    watching = asyncio.create_task(looked.watch.run(looked.host.agent))
+    watching = asyncio.create_task(looked.watch.run(looked.host.worker))
     exits = await looked.host.watch(plan)
     watching.cancel()
     log = looked.host.log(plan).splitlines()
@@ -179,9 +179,9 @@ async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_
     assert (report.action, report.attempt) == ("watch", plan.key)
     assert exits.first_failure is not None
     assert exits.first_failure.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-    await eventually(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
+    await eventually(lambda: looked.host.worker.attempts() == [], "the attempt is stopped")
     message = "ran longer than its limit of 2 s; ask for more with --time"
-    assert looked.host.agent.overdue(plan.key) == (FailureCause.TIME_LIMIT, message)
+    assert looked.host.worker.overdue(plan.key) == (FailureCause.TIME_LIMIT, message)
 
 
 @pytest.mark.parametrize("time_limit_s", [None, 600])
@@ -191,7 +191,7 @@ async def test_the_host_ends_what_runs_at_its_deadline(looked: Looked, time_limi
     limits = RankLimits(time_limit_s=time_limit_s, deadline_at=deadline.timestamp(), warn_before_s=1, grace_s=0.2)
     plan = looked.host.plan("sh", "-c", script, limits=limits)
     looked.host.launch(plan)
-    watching = asyncio.create_task(looked.watch.run(looked.host.agent))
+    watching = asyncio.create_task(looked.watch.run(looked.host.worker))
     exits = await looked.host.watch(plan)
     watching.cancel()
     assert exits.first_failure is not None
@@ -200,9 +200,9 @@ async def test_the_host_ends_what_runs_at_its_deadline(looked: Looked, time_limi
     assert log.count("warned") == 1
     [told] = [line for line in log if line.startswith("gpu-platform")]
     assert f"the time until the deadline {moment(deadline)} ends in 1 s; SIGUSR1 went to 1 process" in told
-    await eventually(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
+    await eventually(lambda: looked.host.worker.attempts() == [], "the attempt is stopped")
     message = f"it had not ended by its deadline {moment(deadline)}"
-    assert looked.host.agent.overdue(plan.key) == (FailureCause.DEADLINE, message)
+    assert looked.host.worker.overdue(plan.key) == (FailureCause.DEADLINE, message)
 
 
 async def test_usage_is_measured_and_survives_restarts_and_goes_with_the_stop(looked: Looked) -> None:

@@ -15,9 +15,9 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
-from tests.hosts_rig import HostRig
-from tests.settable_clock import SettableClock
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.settable_clock import SettableClock
+from tests.support.waiting import eventually
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -42,13 +42,13 @@ async def test_a_rank_that_writes_very_much_leaves_little(host: HostRig) -> None
     plan = await ran(host, "sh", "-c", "yes 0123456789abcdef | head -c 200000000; echo the end")
     directory = rank_dir(host.home, plan.key, 0)
     assert sum(path.stat().st_size for path in directory.glob("output.log*")) <= 3 * (1 << 20)
-    first = host.agent.read_log(plan.key, 0)
+    first = host.worker.read_log(plan.key, 0)
     assert first.size == 200_000_008
     assert first.offset == first.size - sum(path.stat().st_size for path in directory.glob("output.log*"))
     assert first.note is not None
     assert f"{first.offset} bytes of output before this are gone" in first.note
     assert first.data.startswith(b"0123456789abcdef\n"), "at the beginning of a line"
-    assert host.agent.read_log(plan.key, 0, -8).data == b"the end\n"
+    assert host.worker.read_log(plan.key, 0, -8).data == b"the end\n"
 
 
 async def test_everything_is_in_the_log_when_the_rank_is_said_to_have_ended(host: HostRig) -> None:
@@ -83,7 +83,7 @@ sys.exit(n != 10**7)
         plan = rig.plan(sys.executable, "-c", script)
         rig.launch(plan)
         watching = asyncio.create_task(rig.watch(plan))
-        note = await eventually(lambda: rig.agent.read_log(plan.key, 0, 0, 1).note, "the reader is told")
+        note = await eventually(lambda: rig.worker.read_log(plan.key, 0, 0, 1).note, "the reader is told")
         assert "the disk of the host is full" in note
         read.touch()
         exits = await watching
@@ -108,11 +108,11 @@ async def test_logs_are_kept_for_some_days_and_then_removed_with_a_word(host: Ho
     assert sweep(ended_at_ms + 3 * DAY_MS) > 0
     for plan in (old, new):
         with pytest.raises(NotFound, match=r"were removed on 20\d\d-.* UTC: logs are kept for 2 days"):
-            host.agent.read_log(plan.key, 0)
-    assert host.agent.read_log(going.key, 0).size == 0, "it still runs"
-    host.agent.forget(old.key)
+            host.worker.read_log(plan.key, 0)
+    assert host.worker.read_log(going.key, 0).size == 0, "it still runs"
+    host.worker.forget(old.key)
     with pytest.raises(NotFound, match="were removed"):
-        host.agent.read_log(old.key, 0)
+        host.worker.read_log(old.key, 0)
 
 
 async def test_a_clock_that_is_set_forward_removes_no_log(host: HostRig) -> None:
@@ -131,6 +131,6 @@ async def test_the_oldest_go_when_there_are_too_many(host: HostRig) -> None:
     LogRetention(host.home, 1e9, 250_000).sweep()
     for plan in plans[:3]:
         with pytest.raises(NotFound, match="this host keeps 0 MiB of logs"):
-            host.agent.read_log(plan.key, 0)
+            host.worker.read_log(plan.key, 0)
     for plan in plans[3:]:
-        assert host.agent.read_log(plan.key, 0).size == 100_000
+        assert host.worker.read_log(plan.key, 0).size == 100_000

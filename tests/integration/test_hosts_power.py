@@ -10,7 +10,7 @@ from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import RankLimits
 from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 def test_a_power_limit_holds_for_the_job_within_bounds_and_is_given_back(tmp_path: Path) -> None:
@@ -41,4 +41,4 @@ def test_a_power_limit_holds_for_the_job_within_bounds_and_is_given_back(tmp_pat
     with pytest.raises(PreflightFailed, match="cannot limit the power"):
         stage.prepare(plan)
     stage.finish(plan)
-    host.agent.close()
+    host.worker.close()

@@ -15,9 +15,9 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, NotFound, PreflightFailed
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureKind
-from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PYTHON
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(params=["plain", "required"])
@@ -40,9 +40,9 @@ async def test_a_rank_runs_to_its_end_and_its_output_is_in_its_log(host: HostRig
     assert exits.first_failure is None
     assert launched.ranks[0].pid > 0
     assert host.log(plan) == "out\nerr\n"
-    assert host.agent.read_log(plan.key, 0, offset=4, limit=3) == (b"err", 4, 8, None)
+    assert host.worker.read_log(plan.key, 0, offset=4, limit=3) == (b"err", 4, 8, None)
     with pytest.raises(FileNotFoundError):
-        host.agent.read_log(plan.key, 7)
+        host.worker.read_log(plan.key, 7)
 
 
 async def test_ranks_find_their_rendezvous_gpus_and_checkpoints_in_the_environment(host: HostRig) -> None:
@@ -51,7 +51,7 @@ async def test_ranks_find_their_rendezvous_gpus_and_checkpoints_in_the_environme
         PYTHON, "-c", script, env={"RANK": "0", "GPU_PLATFORM_HOST": "forged", "GPU_PLATFORM_CLUSTER_NAME": "forged"}
     )
     gang = Prepared(host="other", address="10.0.0.7", rendezvous_port=29500, resume_from="/ckpt/j/1")
-    host.agent.launch(LaunchRequest(plan=plan, rendezvous=gang))
+    host.worker.launch(LaunchRequest(plan=plan, rendezvous=gang))
     await host.watch(plan)
     env = json.loads(host.log(plan))
     expected = {
@@ -147,7 +147,7 @@ async def test_a_program_that_cannot_be_executed_is_the_users_mistake(
     host: HostRig, command: list[str], text: str
 ) -> None:
     with pytest.raises(PreflightFailed, match=text) as caught:
-        host.agent.prepare(host.plan(*command))
+        host.worker.prepare(host.plan(*command))
     assert caught.value.details["kind"] == "user"
 
 
@@ -191,7 +191,7 @@ async def test_a_workdir_that_vanishes_between_prepare_and_launch(host: HostRig,
     workdir = tmp_path / "work"
     workdir.mkdir()
     plan = host.plan("true", workdir=str(workdir))
-    host.agent.prepare(plan)
+    host.worker.prepare(plan)
     workdir.rmdir()
     with pytest.raises(PreflightFailed, match="working directory"):
         host.launch(plan)
@@ -201,9 +201,9 @@ async def test_a_lost_gpu_fails_the_preflight_and_is_named(host: HostRig) -> Non
     plan = host.plan("true")
     host.strike(0, lost=True)
     with pytest.raises(PreflightFailed) as caught:
-        host.agent.prepare(plan)
+        host.worker.prepare(plan)
     assert caught.value.details == {"kind": "hardware", "gpu_uuid": plan.gpu_uuids[0]}
-    host.agent.prepare(plan.model_copy(update={"gpu_uuids": host.plan("true", ranks=2).gpu_uuids[1:]}))
+    host.worker.prepare(plan.model_copy(update={"gpu_uuids": host.plan("true", ranks=2).gpu_uuids[1:]}))
 
 
 async def test_stop_kills_what_ignores_sigterm_leaves_the_session_and_forks_twice(host: HostRig) -> None:
@@ -223,7 +223,7 @@ async def test_stop_kills_what_ignores_sigterm_leaves_the_session_and_forks_twic
     assert not any(map(is_running, pids))
     assert stopped.killed_processes >= len(names)
     assert [rank.exit_code for rank in stopped.exits] == [137, 137]
-    assert host.agent.attempts() == []
+    assert host.worker.attempts() == []
 
 
 async def test_grace_is_for_the_whole_tree_even_when_the_main_process_goes_first(host: HostRig) -> None:
@@ -258,7 +258,7 @@ async def test_a_kill_overtakes_a_stop_that_waits_out_its_grace(host: HostRig) -
 async def test_an_attempt_stopped_before_its_launch_never_starts(host: HostRig) -> None:
     plan = host.plan("true")
     assert (await host.stop(plan.key)).exits == []
-    for operation in (host.agent.prepare, host.launch):
+    for operation in (host.worker.prepare, host.launch):
         with pytest.raises(IllegalTransition, match="stopped"):
             operation(plan)
     host.restart()
@@ -268,16 +268,16 @@ async def test_an_attempt_stopped_before_its_launch_never_starts(host: HostRig) 
 
 async def test_every_operation_may_be_repeated(host: HostRig) -> None:
     plan = host.plan("sleep", "600", ranks=2)
-    assert host.agent.prepare(plan) == host.agent.prepare(plan)
+    assert host.worker.prepare(plan) == host.worker.prepare(plan)
     launched = host.launch(plan)
     assert host.launch(plan) == launched
-    assert host.agent.attempts() == [plan.key]
+    assert host.worker.attempts() == [plan.key]
     first = await host.stop(plan.key)
     again = await host.stop(plan.key)
     assert again.exits == first.exits
     assert (await host.watch(plan)).first_failure is not None
     assert [rank.pid for rank in launched.ranks if is_running(rank.pid)] == []
-    host.agent.forget(plan.key)
+    host.worker.forget(plan.key)
     assert host.log(plan) == ""
     with pytest.raises(IllegalTransition):
         host.launch(plan)
@@ -291,7 +291,7 @@ async def test_racing_launches_start_a_rank_once(host: HostRig) -> None:
     assert all(answer == answers[0] for answer in answers)
     await eventually(lambda: host.log(plan, 1), "log")
     await host.stop(plan.key)
-    twin.agent.close()
+    twin.worker.close()
     assert [host.log(plan, rank) for rank in (0, 1)] == ["started\n", "started\n"]
 
 
@@ -305,7 +305,7 @@ async def test_a_stop_that_races_a_launch_leaves_nothing_running(host: HostRig) 
         assert isinstance(outcome, IllegalTransition) or pids
         assert not any(map(is_running, pids))
         assert (await twin.stop(plan.key)).killed_processes == 0
-    twin.agent.close()
+    twin.worker.close()
 
 
 async def test_attempts_of_one_job_on_two_hosts_of_one_machine_do_not_touch(host: HostRig) -> None:
@@ -326,30 +326,30 @@ async def test_an_attempt_sees_the_newest_complete_checkpoint_of_earlier_ones(ho
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).touch()
     plan = host.plan("true", key=host.key(4, job), resume_from_attempt=3)
-    assert host.agent.prepare(plan).resume_from == str(root / "2/step-20")
+    assert host.worker.prepare(plan).resume_from == str(root / "2/step-20")
     plan = host.plan("true", key=host.key(5, job), resume_from_attempt=1)
-    assert host.agent.prepare(plan).resume_from == str(root / "1")
+    assert host.worker.prepare(plan).resume_from == str(root / "1")
 
 
 async def test_the_processes_on_a_gpu_are_known_and_forbid_its_reset(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "sleep 600 & wait")
     pid = host.launch(plan).ranks[0].pid
     gpu = plan.gpu_uuids[0]
-    await eventually(lambda: len(host.agent.gpu_processes(gpu)) == 2, "the shell and its sleep")
-    assert pid in host.agent.gpu_processes(gpu)
+    await eventually(lambda: len(host.worker.gpu_processes(gpu)) == 2, "the shell and its sleep")
+    assert pid in host.worker.gpu_processes(gpu)
     with pytest.raises(PreflightFailed, match="hold it"):
-        host.agent.reset_unused_gpu(gpu)
+        host.worker.reset_unused_gpu(gpu)
     with pytest.raises(PreflightFailed, match=f"attempt {plan.key} has it on box"):
-        host.agent.reset_gpu(gpu)
+        host.worker.reset_gpu(gpu)
     await host.stop(plan.key)
-    assert host.agent.gpu_processes(gpu) == []
+    assert host.worker.gpu_processes(gpu) == []
     host.strike(0, uncorrected_ecc=3, fail_resets=1)
     with pytest.raises(PreflightFailed, match="uncorrectable"):
-        host.agent.verify_gpu(gpu)
+        host.worker.verify_gpu(gpu)
     with pytest.raises(PreflightFailed, match="not successful"):
-        host.agent.reset_gpu(gpu)
-    host.agent.reset_gpu(gpu)
-    host.agent.verify_gpu(gpu)
+        host.worker.reset_gpu(gpu)
+    host.worker.reset_gpu(gpu)
+    host.worker.verify_gpu(gpu)
 
 
 @pytest.mark.parametrize("repair", ["one", "all"])
@@ -358,8 +358,11 @@ async def test_a_reset_that_comes_late_hits_no_later_job(
 ) -> None:
     """Its order was on its way for as long as the host did not answer. Nothing of the job runs yet."""
     plan = host.plan("sleep", "600")
-    reset = {"one": lambda: host.agent.reset_gpu(plan.gpu_uuids[0]), "all": lambda: host.agent.reset_all_gpus()}[repair]
-    host.agent.prepare(plan)
+    reset = {
+        "one": lambda: host.worker.reset_gpu(plan.gpu_uuids[0]),
+        "all": lambda: host.worker.reset_all_gpus(),
+    }[repair]
+    host.worker.prepare(plan)
     with pytest.raises(PreflightFailed, match="cannot be reset: attempt"):
         reset()
     host.restart()
@@ -379,7 +382,7 @@ async def test_a_reset_that_comes_late_hits_no_later_job(
     assert await asyncio.to_thread(begun.wait, 10)
     with pytest.raises(HostUnavailable, match="resets GPU"):
         await asyncio.to_thread(host.launch, following)
-    assert following.key not in host.agent.attempts()
+    assert following.key not in host.worker.attempts()
     may_end.set()
     await resetting
     host.launch(following)
@@ -387,7 +390,7 @@ async def test_a_reset_that_comes_late_hits_no_later_job(
 
 async def test_a_job_id_cannot_leave_its_directory(host: HostRig) -> None:
     with pytest.raises(NotFound):
-        host.agent.read_log(host.key(job_id=".."), 0)
+        host.worker.read_log(host.key(job_id=".."), 0)
     host.keys.clear()
 
 
@@ -395,5 +398,5 @@ async def test_a_rank_outlives_a_terminal(host: HostRig) -> None:
     plan = host.plan("sleep", "600")
     pid = host.launch(plan).ranks[0].pid
     assert os.getsid(pid) == pid
-    os.kill(host.agent._launcher.spawner.pid, signal.SIGINT)
-    assert is_running(host.agent._launcher.spawner.pid)
+    os.kill(host.worker._launcher.spawner.pid, signal.SIGINT)
+    assert is_running(host.worker._launcher.spawner.pid)

@@ -18,9 +18,9 @@ from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.hosts.system.process_tree import boot_id, read_stat
-from tests.hosts_rig import HostRig, is_running, kill
-from tests.integration.test_hosts_survival import NodeWorker
-from tests.waiting import eventually
+from tests.integration.test_hosts_survival import NodeWorkerProcess
+from tests.support.hosts_rig import HostRig, is_running, kill
+from tests.support.waiting import eventually
 
 LOOK = """
 import json, os, resource, signal
@@ -117,14 +117,14 @@ async def test_each_rank_has_its_own_usage(host: HostRig) -> None:
     burn = "x = bytearray(200 << 20); sum(i * i for i in range(2_000_000))"
     first = await run(host, *PYTHON, burn)
     second = await follow(host, first, "true")
-    big, small = (host.agent.local.rank(plan.key, 0).used for plan in (first, second))
+    big, small = (host.worker.local.rank(plan.key, 0).used for plan in (first, second))
     assert big is not None
     assert small is not None
     assert big["peak_memory_mib"] > 200
     assert big["cpu_s"] > small["cpu_s"]
     assert small["peak_memory_mib"] < 100
     assert small["cpu_s"] < big["cpu_s"] / 2
-    assert host.agent.local.rank(second.key, 0).reaped_cpu_s >= big["cpu_s"] * 0.9
+    assert host.worker.local.rank(second.key, 0).reaped_cpu_s >= big["cpu_s"] * 0.9
 
 
 async def test_an_attempt_that_has_ended_has_no_process_of_the_next_one(host: HostRig) -> None:
@@ -170,9 +170,9 @@ async def test_a_rank_with_secrets_has_a_supervisor_of_its_own(spawner: SpawnerC
 
 async def test_idle_supervisors_end_with_a_killed_node_worker(host: HostRig) -> None:
     plan = host.plan("true")
-    worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
+    worker = await asyncio.to_thread(NodeWorkerProcess, host.settings.state_dir, plan)
     supervisor = supervisor_of(host, plan)
-    await eventually(lambda: not host.agent.local.rank(plan.key, 0).is_locked, "the end of the rank")
+    await eventually(lambda: not host.worker.local.rank(plan.key, 0).is_locked, "the end of the rank")
     assert is_running(supervisor)
     worker.kill()
     await eventually(lambda: not is_running(supervisor) and not is_running(worker.spawner), "their end", within_s=2)
@@ -184,19 +184,19 @@ async def test_idle_supervisors_end_with_a_killed_spawner_and_working_ones_do_no
     working = host.plan("sleep", "600")
     pid = (await asyncio.to_thread(host.launch, working)).ranks[0].pid
     idle = await run(host, "true")
-    kill(host.agent._launcher.spawner.pid)
+    kill(host.worker._launcher.spawner.pid)
     await eventually(lambda: not is_running(supervisor_of(host, idle)), "its end", within_s=2)
     assert is_running(pid)
     assert is_running(supervisor_of(host, working))
     after = await run(host, "true")
-    assert host.agent.local.rank(after.key, 0).exit_now().exit_code == 0
+    assert host.worker.local.rank(after.key, 0).exit_now().exit_code == 0
 
 
 async def test_an_idle_supervisor_that_is_killed_costs_no_rank(host: HostRig) -> None:
     for _ in range(10):
         kill(supervisor_of(host, await run(host, "true")))
         plan = await run(host, "echo", "ran")
-        assert host.agent.local.rank(plan.key, 0).exit_now().exit_code == 0
+        assert host.worker.local.rank(plan.key, 0).exit_now().exit_code == 0
         assert host.log(plan) == "ran\n"
 
 
@@ -233,7 +233,7 @@ async def test_a_supervisor_killed_just_before_the_spawn_leaves_a_rank_that_neve
 async def test_a_rank_whose_pid_was_not_written_is_found_by_its_environment(host: HostRig) -> None:
     """As after a SIGKILL of its supervisor between the spawn and the second write."""
     plan = host.plan("sleep", "600")
-    await asyncio.to_thread(host.agent.prepare, plan)
+    await asyncio.to_thread(host.worker.prepare, plan)
     directory = paths.rank_dir(host.home, plan.key, 0)
     directory.mkdir(0o700)
     rank = await asyncio.create_subprocess_exec("sleep", "600", env=marker(host.home, plan.key), start_new_session=True)
@@ -247,7 +247,7 @@ async def test_a_rank_whose_pid_was_not_written_is_found_by_its_environment(host
         pass
     launched = await asyncio.to_thread(host.launch, plan)
     assert [one.pid for one in launched.ranks] == [supervisor.pid]  # and nothing was started
-    assert host.agent.local.rank(plan.key, 0).main_process is None
+    assert host.worker.local.rank(plan.key, 0).main_process is None
     exits = await host.watch(plan)
     assert exits.first_failure is not None
     assert exits.first_failure.vanished
@@ -259,7 +259,7 @@ async def test_a_rank_that_writes_nothing_has_an_empty_log(host: HostRig) -> Non
     plan = await run(host, "true")
     assert host.log(plan) == ""
     await host.stop(plan.key)
-    host.agent.forget(plan.key)
+    host.worker.forget(plan.key)
     assert host.log(plan) == ""
     with pytest.raises(FileNotFoundError):
         host.log(host.plan("true"))

@@ -26,7 +26,7 @@ from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
 from tests.fake_cuda import FakeCuda
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hanging_disk import hanging_disk
+from tests.support.hanging_disk import hanging_disk
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler (Debian: apt-get install gcc libc6-dev)")
 

@@ -23,7 +23,7 @@ from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.process_tree import Process
+from gpu_platform.hosts.system.process_tree import FoundProcess
 from gpu_platform.settings import NodeSettings
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -91,7 +91,7 @@ class Host:
         )
 
     @property
-    def daemon(self) -> list[Process]:
+    def daemon(self) -> list[FoundProcess]:
         return MpsDaemon(self.home / "mps" / "0", self.uuid).processes()
 
     @property

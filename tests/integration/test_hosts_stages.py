@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.paths import rank_dir
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 class Diary(Stage):
@@ -57,7 +57,7 @@ async def host(tmp_path: Path, pages: list[str]) -> AsyncIterator[HostRig]:
 
 async def test_stages_prepare_in_order_provide_and_finish_backwards_once(host: HostRig, pages: list[str]) -> None:
     plan = host.plan("sh", "-c", "echo $FROM_A $FROM_B", ranks=2)
-    host.agent.prepare(plan)
+    host.worker.prepare(plan)
     host.launch(plan)
     await host.watch(plan)
     assert [host.log(plan, rank) for rank in (0, 1)] == ["all all\n", "second second\n"]
@@ -74,7 +74,7 @@ async def test_a_failed_preparation_is_finished_and_may_be_repeated(tmp_path: Pa
     with pytest.raises(PreflightFailed, match="b cannot prepare"):
         host.launch(plan)
     assert pages == ["a prepare", "b prepare", "b finish", "a finish"]
-    assert host.agent.attempts() == []
+    assert host.worker.attempts() == []
     host.launch(plan)
     await host.watch(plan)
     await host.aclose()
@@ -88,7 +88,7 @@ async def test_an_attempt_whose_end_failed_stays_open_until_it_succeeds(tmp_path
     await host.watch(plan)
     with pytest.raises(PreflightFailed, match="b cannot finish"):
         await host.stop(plan.key)
-    assert host.agent.attempts() == [plan.key]
+    assert host.worker.attempts() == [plan.key]
     pages.clear()
     assert host.restart().attempts() == [plan.key]  # a node worker that died in between
     assert pages == [f"a recover {plan.key}", f"b recover {plan.key}"]
@@ -125,5 +125,5 @@ async def test_an_attempt_whose_end_was_run_is_not_shown_to_the_stages_again(hos
     assert pages == ["a recover", "b recover"]
     os.close(left)
     await host.stop(plan.key)
-    assert host.agent.attempts() == []
+    assert host.worker.attempts() == []
     assert pages == ["a recover", "b recover"]

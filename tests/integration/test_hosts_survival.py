@@ -16,8 +16,8 @@ import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.system import paths, records
-from tests.hosts_rig import HostRig, is_running, kill, parent_of
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill, parent_of
+from tests.support.waiting import eventually
 
 COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); sleep 0.005; done; exit {code}"
 
@@ -25,18 +25,18 @@ NODE_WORKER = """
 import sys, time
 from pathlib import Path
 from gpu_platform.domain.jobs.attempt import HostPlan
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 rig = HostRig(Path(sys.argv[1]))
 for text in sys.argv[2:]:
     launched = rig.launch(HostPlan.model_validate_json(text))
 print(launched.model_dump_json())
-print(rig.agent._launcher.spawner.pid, flush=True)
+print(rig.worker._launcher.spawner.pid, flush=True)
 time.sleep(600)
 """
-"""A process with an agent in it, to be killed as a node worker is."""
+"""A process with a node worker in it, to be killed as a node worker is."""
 
 
-class NodeWorker:
+class NodeWorkerProcess:
     def __init__(self, state_dir: Path, *plans: HostPlan) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", NODE_WORKER, str(state_dir), *(plan.model_dump_json() for plan in plans)],
@@ -65,7 +65,7 @@ async def host(tmp_path: Path) -> AsyncIterator[HostRig]:
 async def test_a_rank_outlives_node_worker_and_spawner_and_is_reattached(host: HostRig) -> None:
     lines, code = 400, 5
     plan = host.plan("sh", "-c", COUNT.format(n=lines, code=code))
-    worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
+    worker = await asyncio.to_thread(NodeWorkerProcess, host.settings.state_dir, plan)
     await eventually(lambda: "line 20\n" in host.log(plan), "some lines")
     os.kill(worker.spawner, signal.SIGKILL)
     worker.kill()
@@ -82,7 +82,7 @@ async def test_a_rank_outlives_node_worker_and_spawner_and_is_reattached(host: H
 
 async def test_a_rank_that_ended_while_no_node_worker_lived_has_its_exit_code(host: HostRig) -> None:
     plan = host.plan("sh", "-c", COUNT.format(n=60, code=9))
-    worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
+    worker = await asyncio.to_thread(NodeWorkerProcess, host.settings.state_dir, plan)
     worker.kill()
     await eventually(lambda: not is_running(worker.pid), "the end of the rank")
     host.restart()
@@ -95,7 +95,7 @@ async def test_a_rank_that_ended_while_no_node_worker_lived_has_its_exit_code(ho
 
 async def test_a_successor_stops_what_its_predecessor_launched(host: HostRig) -> None:
     plan = host.plan("sh", "-c", "trap '' TERM; setsid sleep 600 & echo $!; sleep 600; wait", ranks=2)
-    worker = await asyncio.to_thread(NodeWorker, host.settings.state_dir, plan)
+    worker = await asyncio.to_thread(NodeWorkerProcess, host.settings.state_dir, plan)
     await eventually(lambda: host.log(plan, 0) and host.log(plan, 1), "the logs")
     worker.kill()
     host.restart()
@@ -122,12 +122,12 @@ async def test_a_stop_cut_off_by_sigkill_is_finished_by_the_next(host: HostRig) 
 async def test_a_killed_spawner_is_replaced(host: HostRig) -> None:
     first = host.plan("sleep", "600")
     pid = host.launch(first).ranks[0].pid
-    spawner = host.agent._launcher.spawner.pid
+    spawner = host.worker._launcher.spawner.pid
     kill(spawner)
     second = host.plan("true")
     host.launch(second)
     assert (await host.watch(second)).exits[0].exit_code == 0
-    assert host.agent._launcher.spawner.pid != spawner
+    assert host.worker._launcher.spawner.pid != spawner
     assert is_running(pid)
 
 
@@ -150,7 +150,7 @@ async def test_a_killed_supervisor_means_a_vanished_rank_of_which_nothing_is_lef
 
 
 async def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_no_second_rank(host: HostRig) -> None:
-    """Killed over and over: the rank executes at most once, and what the agent says is true."""
+    """Killed over and over: the rank executes at most once, and what the node worker says is true."""
     for delay in range(30):
         plan = host.plan("sh", "-c", "echo $$; exec sleep 600")
         launch = asyncio.create_task(asyncio.to_thread(host.launch, plan))
@@ -172,7 +172,7 @@ async def test_nothing_stays_of_a_rank_whose_state_directory_was_removed(host: H
     """Its end cannot be recorded any more. Its supervisor ignores SIGTERM, so it must end by itself."""
     program = f"sleep 500 & echo $! > {tmp_path / 'daemon'}; exec sleep 500"
     plan = host.plan("sh", "-c", program)
-    worker = NodeWorker(tmp_path / "state", plan)
+    worker = NodeWorkerProcess(tmp_path / "state", plan)
     daemon = int(await eventually(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text(), "pid"))
     supervisor = parent_of(worker.pid)
     worker.kill()
@@ -205,5 +205,5 @@ async def test_several_attempts_at_once_and_only_the_stopped_one_ends(host: Host
     assert len({pid for pair in pids for pid in pair}) == 10
     await host.stop(plans[2].key)
     assert [all(map(is_running, pair)) for pair in pids] == [True, True, False, True, True]
-    assert plans[2].key not in host.agent.attempts()
-    assert len(host.agent.attempts()) == 4
+    assert plans[2].key not in host.worker.attempts()
+    assert len(host.worker.attempts()) == 4

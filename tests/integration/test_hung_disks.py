@@ -26,8 +26,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.process_end import RESTART_CODE
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 LEASE_S = 6.0
@@ -69,7 +69,7 @@ def frozen(at: Path) -> Iterator[None]:
 
 async def test_a_host_whose_disk_hangs_keeps_its_lease_and_carries_out_kills(tmp_path: Path) -> None:
     state_dir, out = tmp_path / "state", tmp_path / "out"
-    settings = {"GPU_PLATFORM_LEASE_TTL_S": str(LEASE_S), "GPU_PLATFORM_NODE__AGENT_PORT": "0"}
+    settings = {"GPU_PLATFORM_LEASE_TTL_S": str(LEASE_S), "GPU_PLATFORM_NODE__PORT": "0"}
     config = ClusterConfig(state_dir=state_dir, nodes=(NodeSpec("a", "dgx-h100"),), ui=False, settings=settings)
     home = node_dir(state_dir, "a")
     with disk(home, tmp_path / "image"):

@@ -21,12 +21,12 @@ import pytest
 
 from gpu_platform.disk_room import Kept
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments import container_images, image_pull
 from gpu_platform.hosts.environments.container_images import ContainerImages
 from gpu_platform.hosts.environments.image_pull import GivenUp
-from tests.hostile_registry import HostileRegistry
-from tests.waiting import eventually
+from gpu_platform.settings import NodeSettings
+from tests.support.hostile_registry import HostileRegistry
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 PULL = """
@@ -66,7 +66,7 @@ def get(podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         ) -> Path:
             monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(stack.enter_context(registry.serve(tmp_path))))
             fields = {"image_max_gib": 4 / 1024, "image_registries": [f"127.0.0.1:{registry.port}"], **settings}
-            section = EnvironmentSettings.model_validate(fields)
+            section = NodeSettings.model_validate(fields)
             images = ContainerImages(tmp_path / "images", "box", section, ["internet"])
             names.append(f"127.0.0.1:{registry.port}/team/{uuid.uuid4().hex[:8]}:1")
             return images.get(f"docker://{image or names[-1]}", given_up).rootfs

@@ -20,9 +20,9 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from tests.command_line import run
-from tests.terminal_user import TerminalUser
-from tests.waiting import eventually
+from tests.support.command_line import run
+from tests.support.terminal_user import TerminalUser
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]

@@ -12,21 +12,19 @@ from typing import Any
 import pytest
 from temporalio.client import Client as Temporal
 
-from gpu_platform.access_settings import AccessSettings
 from gpu_platform.client.aio import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import Forbidden, IdempotencyConflict
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.service_settings import ServiceSettings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import AccessSettings, ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
-from tests.command_line import run
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.api_server import application, keep_token, recording, served, sign_in, temporal_dev_server
+from tests.support.command_line import run
+from tests.support.store_cluster import NOW, Cluster
 
 INFERENCE, BATCH = WorkKind.INFERENCE, WorkKind.BATCH
 USER = f"gpt_{'ada00' * 8}"

@@ -12,8 +12,8 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import LogFiles, application, bearer, served
+from tests.support.api_server import LogFiles, application, bearer, served
+from tests.support.store_cluster import Cluster
 from workers.node.logs import MAX_CHUNK
 
 LOG = b"".join(b"line %7d of a log that is large\n" % number for number in range(300_000))
@@ -38,8 +38,8 @@ class CountedLogs(LogFiles):
 @pytest.fixture
 async def api(sqlite_store: Store) -> AsyncIterator[Served]:
     logs = CountedLogs()
-    async with logs.served() as agent_url, served(application(sqlite_store, NO_TEMPORAL)) as url:
-        Cluster(sqlite_store).host("a", gpus=2, agent_url=agent_url)
+    async with logs.served() as worker_url, served(application(sqlite_store, NO_TEMPORAL)) as url:
+        Cluster(sqlite_store).host("a", gpus=2, url=worker_url)
         running = Served(url, sqlite_store, logs)
         running.submitted("j-1")
         running.running("j-1")

@@ -23,9 +23,9 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.store import Store
 from service.http.body_limit import LARGE_BYTES
 from service.http.large_requests import _large_route
-from tests.service_process import ServiceProcess, service_process
-from tests.unit.service.api_server import ADMIN, bearer, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, bearer, sign_in
+from tests.support.service_process import ServiceProcess, service_process
+from tests.support.waiting import eventually
 from workers import large_requests
 
 STEPS = {"file": "steps: {a: {command: [x]}}", "dry_run": True}
@@ -215,7 +215,7 @@ def test_which_requests_are_passed_on(method: str, path: str, headers: dict[str,
 SHARED = """
 import os
 from gpu_platform.domain.errors import TooManyRequests
-from gpu_platform.settings import RateLimit, RateLimitSettings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from service.http.rate_limits import RateLimits, SharedTimes
 
 limits, wait_until = RateLimitSettings(releases=RateLimit(per_s=0.02, burst=2)), SharedTimes()

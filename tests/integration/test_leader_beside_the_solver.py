@@ -15,8 +15,8 @@ from activities.leader.preemptions import PreemptionOrder
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts
-from tests.store_cluster import Cluster, key
-from tests.waiting import eventually
+from tests.support.store_cluster import Cluster, key
+from tests.support.waiting import eventually
 
 POLICY = {
     "defragmentation": True,

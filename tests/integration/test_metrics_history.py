@@ -29,10 +29,10 @@ from gpu_platform.settings import ServiceSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts.hosts import addresses
 from gpu_platform.store.reservations import attempts, reserving
-from tests.command_line import run
-from tests.hosts_rig import HostRig
-from tests.store_cluster import Cluster, key, placement, uuid_of
-from tests.unit.service.api_server import application, served
+from tests.support.api_server import application, served
+from tests.support.command_line import run
+from tests.support.hosts_rig import HostRig
+from tests.support.store_cluster import Cluster, key, placement, uuid_of
 from workers.node.http import node_app
 from workers.node.samples import sample_route
 
@@ -79,9 +79,9 @@ async def hosts(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Measured]:
         stack.push_async_callback(rig.aclose)
         for name in ("a", "b", "keeps-none"):
             files[name] = SampleFiles(tmp_path / name, 0 if name == "keeps-none" else 30)
-            app = node_app(rig.agent, "secret", None, [sample_route(files[name])])
-            agent = (await stack.enter_async_context(served(app))).replace("http://", "http://service:secret@")
-            Cluster(sqlite_store).host(name, gpus=2, agent_url=agent, now=datetime.fromtimestamp(now_s, UTC))
+            app = node_app(rig.worker, "secret", None, [sample_route(files[name])])
+            worker = (await stack.enter_async_context(served(app))).replace("http://", "http://service:secret@")
+            Cluster(sqlite_store).host(name, gpus=2, url=worker, now=datetime.fromtimestamp(now_s, UTC))
         service = ServiceSettings(prometheus_url=f"{PROMETHEUS}/")
         url = await stack.enter_async_context(served(application(sqlite_store, NO_TEMPORAL, service=service)))
         yield Measured(url, sqlite_store, files, now_s)
@@ -143,10 +143,10 @@ async def test_a_host_whose_clock_is_wrong_gives_the_samples_of_the_time_that_wa
 ) -> None:
     hosts.files["wrong"] = files = SampleFiles(tmp_path / "wrong", 30)
     async with contextlib.aclosing(HostRig(tmp_path / "rig")) as rig:
-        app = node_app(rig.agent, "secret", None, [sample_route(files, lambda: time.time() + ahead_s)])
+        app = node_app(rig.worker, "secret", None, [sample_route(files, lambda: time.time() + ahead_s)])
         async with served(app) as url, AsyncClient(hosts.url) as client:
-            agent = url.replace("http://", "http://service:secret@")
-            Cluster(hosts.store).host("wrong", gpus=1, agent_url=agent, now=hosts.at(0))
+            worker = url.replace("http://", "http://service:secret@")
+            Cluster(hosts.store).host("wrong", gpus=1, url=worker, now=hosts.at(0))
             hosts.held(JOB, {"wrong": [0]}, since_ago=1200.0, until_ago=600.0)
             while_held = range(600, 1200, SAMPLE_S)
             hosts.write("wrong", 0, 10, [ago - ahead_s for ago in while_held])
@@ -159,7 +159,7 @@ async def test_a_host_whose_clock_is_wrong_gives_the_samples_of_the_time_that_wa
 async def test_hosts_without_an_answer_are_named_and_the_others_are_counted(hosts: Measured) -> None:
     hosts.write("a", 0, 10, range(0, HOUR_S, SAMPLE_S))
     hosts.held(JOB, {"a": [0], "b": [0], "keeps-none": [0]}, since_ago=1800.0, until_ago=None)
-    Cluster(hosts.store).host("b", gpus=2, agent_url=NOWHERE, now=hosts.at(0))
+    Cluster(hosts.store).host("b", gpus=2, url=NOWHERE, now=hosts.at(0))
     async with AsyncClient(hosts.url, retry_for_s=0) as client:
         job = await client.metrics.of_job(JOB)
         assert job.hosts == ["a"]
@@ -186,7 +186,7 @@ async def test_what_a_host_answers_is_not_trusted(hosts: Measured) -> None:
 
     app = Starlette(routes=[Route("/samples", nonsense, methods=["POST"])])
     async with served(app) as liar, AsyncClient(hosts.url, retry_for_s=0) as client:
-        Cluster(hosts.store).host("b", gpus=2, agent_url=liar, now=hosts.at(0))
+        Cluster(hosts.store).host("b", gpus=2, url=liar, now=hosts.at(0))
         with pytest.raises(HostUnavailable, match="nobody asked for"):
             await client.metrics.of_gpu("b:0")
 
@@ -226,7 +226,7 @@ async def test_the_link_to_prometheus_has_an_expression_for_each_measurement(hos
 
 
 async def test_the_service_alone_may_ask_a_host(hosts: Measured) -> None:
-    url = addresses(hosts.store, "a").agent_url
+    url = addresses(hosts.store, "a").url
     bare = url.replace("service:secret@", "")
     async with httpx.AsyncClient() as http:
         assert (await http.post(f"{bare}/samples", content=b"{}")).status_code == 401

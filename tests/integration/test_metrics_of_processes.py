@@ -14,8 +14,8 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.local.metrics_ports import APART
 
@@ -25,7 +25,7 @@ PORTS = range(18_000, 19_900)
 @pytest.fixture
 def first_ports(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Ports for the first process of each kind. That of the second scheduler is taken by another program."""
-    variables = ("SCHEDULER__METRICS_PORT", "CONTROL__METRICS_PORT", "NODE__AGENT_PORT")
+    variables = ("SCHEDULER__METRICS_PORT", "CONTROL__METRICS_PORT", "NODE__PORT")
     chosen: dict[str, int] = {}
     with socket.socket() as other:
         for port in PORTS:
@@ -73,8 +73,8 @@ async def test_every_process_serves_metrics_and_a_port_that_is_taken_ends_none(
             "scheduler-1": first_ports["SCHEDULER__METRICS_PORT"],
             "scheduler-2": int(str(logged(cluster.schedulers[1].log_file, "metrics.served")[0]["port"])),
             "control-1": first_ports["CONTROL__METRICS_PORT"],
-            "node-one": first_ports["NODE__AGENT_PORT"],
-            "node-two": first_ports["NODE__AGENT_PORT"] + APART,
+            "node-one": first_ports["NODE__PORT"],
+            "node-two": first_ports["NODE__PORT"] + APART,
         }
         assert ports["scheduler-2"] != ports["scheduler-1"] + APART
         assert logged(cluster.schedulers[1].log_file, "metrics.port_taken")

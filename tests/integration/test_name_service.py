@@ -48,7 +48,7 @@ account_of("ada")
 def test_who_is_asked_for_and_never_told_keeps_no_job_waiting(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("cc") is None or shutil.which("unshare") is None:
         pytest.skip("needs root, a C compiler and unshare")
-    source, library = Path(__file__).parents[1] / "nss_hang.c", tmp_path / "libnss_hang.so.2"
+    source, library = Path(__file__).parents[1] / "support/nss_hang.c", tmp_path / "libnss_hang.so.2"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     (tmp_path / "nsswitch.conf").write_text("passwd: files hang\ngroup: files\n")
     command = (

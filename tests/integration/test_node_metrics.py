@@ -16,8 +16,8 @@ from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.system import paths
-from tests import prometheus
-from tests.hosts_rig import HostRig
+from tests.support import prometheus
+from tests.support.hosts_rig import HostRig
 from workers.node.lease_metrics import LeaseMetrics
 from workers.node.metrics import NodeMetrics
 from workers.node.services import Services
@@ -84,7 +84,7 @@ async def test_gpus_and_ranks_have_series_that_end_with_the_job(tmp_path: Path) 
     assert series["gpu_platform_host_disk_free_bytes"][()] < series["gpu_platform_host_disk_size_bytes"][()]
     await host.stop(plan.key)
     assert not [name for name, values in scraped.series().items() if "rank" in name and values]
-    host.agent.close()
+    host.worker.close()
 
 
 async def test_an_ecc_error_is_counted_on_after_the_reset_that_follows_it(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_an_ecc_error_is_counted_on_after_the_reset_that_follows_it(tmp_pa
         scraped.host.strike(0, **condition)
         counted.append(scraped.series()["gpu_platform_gpu_ecc_errors_total"]["0", "uncorrected", first])
     assert counted == [1, 1, 3]
-    scraped.host.agent.close()
+    scraped.host.worker.close()
 
 
 async def test_every_metric_is_documented_and_nothing_else_and_promtool_finds_no_fault(tmp_path: Path) -> None:
@@ -114,4 +114,4 @@ async def test_every_metric_is_documented_and_nothing_else_and_promtool_finds_no
     if prometheus.tool("promtool"):
         await asyncio.to_thread(prometheus.run, "promtool", "check", "metrics", text=text)
     await scraped.host.stop(plan.key)
-    scraped.host.agent.close()
+    scraped.host.worker.close()

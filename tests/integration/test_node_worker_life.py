@@ -20,9 +20,9 @@ from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig
-from tests.unit.service.api_server import application, bearer, served, temporal_dev_server
-from tests.waiting import eventually
+from tests.support.api_server import application, bearer, served, temporal_dev_server
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 from workers.node import nvml_watch
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, unusable
 
@@ -112,7 +112,7 @@ async def test_ranks_are_watched_and_stopped_without_nvml(tmp_path: Path) -> Non
     rig.launch(plan)
     rig.nvml = SilentNvml("NVML does not answer")
     rig.restart()
-    assert rig.agent.attempts() == [plan.key]
+    assert rig.worker.attempts() == [plan.key]
     await rig.stop(plan.key)
     assert not rig.processes(plan.key)
     await rig.aclose()

@@ -11,10 +11,10 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.private_files import write_file
-from tests import command_line
 from tests.integration.test_alerts_without_alertmanager import leaks, log_of
-from tests.recipients import PASSWORD, TOKEN, mailbox, webhook
-from tests.waiting import eventually
+from tests.support import command_line
+from tests.support.recipients import PASSWORD, TOKEN, mailbox, webhook
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 JOB_WAIT_S = 3

@@ -19,10 +19,10 @@ from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from tests.hung_mount import hung_mount
 from tests.integration.test_hung_disks import loops_that_stood_still
 from tests.integration.test_steps_that_hang import sparse_checkpoints
-from tests.waiting import eventually
+from tests.support.hung_mount import hung_mount
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")]

@@ -14,7 +14,7 @@ import pytest_asyncio
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineRequest
 from gpu_platform.domain.states import PipelineState
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]

@@ -20,9 +20,9 @@ from temporalio.worker import Worker
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, find_hierarchies
 from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits
 from gpu_platform.store import Store, events
-from gpu_platform.store.poison import SET_ASIDE_AFTER, Poison, Step, forget, note_deaths, read_poison
-from tests.temporal_server import temporal_server
-from tests.waiting import eventually
+from gpu_platform.store.poison import SET_ASIDE_AFTER, Poison, WorkflowStep, forget, note_deaths, read_poison
+from tests.support.temporal_server import temporal_server
+from tests.support.waiting import eventually
 from workers.poison import GuardedRunner, Journal, PoisonGuard, left_behind
 from workflows.sandbox import workflow_runner
 from workflows.steps import database_step
@@ -34,12 +34,12 @@ def test_only_what_was_under_way_in_a_process_that_died_is_suspect(tmp_path: Pat
     script = f"""
 from pathlib import Path
 import sys, time
-from gpu_platform.store.poison import Step
+from gpu_platform.store.poison import WorkflowStep
 from workers.poison import Journal
 journal = Journal(Path({str(tmp_path)!r}) / "notes")
-with journal.under_way(Step("j-done", "place")):
+with journal.under_way(WorkflowStep("j-done", "place")):
     pass
-with journal.under_way(Step("j-first", "place")), journal.under_way(Step("p-second", "advance")):
+with journal.under_way(WorkflowStep("j-first", "place")), journal.under_way(WorkflowStep("p-second", "advance")):
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -51,7 +51,7 @@ with journal.under_way(Step("j-first", "place")), journal.under_way(Step("p-seco
         assert left_behind(directory) == [], "both live"
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert sorted(left_behind(directory)) == [Step("j-first", "place"), Step("p-second", "advance")]
+    assert sorted(left_behind(directory)) == [WorkflowStep("j-first", "place"), WorkflowStep("p-second", "advance")]
     assert left_behind(directory) == [], "each is told once"
     own.close()
     assert not any(directory.iterdir())
@@ -62,7 +62,7 @@ def test_a_long_name_and_too_many_steps_are_run_all_the_same(tmp_path: Path) -> 
     with ThreadPoolExecutor(8) as pool:
 
         def run(number: int) -> int:
-            with journal.under_way(Step("x" * 1000, str(number))):
+            with journal.under_way(WorkflowStep("x" * 1000, str(number))):
                 return number
 
         assert sorted(pool.map(run, range(2000))) == [*range(2000)]
@@ -70,8 +70,8 @@ def test_a_long_name_and_too_many_steps_are_run_all_the_same(tmp_path: Path) -> 
 
 
 def test_a_step_is_set_aside_after_some_deaths_and_said_so(store: Store) -> None:
-    step = Step("j-1jrp3k2h0x4t7za", "advance")
-    other = Step("j-2jrp3k2h0x4t7za", "advance")
+    step = WorkflowStep("j-1jrp3k2h0x4t7za", "advance")
+    other = WorkflowStep("j-2jrp3k2h0x4t7za", "advance")
     for number in range(SET_ASIDE_AFTER + 1):
         note_deaths(store, [step, *([other] if number == 0 else [])], AT + timedelta(minutes=number))
     found = read_poison(store)

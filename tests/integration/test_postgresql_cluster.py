@@ -19,7 +19,7 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from tests.chaos.killable_postgres import Server, new_server
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))

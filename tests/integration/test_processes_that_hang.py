@@ -15,10 +15,10 @@ import pytest
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.system.environs import PATIENCE_S, started_with
 from gpu_platform.hosts.system.process_tree import all_processes
-from tests.hanging_disk import HangingDisk, hanging_disk
-from tests.hosts_rig import HostRig, is_running
-from tests.hung_mount import hung_mount
-from tests.hung_process import hung_process
+from tests.support.hanging_disk import HangingDisk, hanging_disk
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.hung_mount import hung_mount
+from tests.support.hung_process import hung_process
 
 MARK = "GPU_PLATFORM_TEST_HANGS"
 
@@ -44,7 +44,7 @@ async def test_a_stop_waits_for_no_process_of_another_job(rig: HostRig, disk: Ha
         began = time.monotonic()
         await asyncio.gather(*[rig.stop(plan.key, timeout_s=8) for plan in plans])
         assert time.monotonic() - began < 3
-        assert not rig.agent.attempts()
+        assert not rig.worker.attempts()
         assert MpsDaemon(rig.home / "mps" / "0", "GPU-0").processes() == []
 
 

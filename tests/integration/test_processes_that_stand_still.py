@@ -17,8 +17,8 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from tests.membership import every_host_knows_all
-from tests.waiting import eventually
+from tests.support.membership import every_host_knows_all
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 FIRST_ATTEMPT_SLEEPS = 'echo "$GPU_PLATFORM_ATTEMPT $$" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'

@@ -18,8 +18,8 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import promises
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts
-from tests.store_cluster import Cluster
-from tests.waiting import eventually
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 
 
 def fill(ballast: Path) -> None:

@@ -26,10 +26,10 @@ from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import reserving
 from service.operations import dry_runs
-from tests.harness import Platform
-from tests.store_cluster import NOW, Cluster, expire_leases, inventory, key, placement
-from tests.unit.service.api_server import application, in_process
-from tests.waiting import eventually
+from tests.support.api_server import application, in_process
+from tests.support.harness import Platform
+from tests.support.store_cluster import NOW, Cluster, expire_leases, inventory, key, placement
+from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
 """A Temporal that nobody needs here."""

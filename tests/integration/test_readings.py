@@ -18,10 +18,10 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts, reserving
-from tests.command_line import run
-from tests.hosts_rig import HostRig
-from tests.store_cluster import NOW, Cluster, key
-from tests.unit.service.api_server import application, served
+from tests.support.api_server import application, served
+from tests.support.command_line import run
+from tests.support.hosts_rig import HostRig
+from tests.support.store_cluster import NOW, Cluster, key
 from workers.node.http import node_app
 from workers.node.readings import reading_routes
 
@@ -35,14 +35,14 @@ class Measured:
     rig: HostRig
     monitor: HealthMonitor
     accountant: Accountant
-    agent_url: str
+    url: str
 
-    def report(self, agent_url: str | None = None) -> None:
+    def report(self, url: str | None = None) -> None:
         self.monitor.poll_once()
         Cluster(self.store).report(
             "box",
             inventory=self.rig.inventory,
-            agent_url=agent_url or self.agent_url,
+            url=url or self.url,
             telemetry=self.monitor.telemetry(),
         )
 
@@ -63,11 +63,11 @@ async def host(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Measured]:
     monitor = rig.monitor(lambda fault: None)
     monitor.observe_with(accountant)
     async with (
-        served(node_app(rig.agent, "secret", None, reading_routes(monitor, accountant))) as agent,
+        served(node_app(rig.worker, "secret", None, reading_routes(monitor, accountant))) as worker,
         served(application(sqlite_store, NO_TEMPORAL)) as url,
     ):
         found = Measured(
-            url, sqlite_store, rig, monitor, accountant, agent.replace("http://", "http://service:secret@")
+            url, sqlite_store, rig, monitor, accountant, worker.replace("http://", "http://service:secret@")
         )
         found.report()
         yield found
@@ -92,7 +92,7 @@ async def test_a_running_job_shows_what_its_gpus_do(host: Measured) -> None:
         assert (rank.rank, rank.peak_utilization_percent) == (0, 37)
     for command in (("jobs", "describe", "j-1"), ("usage", "j-1")):
         assert re.search(r"box:0 +all of it +37 % ", (await run(*command, url=host.url)).out), command
-    host.report(agent_url="http://127.0.0.1:1")
+    host.report(url="http://127.0.0.1:1")
     out = (await run("jobs", "describe", "j-1", url=host.url)).out
     assert "37 %" in out
     assert "not measured: box (no answer)" in out
@@ -117,7 +117,7 @@ async def test_one_gpus_health_is_told_in_detail(host: Measured) -> None:
     async with AsyncClient(host.url) as client:
         measured = await client.gpu_health(info.uuid)
         assert (measured.corrected_ecc, measured.nvlinks_up, measured.throttled_by) == (3, 16, ["hw_thermal"])
-    host.report(agent_url="http://127.0.0.1:1")
+    host.report(url="http://127.0.0.1:1")
     ran = await run("health", "--gpu-id", "box:0", url=host.url)
     assert ran.code == 0
     assert "host box does not answer" in ran.out

@@ -18,12 +18,12 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.system.paths import control_dir, node_dir
-from tests import recipes
-from tests.recipes import PATCHES, Tree
-from tests.waiting import eventually
+from tests.support import recipes
+from tests.support.recipes import PATCHES, Tree
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 PLUGINS = ("examples/plugin-quiet-hosts", "examples/plugin-whole-hosts")
 MACHINE = "gpu_platform/topology/machines/two-a30.yaml"
@@ -38,7 +38,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """A copy of the tree in which every recipe was followed that has a patch, a package or a file."""
     tree = Tree(tmp_path_factory.mktemp("recipes") / "tree")
     for recipe in PATCHES:
-        tree.apply(recipe)
+        tree.follow(recipe)
     machine = recipes.block(recipes.text("machine-type"), "yaml")
     (tree.root / MACHINE).write_text(machine)
     column, name, code = recipes.migration(recipes.newest_migration())
@@ -47,8 +47,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     (tree.root / HOST_MODEL).write_text(
         re.sub(r"(class HostRecord.*?\n    name: .*?\n)", rf"\1    {column}\n", model, count=1, flags=re.DOTALL)
     )
-    for target in sorted({target for recipe in PATCHES for target in recipes.made(recipe)}):
-        tree.make(target)
     tree.install(*(f"./{package}" for package in PLUGINS))
     return tree
 
@@ -98,13 +96,19 @@ async def test_the_files_that_change_are_those_that_the_recipes_name(tree: Tree)
 
 
 @pytest.mark.long
-async def test_the_tests_that_the_recipes_add_pass(tree: Tree) -> None:
-    added = [path for recipe in PATCHES for path in recipes.files(recipe) if path.startswith("tests/")]
-    assert all(any(path in added for path in recipes.files(recipe)) for recipe in PATCHES), "each recipe adds a test"
+@pytest.mark.parametrize("recipe", PATCHES)
+async def test_the_commands_of_a_recipe_are_all_that_it_needs(tree: Tree, recipe: str) -> None:
+    added = {path for path in recipes.files(recipe) if path.startswith("tests/")}
+    checked = recipes.commands(recipe)[-1].split()
+    assert added, "each recipe adds a test"
+    assert all({path, path.rpartition("/")[0]} & set(checked) for path in added), "its check runs it"
+    assert not tree.wrong[recipe], tree.wrong[recipe]
+
+
+@pytest.mark.long
+async def test_the_migration_of_the_recipe_leads_to_its_model(tree: Tree) -> None:
     schema = "tests/unit/store/test_store_schema.py::test_the_migrations_lead_to_the_models[sqlite]"
-    # Of the routes, the one that the recipe adds: the others are tested without it.
-    chosen = ("-k", "not each_route or events")
-    tree.python("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *chosen, *added, schema)
+    tree.python("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", schema)
 
 
 @pytest.mark.long

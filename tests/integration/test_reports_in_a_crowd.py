@@ -12,8 +12,8 @@ import pytest
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
-from tests.store_cluster import inventory
-from tests.unit.service.api_server import application, in_process, node_headers
+from tests.support.api_server import application, in_process, node_headers
+from tests.support.store_cluster import inventory
 
 CROWD = 60
 """More than the service has threads for requests."""
@@ -30,7 +30,7 @@ async def test_a_report_is_answered_while_a_crowd_waits(
         return []
 
     monkeypatch.setattr(hosts, "list_hosts", slow)
-    fields = {"session": "s1", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1"}
+    fields = {"session": "s1", "address": "127.0.0.1", "url": "http://127.0.0.1:1"}
     report = HostReport(name="a", inventory=inventory("a", 1), **fields).model_dump(mode="json")
     headers = node_headers("a", tmp_path)
     async with in_process(application(store, "127.0.0.1:1", state_dir=tmp_path)) as http:

@@ -17,17 +17,16 @@ import structlog
 from fastapi import FastAPI
 from sqlalchemy import text
 
-from gpu_platform.cluster_settings import ClusterSettings
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.domain.hosts import protocol
 from gpu_platform.domain.hosts.lease import GpuTelemetry, HostReport, LeaseAnswer, facts_hash
 from gpu_platform.hosts.system.lease_file import LeaseFile
-from gpu_platform.settings import NodeSettings, Settings
+from gpu_platform.settings import ClusterSettings, NodeSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus, hosts
-from tests.store_cluster import inventory, uuid_of
-from tests.unit.service.api_server import application, in_process, node_headers
-from tests.waiting import eventually
+from tests.support.api_server import application, in_process, node_headers
+from tests.support.store_cluster import inventory, uuid_of
+from tests.support.waiting import eventually
 from workers.node import lease_keeper
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper
@@ -75,7 +74,7 @@ async def node_worker(
     async def end_ranks_without_lease() -> None:
         """No ranks run here."""
 
-    agent = SimpleNamespace(
+    worker = SimpleNamespace(
         end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=list,
@@ -87,7 +86,7 @@ async def node_worker(
     identity = Identity(wire, node_headers("a", tmp_path))
     path = tmp_path / "lease.json"
     keeper = LeaseKeeper(
-        settings, cast(Any, agent), lambda: made[0], lambda _: None, temporal, LeaseFile(str(path)), identity
+        settings, cast(Any, worker), lambda: made[0], lambda _: None, temporal, LeaseFile(str(path)), identity
     )
     async with in_process(app):
         running = asyncio.create_task(keeper.run())
@@ -101,7 +100,7 @@ async def node_worker(
 def report(gpus: int) -> HostReport:
     telemetry = [GpuTelemetry(uuid=uuid_of("a", 0), temperature_c=40 + gpus)]
     known: dict[str, Any] = {"inventory": inventory("a", gpus), "telemetry": telemetry}
-    whole = HostReport(name="a", session="s", address="127.0.0.1", agent_url="http://127.0.0.1:1", **known)
+    whole = HostReport(name="a", session="s", address="127.0.0.1", url="http://127.0.0.1:1", **known)
     return whole.model_copy(update={"facts": facts_hash(whole)})
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -17,7 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import temporal_connection
 from activities.temporal_connection import renewable
 from gpu_platform.settings import Settings, TemporalSettings
-from tests.waiting import eventually
+from tests.support.relay import Relay
+from tests.support.waiting import eventually
 from workers import process
 
 
@@ -44,35 +44,6 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
 }
 
 
-class Relay:
-    """Passes on to Temporal, unless it is silent: then it takes connections and answers nothing."""
-
-    def __init__(self, behind: str) -> None:
-        self._host, self._port = behind.rsplit(":", 1)
-        self._ends: list[asyncio.StreamWriter] = []
-        self.is_silent = False
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        """Gives the address."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        server.close()
-        for end in self._ends:
-            end.close()
-            await end.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection(self._host, int(self._port))
-        self._ends.extend([writer, there_writer])
-        await asyncio.gather(self._pipe(reader, there_writer), self._pipe(there_reader, writer))
-
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            if not self.is_silent:
-                writer.write(data)
-
-
 @pytest.fixture
 def relay(temporal: Client) -> Relay:
     return Relay(temporal.service_client.config.target_host)
@@ -83,8 +54,8 @@ async def test_every_call_ends(relay: Relay, connected_before: bool, monkeypatch
     monkeypatch.setattr(temporal_connection, "ANSWER_WITHIN", timedelta(seconds=0.2))
     monkeypatch.setattr(temporal_connection, "NEXT_EVENT_WITHIN", timedelta(seconds=0.2))
     monkeypatch.setattr(temporal_connection, "_TO_CONNECT_S", 0.1)
-    async with relay.serving() as address:
-        client = renewable(await Client.connect(address, lazy=not connected_before))
+    async with relay.serving():
+        client = renewable(await Client.connect(relay.address, lazy=not connected_before))
         relay.is_silent = True
         for call in CALLS.values():
             with pytest.raises(RPCError) as failed:
@@ -97,8 +68,8 @@ async def test_a_process_that_starts_says_that_it_waits(
 ) -> None:
     monkeypatch.setattr(process, "CONNECT_WITHIN_S", 1.0)
     relay.is_silent = True
-    async with relay.serving() as address:
-        settings = Settings(temporal=TemporalSettings(address=address, namespace=temporal.namespace))
+    async with relay.serving():
+        settings = Settings(temporal=TemporalSettings(address=relay.address, namespace=temporal.namespace))
         with capture_logs() as lines:
             connecting = asyncio.create_task(process.connect(settings))
             await eventually(lambda: lines, "it to say that it waits")

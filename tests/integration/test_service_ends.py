@@ -18,9 +18,9 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.store import Store
 from gpu_platform.v1 import job_service_pb2, job_service_pb2_grpc
-from tests.service_process import ServiceProcess, service_process
-from tests.unit.service.api_server import ADMIN, bearer, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, bearer, sign_in
+from tests.support.service_process import ServiceProcess, service_process
+from tests.support.waiting import eventually
 
 JOB = {"command": ["true"], "gpus": {"gpus_per_host": 1}}
 

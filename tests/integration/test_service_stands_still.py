@@ -20,13 +20,13 @@ from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
 from gpu_platform.domain.hosts.lease_protocol import HostLease
 from gpu_platform.hosts.system.lease_file import LeaseFile
 from gpu_platform.hosts.system.records import boot_clock_s
-from gpu_platform.service_settings import ServiceSettings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from tests.store_cluster import NOW, Cluster, inventory, spec
-from tests.unit.service.api_server import application, keep_token, node_headers, served
-from tests.waiting import eventually
+from tests.support.api_server import application, keep_token, node_headers, served
+from tests.support.relay import Relay
+from tests.support.store_cluster import NOW, Cluster, inventory, spec
+from tests.support.waiting import eventually
 from workers.node import services
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper
@@ -52,34 +52,6 @@ async def stands_still(address: str = "127.0.0.1", port: int = 0) -> AsyncIterat
 
 
 @asynccontextmanager
-async def proxy(*ports: int) -> AsyncIterator[int]:
-    """Gives each new connection to the next server, and knows nothing of their health."""
-    turn = 0
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal turn
-        turn += 1
-        there, back = await asyncio.open_connection("127.0.0.1", ports[turn % len(ports)])
-        await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-
-
-@asynccontextmanager
 async def host(tmp_path: Path, urls: list[str]) -> AsyncIterator[LeaseKeeper]:
     """A lease keeper that knows these services, and no Temporal."""
 
@@ -89,20 +61,20 @@ async def host(tmp_path: Path, urls: list[str]) -> AsyncIterator[LeaseKeeper]:
     async def end_ranks_without_lease() -> None:
         """No ranks run here."""
 
-    agent = SimpleNamespace(
+    worker = SimpleNamespace(
         end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=list,
         checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
     )
     whole = HostReport(
-        name="a", session="s", address="127.0.0.1", agent_url="http://127.0.0.1:1", inventory=inventory("a", 1)
+        name="a", session="s", address="127.0.0.1", url="http://127.0.0.1:1", inventory=inventory("a", 1)
     )
     made = whole.model_copy(update={"facts": facts_hash(whole)})
     settings = Settings(api_url=urls[0], api_urls=urls[1:], lease_ttl_s=LEASE_S)
     record = LeaseFile(str(tmp_path / "lease.json"))
     identity = Identity(node_headers("a", tmp_path))
-    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, record, identity)
+    keeper = LeaseKeeper(settings, cast(Any, worker), lambda: made, lambda _: None, temporal, record, identity)
     running = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -120,7 +92,11 @@ async def test_a_host_goes_over_to_the_other_service(
     app = application(sqlite_store, NO_TEMPORAL, state_dir=tmp_path, service=allowed, lease_ttl_s=LEASE_S)
     async with served(app) as url:
         answers = urlsplit(url).port or 0
-        async with stands_still("127.0.0.2", answers), stands_still() as silent, proxy(silent, answers) as proxied:
+        async with (
+            stands_still("127.0.0.2", answers),
+            stands_still() as silent,
+            Relay(f"127.0.0.1:{silent}", f"127.0.0.1:{answers}").serving() as proxied,
+        ):
             # The name server of this machine knows no name with two addresses.
             monkeypatch.setattr(services, "lookup_all", lambda name: ["127.0.0.2", "127.0.0.1"])
             urls = {

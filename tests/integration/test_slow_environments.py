@@ -17,8 +17,8 @@ from gpu_platform.domain.jobs.attempt import HostPlan, StopRequest
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.stages import Stage
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 JOBS = 8
 
@@ -47,7 +47,7 @@ async def test_neither_to_prepare_nor_to_clear_up_holds_the_threads_that_all_sha
     stage = SlowStage()
     rig = HostRig(tmp_path / "state", stages=[stage])
     stage.home = rig.home
-    launching = LaunchActivities(rig.agent, RankWatcher(rig.agent, lambda *_: None))
+    launching = LaunchActivities(rig.worker, RankWatcher(rig.worker, lambda *_: None))
     loop = asyncio.get_running_loop()
 
     async def threads_are_free() -> None:
@@ -61,7 +61,7 @@ async def test_neither_to_prepare_nor_to_clear_up_holds_the_threads_that_all_sha
         await eventually(lambda: len(stage.preparing) == JOBS, "all prepare")
         await threads_are_free()
         requests = [StopRequest(key=plan.key, host=plan.host, grace_s=0, reason="test") for plan in plans]
-        stops = [asyncio.create_task(rig.agent.stop(request)) for request in requests]
+        stops = [asyncio.create_task(rig.worker.stop(request)) for request in requests]
         await eventually(lambda: len(stage.finishing) == JOBS, "all clear up")
         await threads_are_free()
         assert not any(stop.done() for stop in stops), "the GPUs are not free before"

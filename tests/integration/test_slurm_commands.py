@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.slurm.ids import id_of, number_of
-from tests.command_line import run
-from tests.waiting import eventually
+from tests.support.command_line import run
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,12 +23,13 @@ from gpu_platform.identity import key_ring
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.store import Store
 from gpu_platform.store.migrate import newest_revision
-from tests.forking import SERVER
-from tests.lines import whole_lines
-from tests.postgres import Databases
-from tests.temporal_server import client_of_new_namespace, temporal_binary
-from tests.unit.service.api_server import application, in_process
-from tests.waiting import eventually
+from tests.support.api_server import application, in_process
+from tests.support.forking import SERVER
+from tests.support.lines import whole_lines
+from tests.support.postgres import Databases
+from tests.support.relay import Relay
+from tests.support.temporal_server import client_of_new_namespace, temporal_binary
+from tests.support.waiting import eventually
 from workers.local.forked.client import Process
 
 PROCESSES = ("service", "control", "scheduler", "gateway", "node")
@@ -117,32 +117,6 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
     await started.end()
 
 
-@asynccontextmanager
-async def forwarded(port: int, address: str) -> AsyncIterator[None]:
-    """As if the server at ``address`` had been started just now, at this port."""
-    host, _, target = address.rpartition(":")
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(host, int(target))
-        await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
-    try:
-        yield
-    finally:
-        server.close()
-
-
 @pytest.mark.parametrize("process", PROCESSES)
 def test_wrong_settings_end_every_process_with_one_line(process: str, env: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
@@ -182,9 +156,9 @@ def test_a_port_in_use_with_a_proxy_before_it_ends_a_node_worker(env: dict[str, 
     """The proxy leads to this port. Without one, the node worker takes another, and reports that."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        env |= {"GPU_PLATFORM_NODE__AGENT_PORT": str(port), "GPU_PLATFORM_NODE__ADVERTISED_URL": "http://proxy:1"}
+        env |= {"GPU_PLATFORM_NODE__PORT": str(port), "GPU_PLATFORM_NODE__ADVERTISED_URL": "http://proxy:1"}
         said = told(SERVER.run(argv("node"), env, timeout_s=30))
-    assert said.startswith(f"node.agent_port: cannot listen on 127.0.0.1:{port} (Address already in use); end what")
+    assert said.startswith(f"node.port: cannot listen on 127.0.0.1:{port} (Address already in use); end what")
 
 
 @pytest.mark.parametrize("process", ["control", "scheduler", "gateway"])
@@ -257,7 +231,7 @@ async def test_processes_wait_for_a_database_that_comes_later(
     for process in WITH_DATABASE:
         await started.says(process, "process.waits", "Connection refused", waits_for="database")
     assert not started.lines("service", "process.goes_on", waited_for="database")
-    async with forwarded(port, f"{server.hostname}:{server.port}"):
+    async with Relay(f"{server.hostname}:{server.port}", port=port).serving():
         for process in WITH_DATABASE:
             await started.says(process, "process.goes_on", waited_for="database")
         await started.says("gateway", "gateway.serves")
@@ -283,7 +257,7 @@ async def test_processes_wait_for_temporal_and_for_its_namespace(
     for process in waiting:
         await started.says(process, "process.waits", waits_for="temporal")
     command = f"`temporal operator namespace create --address 127.0.0.1:{port} --namespace {namespace} --retention 72h`"
-    async with forwarded(port, temporal_address):
+    async with Relay(temporal_address, port=port).serving():
         for process in waiting:
             await started.says(
                 process,

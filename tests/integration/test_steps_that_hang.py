@@ -29,12 +29,12 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.hosts.environments.stages import environment_stages
 from gpu_platform.hosts.processes import step_process
-from gpu_platform.hosts.processes.step_process import Bounds, Program, StepGivenUp, Stopped, run
+from gpu_platform.hosts.processes.step_process import Bounds, StepGivenUp, StepProgram, StepStopped, run
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig, is_running
-from tests.hung_mount import hung_mount
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.hung_mount import hung_mount
+from tests.support.waiting import eventually
 
 STOP_WITHIN_S = 6.0
 Rig = Callable[..., HostRig]
@@ -54,7 +54,7 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 
 
 def launching(rig: HostRig) -> LaunchActivities:
-    return LaunchActivities(rig.agent, RankWatcher(rig.agent, lambda *_: None))
+    return LaunchActivities(rig.worker, RankWatcher(rig.worker, lambda *_: None))
 
 
 def children() -> set[int]:
@@ -90,7 +90,7 @@ async def test_a_file_system_that_hangs_keeps_nothing_else_waiting(
     for one in failed:
         assert isinstance(one, Exception)
         assert f"{hung / 'work'} (mounted at {hung}) has not answered for 3 s: mend or unmount {hung}" in str(one)
-    assert not {plan.key for plan in plans} & set(rig.agent.attempts()), "the host is as before"
+    assert not {plan.key for plan in plans} & set(rig.worker.attempts()), "the host is as before"
     await eventually(lambda: threading.active_count() <= threads + 2, "no thread is left")
 
 
@@ -180,7 +180,7 @@ async def _stopped(rig: HostRig, plan: HostPlan) -> None:
 
 
 async def _lease_ended(rig: HostRig, _: HostPlan) -> None:
-    await rig.agent.end_ranks_without_lease()
+    await rig.worker.end_ranks_without_lease()
 
 
 ORDERS: dict[str, Callable[[HostRig, HostPlan], Awaitable[None]]] = {
@@ -194,17 +194,17 @@ ORDERS: dict[str, Callable[[HostRig, HostPlan], Awaitable[None]]] = {
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_stop_ends_every_stage_that_hangs(rig: HostRig, hung: Path, stage: str, order: str) -> None:
     plan = of_stage(stage, rig, hung)
-    launch = asyncio.create_task(asyncio.to_thread(rig.agent.launch, LaunchRequest(plan=plan)))
+    launch = asyncio.create_task(asyncio.to_thread(rig.worker.launch, LaunchRequest(plan=plan)))
     await asyncio.sleep(1.0)
     assert not launch.done(), launch
-    if order == "end of the lease" and not rig.agent.attempts():
+    if order == "end of the lease" and not rig.worker.attempts():
         await rig.stop(plan.key)  # it is not open yet: nothing of it would start
     began = time.monotonic()
     await ORDERS[order](rig, plan)
     assert time.monotonic() - began < STOP_WITHIN_S
     with pytest.raises((IllegalTransition, PlatformError)):
         await asyncio.wait_for(launch, 5.0)
-    assert plan.key not in rig.agent.attempts()
+    assert plan.key not in rig.worker.attempts()
 
 
 async def test_a_stop_waits_for_no_jail_whose_maker_hangs(rig: HostRig) -> None:
@@ -259,15 +259,15 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 def _output(rig: HostRig, place: Path) -> object:
-    return rig.agent.artifacts.read_output(str(place.parent.relative_to(rig.agent.artifacts._root)))
+    return rig.worker.artifacts.read_output(str(place.parent.relative_to(rig.worker.artifacts._root)))
 
 
 def _manifest(rig: HostRig, _: Path) -> object:
-    return rig.agent.checkpointing.list_job("odd", hashes=True)
+    return rig.worker.checkpointing.list_job("odd", hashes=True)
 
 
 def _prepared(rig: HostRig, **changes: Any) -> object:
-    return rig.agent.prepare(rig.plan(*changes.pop("command", ["true"]), **changes))
+    return rig.worker.prepare(rig.plan(*changes.pop("command", ["true"]), **changes))
 
 
 PLACES: dict[str, tuple[str, Callable[[HostRig, Path], object]]] = {
@@ -308,17 +308,17 @@ async def test_what_is_no_file_is_never_waited_for(rig: HostRig, tmp_path: Path,
 @pytest.mark.parametrize(
     ("argv", "bounds", "stopped"),
     [
-        (["sleep", "60"], Bounds(wall_s=0.5), Stopped.TOO_SLOW),
-        (["sh", "-c", "while :; do :; done"], Bounds(wall_s=30, cpu_s=1), Stopped.OUT_OF_CPU),
-        (["yes"], Bounds(wall_s=30, output_bytes=1 << 20), Stopped.TOO_LARGE),
-        (["sh", "-c", "setsid sleep 60 & setsid sh -c 'sleep 60; :' & wait"], Bounds(wall_s=0.5), Stopped.TOO_SLOW),
+        (["sleep", "60"], Bounds(wall_s=0.5), StepStopped.TOO_SLOW),
+        (["sh", "-c", "while :; do :; done"], Bounds(wall_s=30, cpu_s=1), StepStopped.OUT_OF_CPU),
+        (["yes"], Bounds(wall_s=30, output_bytes=1 << 20), StepStopped.TOO_LARGE),
+        (["sh", "-c", "setsid sleep 60 & setsid sh -c 'sleep 60; :' & wait"], Bounds(wall_s=0.5), StepStopped.TOO_SLOW),
     ],
 )
 def test_a_step_that_is_over_its_bounds_ends_with_all_that_it_started(
-    argv: list[str], bounds: Bounds, stopped: Stopped
+    argv: list[str], bounds: Bounds, stopped: StepStopped
 ) -> None:
     began = time.monotonic()
-    ended = run(Program(argv), bounds)
+    ended = run(StepProgram(argv), bounds)
     assert ended.stopped is stopped
     assert time.monotonic() - began < 10
     left = [line for line in Path("/proc").glob("[0-9]*/cmdline") if _reads(line) == b"sleep\x0060\x00"]
@@ -334,9 +334,9 @@ def _reads(path: Path) -> bytes:
 
 def test_a_step_writes_no_larger_file_and_takes_no_more_memory(tmp_path: Path) -> None:
     ended = run(
-        Program(["dd", "if=/dev/zero", f"of={tmp_path / 'f'}", "bs=1M", "count=4"]), Bounds(30, file_bytes=1 << 20)
+        StepProgram(["dd", "if=/dev/zero", f"of={tmp_path / 'f'}", "bs=1M", "count=4"]), Bounds(30, file_bytes=1 << 20)
     )
     assert ended.code != 0
     assert (tmp_path / "f").stat().st_size == 1 << 20
-    ended = run(Program([sys.executable, "-c", "bytearray(1 << 30)"]), Bounds(30, memory_bytes=256 << 20))
+    ended = run(StepProgram([sys.executable, "-c", "bytearray(1 << 30)"]), Bounds(30, memory_bytes=256 << 20))
     assert "MemoryError" in ended.said

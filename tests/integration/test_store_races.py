@@ -26,7 +26,7 @@ from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
-from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement
+from tests.support.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement
 
 HOSTS = 4
 GPUS_PER_HOST = 4

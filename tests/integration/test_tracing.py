@@ -16,9 +16,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gpu_platform.tracing import start_tracing, trace_headers
-from gpu_platform.tracing_settings import TracingSettings
-from tests.command_line import run
-from tests.waiting import eventually
+from tests.support.command_line import run
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 PASSWORD = "hunter2-of-this-test"
@@ -146,11 +145,11 @@ async def test_one_trace_from_the_command_line_to_the_rank(tmp_path: Path, monke
 
 
 def test_a_process_that_does_not_trace_sends_no_header() -> None:
-    start_tracing("service", TracingSettings())
+    start_tracing("service", None)
     assert trace_headers() == {}
 
 
 def test_without_the_packages_a_process_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(Exception, match=r"pip install 'gpu-platform\[tracing\]'"):
-        start_tracing("service", TracingSettings(endpoint="http://127.0.0.1:1"))
+        start_tracing("service", "http://127.0.0.1:1")

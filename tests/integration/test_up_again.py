@@ -14,8 +14,8 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from tests.unit.service.api_server import served
-from tests.waiting import eventually
+from tests.support.api_server import served
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = pytest.mark.timeout(180)

@@ -22,7 +22,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.domain.windows import WindowChanges, WindowRequest
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 MARGIN_S = 2.0

@@ -28,7 +28,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.proc import open_files
+from tests.support.proc import open_files
 from workers.local.cluster import LocalCluster
 
 _SOURCE = Path(__file__).with_name("keep_synced.c")

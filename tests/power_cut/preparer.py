@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 
-from tests.state_guard import GuardedStore
+from tests.support.state_guard import GuardedStore
 from workers.local import cluster
 
 if __name__ == "__main__":

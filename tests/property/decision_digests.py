@@ -21,11 +21,11 @@ from gpu_platform.scheduling.backfilling import date_slices
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.round import round as one_round, screen
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
-from tests.promise_traces import LENT, Trace
-from tests.promise_worlds import Violation, play
+from tests.support.promise_traces import LENT, Trace
+from tests.support.promise_worlds import Violation, play
 from tests.property.test_scheduling_screen import Twins
-from tests.simulations import Simulation, came, hosts
-from tests.window_worlds import play_foreseen, play_windows
+from tests.support.simulations import Simulation, came, hosts
+from tests.support.window_worlds import play_foreseen, play_windows
 
 EXPLAINED = 7
 """Each so many decisions all jobs are explained."""

@@ -17,7 +17,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.checkpoints.pins import pin, unpin
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
-from tests.examples import few
+from tests.support.examples import few
 
 KEEP = 2
 JOB = "j"

@@ -27,7 +27,7 @@ from gpu_platform.domain.hosts.samples import (
 )
 from gpu_platform.hosts.accounting.sample_files import RECORD_BYTES, SUFFIX, SampleFiles
 from gpu_platform.hosts.accounting.sample_recorder import Sample
-from tests.examples import few
+from tests.support.examples import few
 
 BEGIN = 1_800_000_000 // DAY_S * DAY_S
 GPUS = {"a": ("GPU-1", "GPU-2"), "b": ("GPU-3",)}

@@ -24,8 +24,8 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import heartbeats, hosts, reports
 from gpu_platform.store.leadership import leader, leases
-from tests.examples import few
-from tests.store_cluster import NOW, TTL_S, Cluster, inventory, uuid_of
+from tests.support.examples import few
+from tests.support.store_cluster import NOW, TTL_S, Cluster, inventory, uuid_of
 
 OTHER = "b"
 """A host that stays well. Its heartbeats are in every batch."""
@@ -47,7 +47,7 @@ class Host:
             session=f"s{self.session}",
             boot_id="boot",
             address="127.0.0.1",
-            agent_url=f"http://127.0.0.1:{self.session}",
+            url=f"http://127.0.0.1:{self.session}",
             inventory=inventory(self.name, self.gpus),
             seq=self.seq,
             round=self.round,
@@ -76,7 +76,7 @@ def row_of(store: Store, name: str) -> Row[Any]:
 
 def reported(row: Row[Any]) -> HostReport:
     """The facts of a host in the database, as a report."""
-    columns = ("name", "session", "boot_id", "address", "agent_url", "leaf", "spine", "checkpoint_root")
+    columns = ("name", "session", "boot_id", "address", "url", "leaf", "spine", "checkpoint_root")
     known = HostInventory.model_validate_json(row.inventory)
     return HostReport(inventory=known, **{name: getattr(row, name) for name in columns})
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
-from gpu_platform.hosts.system.process_tree import Process, Stat, descendants
+from gpu_platform.hosts.system.process_tree import FoundProcess, Stat, descendants
 
 
 @st.composite
@@ -15,7 +15,7 @@ def tables(draw: st.DrawFn) -> dict[int, Stat]:
     """A forest: each process's parent is an earlier pid, or 0 for none."""
     size = draw(st.integers(1, 30))
     return {
-        pid: Stat(Process(pid, 100 + pid), draw(st.integers(0, pid - 1)), draw(st.booleans()))
+        pid: Stat(FoundProcess(pid, 100 + pid), draw(st.integers(0, pid - 1)), draw(st.booleans()))
         for pid in range(1, size + 1)
     }
 

@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.service_settings import (
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import (
     BatchDefaults,
     InferenceDefaults,
     InteractiveDefaults,
     JobDefaults,
     KindDefaults,
     KindsOfWork,
-    ServiceSettings,
     TrainingDefaults,
 )
-from gpu_platform.settings import Settings
 from service.operations.job_defaults import with_defaults
 
 STRATEGIES = st.sampled_from(["pack", "spread"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.topology.mig import MigModel, MigProfile, mig_model, mig_models, state_of
-from tests.examples import few
+from tests.support.examples import few
 
 MODELS = {model.models[0]: model for model in mig_models()}
 A100 = "NVIDIA A100-SXM4-40GB"

@@ -16,7 +16,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring.orphans import HeldAttempt
-from tests.reconciled_world import Hurt, World
+from tests.support.reconciled_world import Hurt, World
 
 LIVES = 20
 UNTIL_FOUND = 100

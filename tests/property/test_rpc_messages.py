@@ -17,7 +17,7 @@ from gpu_platform.store import Store
 from gpu_platform.v1 import types_pb2
 from scripts import gen_proto
 from service.app import create_app
-from tests.examples import few
+from tests.support.examples import few
 
 SCHEMAS: dict[str, Any] = create_app(Settings(), Store("sqlite:///unused.db")).openapi()["components"]["schemas"]
 NAMES = {name: gen_proto._type_name(name) for name, facts in SCHEMAS.items() if "properties" in facts}

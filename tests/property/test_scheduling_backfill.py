@@ -15,8 +15,8 @@ from gpu_platform.scheduling.backfilling.backfill import PlannedReservation
 from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 limits = st.integers(1, 40).map(float)
 small = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), limits)

@@ -16,8 +16,8 @@ from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 LAB = Quotas(
     policy=AllocationPolicy.HYBRID,

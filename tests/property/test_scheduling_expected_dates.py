@@ -13,8 +13,8 @@ from gpu_platform.scheduling.round import screen
 from gpu_platform.scheduling.round.kept import NO_TURN
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 
 def could_start(scheduler: Scheduler, row: PlacementRequest) -> bool:

@@ -10,7 +10,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.plugins import expected_tasks
 from gpu_platform.scheduling.plugins.expected_tasks import HALF_LIFE_S, MAX_TASKS, PRIOR_TASKS, ExpectedTasks
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
-from tests.examples import few
+from tests.support.examples import few
 
 PRIOR = (TypicalTask(1, weight=3.0), TypicalTask(8, weight=1.0))
 Came = list[tuple[ResourceRequest, float]]

@@ -22,9 +22,9 @@ from gpu_platform.scheduling.round import round as one_round
 from gpu_platform.scheduling.round.order import NOBODY, QueueCursor
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.examples import few
 from tests.property.test_scheduling_state import can_form
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 MACHINES = ("dgx-1v", "l40s-4x-dual-socket", "dgx-h100")
 STATES = (

@@ -15,8 +15,8 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
-from tests.examples import few
 from tests.property.test_scheduling_state import can_form
+from tests.support.examples import few
 
 MACHINES = ("l40s-4x-dual-socket", "a100-pcie-4x-one-bridge")
 Free = dict[str, frozenset[int]]

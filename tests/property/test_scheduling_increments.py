@@ -16,8 +16,8 @@ from gpu_platform.scheduling.placing.domains import soonest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 
 @settings(deadline=None)

@@ -20,7 +20,7 @@ from gpu_platform.scheduling.preempting.preemption import Preemption, Preemption
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
-from tests.examples import few
+from tests.support.examples import few
 
 NOW = 1000.0
 ALWAYS = Policy(defragmentation=True, defragment_after_s=0.0, min_run_s=0.0, recovery=True)

@@ -17,7 +17,7 @@ from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.mig import mig_model, state_of
 from tests.builders import cluster, job
-from tests.examples import few
+from tests.support.examples import few
 
 TIMEOUT_S = 10.0
 MACHINES = ("dgx-h100", "a100-pcie-4x-one-bridge", "rtx4090-8x-all-sys")

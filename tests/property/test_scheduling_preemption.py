@@ -15,9 +15,9 @@ from gpu_platform.scheduling.preempting.steps import at_once
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
-from tests.examples import few
 from tests.property.test_scheduling_state import can_form
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 NOW = 100.0
 MACHINES = ("l40s-4x-dual-socket", "a100-pcie-4x-one-bridge", "rtx4090-8x-all-sys")

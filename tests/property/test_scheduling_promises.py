@@ -1,5 +1,6 @@
-"""Whatever happens in a small world: nothing waits for nobody, and promises are kept. See ``tests/promise_worlds.py``.
+"""Whatever happens in a small world: nothing waits for nobody, and promises are kept.
 
+The worlds are in ``tests/support/promise_worlds.py``.
 ``WORLDS=5000 pytest tests/property/test_scheduling_promises.py`` looks at more of them.
 """
 
@@ -22,9 +23,9 @@ from gpu_platform.scheduling.promising.ledger import PromiseLedger
 from gpu_platform.scheduling.promising.withdrawals import Withdrawals
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.promise_traces import Trace
-from tests.promise_worlds import Violation, play
-from tests.virtual_time import VirtualTime
+from tests.support.promise_traces import Trace
+from tests.support.promise_worlds import Violation, play
+from tests.support.virtual_time import VirtualTime
 
 WORLDS = int(os.environ.get("WORLDS", "8"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))

@@ -14,7 +14,7 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S, VictimPlanner
 from tests.builders import cluster, job
-from tests.virtual_time import VirtualTime
+from tests.support.virtual_time import VirtualTime
 
 WORLDS = int(os.environ.get("WORLDS", "12"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))

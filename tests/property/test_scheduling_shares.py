@@ -13,8 +13,8 @@ from gpu_platform.scheduling.policy import Policy, build_order
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.round.order import InShareOrder, ServiceSortKey
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 
 def tree(*nodes: tuple[str, str | None, float]) -> Quotas:

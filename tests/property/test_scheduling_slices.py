@@ -20,9 +20,9 @@ from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.round import round as one_round, screen
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.promise_traces import Trace
-from tests.promise_worlds import Violation, play
-from tests.virtual_time import VirtualTime
+from tests.support.promise_traces import Trace
+from tests.support.promise_worlds import Violation, play
+from tests.support.virtual_time import VirtualTime
 
 WORLDS = int(os.environ.get("WORLDS", "6"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))

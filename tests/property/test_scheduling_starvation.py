@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import cluster, job
-from tests.examples import few
+from tests.support.examples import few
 
 
 @given(

@@ -25,7 +25,7 @@ from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
-from tests.examples import few
+from tests.support.examples import few
 
 MACHINES = ("dgx-1v", "l40s-4x-dual-socket", "dgx-h100", "dgx-a100-40gb")
 PROPOSAL_TIMEOUT_S = 10.0

@@ -13,7 +13,7 @@ from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from tests.builders import cluster, job
-from tests.examples import few
+from tests.support.examples import few
 
 tasks = st.lists(
     st.builds(

@@ -18,7 +18,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.machine import Machine, machine_of, members
 from gpu_platform.topology.subsets import HOST_LEVELS, best_subset
 from tests.builders import job
-from tests.examples import few
+from tests.support.examples import few
 
 
 @st.composite

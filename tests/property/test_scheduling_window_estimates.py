@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from gpu_platform.scheduling.explaining.forward_run import NO_HOSTS, UsableGpus
-from tests.promise_worlds import Violation
-from tests.window_worlds import play_foreseen
+from tests.support.promise_worlds import Violation
+from tests.support.window_worlds import play_foreseen
 
 WORLDS = int(os.environ.get("WORLDS", "8"))
 

@@ -1,4 +1,4 @@
-"""Nobody runs in a window who may not, whatever happens in a small world. See ``tests/window_worlds.py``.
+"""Nobody runs in a window who may not, whatever happens in a small world. See ``tests/support/window_worlds.py``.
 
 ``WORLDS=2000 pytest tests/property/test_scheduling_windows.py`` looks at more of them.
 """
@@ -18,8 +18,8 @@ from gpu_platform.domain.placing.window import WindowPlace, WindowRow
 from gpu_platform.scheduling.cluster import windows as scheduling_windows
 from gpu_platform.scheduling.cluster.windows import Windows
 from gpu_platform.scheduling.preempting.window_clearing import WindowClearing
-from tests.promise_worlds import Violation
-from tests.window_worlds import play_windows
+from tests.support.promise_worlds import Violation
+from tests.support.window_worlds import play_windows
 
 WORLDS = int(os.environ.get("WORLDS", "5"))
 FIRST = int(os.environ.get("FIRST_WORLD", "0"))

@@ -18,8 +18,8 @@ from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, H
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome
-from tests.examples import few
-from tests.simulations import Simulation, came
+from tests.support.examples import few
+from tests.support.simulations import Simulation, came
 
 CLUSTER = ClusterFile(hosts=[HostGroup(count=2, gpus=4, name="big"), HostGroup(count=3, gpus=2, name="small")]).rows()
 GPUS = {gpu.uuid: (row.name, gpu.index) for row in CLUSTER for gpu in row.inventory.gpus}

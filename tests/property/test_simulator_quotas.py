@@ -12,8 +12,8 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.victim_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob
-from tests.examples import few
-from tests.simulations import Simulation, came, hosts
+from tests.support.examples import few
+from tests.support.simulations import Simulation, came, hosts
 
 CLUSTER = hosts(3, gpus=4)
 GPUS = 12

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.slurm import (
     amounts,
-    arrays,
+    array_option,
     dependencies,
     exporting,
     getopt,
@@ -26,7 +26,7 @@ from gpu_platform.slurm import (
 )
 from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.translation import Submitter, translate
-from tests.examples import few
+from tests.support.examples import few
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 HOSTILE = st.one_of(
@@ -104,8 +104,8 @@ def test_a_number_is_an_id_and_never_below_0_for_a_shell(kind: str, letters: str
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=50), st.none() | st.integers(1, 100))
 def test_an_array_has_its_indices(indices: set[int], at_once: int | None) -> None:
     text = ",".join(str(index) for index in sorted(indices, reverse=True)) + ("" if at_once is None else f"%{at_once}")
-    written, about = arrays.read_array(text)
-    again, _ = arrays.read_array(written)
+    written, about = array_option.read_array(text)
+    again, _ = array_option.read_array(written)
     assert again == written
     assert (about["count"], about["min"], about["max"]) == (len(indices), min(indices), max(indices))
     assert written.endswith(f"%{at_once}") or at_once is None
@@ -118,7 +118,7 @@ def test_hostile_input_is_read_or_refused(text: str) -> None:
         times.read_limit_s,
         lambda one: times.read_moment(one, NOW),
         hostlists.expand,
-        arrays.read_array,
+        array_option.read_array,
         read_constraint,
         dependencies.read_dependencies,
         amounts.read_gres,

@@ -22,7 +22,7 @@ from gpu_platform.store import Store, models
 from gpu_platform.store.database import writing
 from gpu_platform.store.reservations import attempts, batches, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult, EndedAttempt
-from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
+from tests.support.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
 
 ROUNDS = 20
 HALF = ShareGrant(mode=ShareMode.MPS, percent=50, memory_mib=1000)

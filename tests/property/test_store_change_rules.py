@@ -25,8 +25,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, elements, jobs, queue
 from gpu_platform.store.jobs.element_changes import change_elements
 from gpu_platform.store.reservations.elements import ElementStep, ElementStepDone, advance_elements
-from tests.examples import few
-from tests.store_cluster import NOW, Cluster, placement, spec
+from tests.support.examples import few
+from tests.support.store_cluster import NOW, Cluster, placement, spec
 
 ARRAY, SIZE = "a-x", 6
 LATER = NOW + timedelta(hours=1)

@@ -16,8 +16,8 @@ from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUn
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import dependencies, jobs, queue
-from tests.examples import few
-from tests.store_cluster import NOW, Cluster, set_job_state, spec
+from tests.support.examples import few
+from tests.support.store_cluster import NOW, Cluster, set_job_state, spec
 
 MET_BY = {
     DependencyKind.OK: {JobState.COMPLETED},

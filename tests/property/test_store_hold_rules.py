@@ -24,8 +24,8 @@ from gpu_platform.store.jobs.element_changes import change_elements
 from gpu_platform.store.jobs.holds import Asker
 from gpu_platform.store.reservations import reserving
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
-from tests.examples import few
-from tests.store_cluster import NOW, Cluster, key, placement, spec
+from tests.support.examples import few
+from tests.support.store_cluster import NOW, Cluster, key, placement, spec
 
 ADA = Asker("ada")
 LATER = NOW + timedelta(hours=1)

@@ -30,8 +30,18 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
 from gpu_platform.store.restoring import restoring
-from tests.postgres import Databases
-from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, placement, uuid_of
+from tests.support.postgres import Databases
+from tests.support.store_cluster import (
+    NOW,
+    TTL_S,
+    Cluster,
+    check_invariants,
+    expire_leases,
+    inventory,
+    key,
+    placement,
+    uuid_of,
+)
 
 HOSTS = ("a", "b")
 GPUS_PER_HOST = 3

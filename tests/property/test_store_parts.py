@@ -28,8 +28,8 @@ from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.topology.mig import mig_model, state_of
-from tests.postgres import Databases
-from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
+from tests.support.postgres import Databases
+from tests.support.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
 
 GPUS, CPUS, RAM_MIB = 3, 8, 10_000
 H100 = mig_model("NVIDIA H100 80GB HBM3")

@@ -15,9 +15,9 @@ from gpu_platform.domain.errors import IllegalTransition, PlatformError
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
-from tests.postgres import find_binaries
 from tests.real_cluster.binaries import why_not
 from tests.real_cluster.cluster import RealCluster, real_cluster
+from tests.support.postgres import find_binaries
 
 JOBS_END_S = 60.0
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import make_url
 
 from tests.chaos.killable_postgres import Server
-from tests.postgres import find_binaries
 from tests.real_cluster.temporal import DATABASES
+from tests.support.postgres import find_binaries
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests.chaos.storm import facts_of, ranks_gone, settle
 from tests.chaos.truth import boottime, observed, read_truth
 from tests.real_cluster.cluster import RealCluster
 from tests.real_cluster.victims import KINDS
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 PLANS = (JobPlan(0.1), JobPlan(2.0))
 FLOWS_S = 120.0

@@ -16,8 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from gpu_platform.hosts.system.ports import free_port
 from tests.chaos.killable_postgres import Server
 from tests.real_cluster.binaries import program
-from tests.temporal_server import client_of_new_namespace
-from tests.waiting import eventually
+from tests.support.temporal_server import client_of_new_namespace
+from tests.support.waiting import eventually
 from workers.local.dev_server import DYNAMIC_CONFIG
 from workers.local.supervision import ChildProcess
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 STAND_INS = [(10, 229), (10, 237), (10, 234), (10, 183), (10, 235)]
 """/dev/fuse, loop-control, btrfs-control, hwrng, autofs: what this kernel lets root open plays a GPU."""

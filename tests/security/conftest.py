@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpu_platform.hosts.network.choice import choose_network
-from gpu_platform.settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 from gpu_platform.store import Store
-from tests.lan import Lan
 from tests.security.attacks import STAND_INS
 from tests.security.hosts_on_lan import Host
 from tests.security.tenants import Tenants, two_tenants
+from tests.support.lan import Lan
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ FIELDS: dict[type[BaseModel], dict[str, Names]] = {
     },
     HostReport: {
         "address": N.ADDRESS,
-        "agent_url": N.ADDRESS,
+        "url": N.ADDRESS,
         **_itself("session", "boot_id", "leaf", "spine", "inventory", "checkpoint_root"),
     },
     SavedCheckpoint: {"key": N.ITSELF, "written_at": N.TIME, "name": N.TEXT},

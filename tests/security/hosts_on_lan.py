@@ -9,10 +9,10 @@ from typing import Any
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
-from tests.hosts_rig import HostRig
-from tests.lan import Machine
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.lan import Machine
+from tests.support.waiting import eventually
 from workflows.attempts.launching import with_gang
 
 NET = """
@@ -39,7 +39,7 @@ def wait_for(path):
 
 
 class Host:
-    """A host on a machine of its own: its agent runs there."""
+    """A host on a machine of its own: its node worker runs there."""
 
     def __init__(self, machine: Machine, state: Path, **node: Any) -> None:
         self.machine = machine
@@ -58,7 +58,7 @@ class Host:
 
     def launch(self, plan: HostPlan, rendezvous: Prepared | None = None) -> None:
         with self.machine.here():
-            self.rig.agent.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
+            self.rig.worker.launch(LaunchRequest(plan=plan, rendezvous=rendezvous))
 
     async def run(self, script: str) -> list[str]:
         """What a rank prints that runs the script to its end."""
@@ -81,7 +81,7 @@ class Host:
 
     @property
     def firewall(self) -> Any:
-        return self.rig.agent._launcher._jail_planner.network.firewall
+        return self.rig.worker._launcher._jail_planner.network.firewall
 
     async def aclose(self) -> None:
         await self.rig.aclose()
@@ -97,7 +97,7 @@ async def start_gang(pair: list[Host], script: str, **changes: Any) -> list[Host
         plans.append(plan.model_copy(update={"ranks": [plan.ranks[0].model_copy(update={"rank": number})]}))
         host.rig.keys.append(key)
         with host.machine.here():
-            prepared.append(host.rig.agent.prepare(plans[-1]))
+            prepared.append(host.rig.worker.prepare(plans[-1]))
     for host, plan in zip(pair, plans, strict=True):
         host.launch(plan, with_gang(prepared))
     return plans

@@ -14,13 +14,13 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import attempts, reserving
-from tests.store_cluster import NOW, Cluster, key, placement
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     application,
     bearer,
     in_process,
     sign_in,
 )
+from tests.support.store_cluster import NOW, Cluster, key, placement
 
 NOWHERE = "127.0.0.1:1"
 ADA, BOB = "gpt_" + "ada" * 14, "gpt_" + "bob" * 14

@@ -22,9 +22,9 @@ from gpu_platform.hosts.isolation.furnishing import MAX_TERMINALS
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig
 from tests.security.attacks import PRELUDE, PYTHON, attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gpu_platform.hosts.network.links import GangLink
-from tests.lan import Lan, Machine
+from tests.support.lan import Lan, Machine
 
 pytestmark = pytest.mark.usefixtures("networks")
 

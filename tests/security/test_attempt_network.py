@@ -20,17 +20,18 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.launcher import Launcher
 from gpu_platform.hosts.isolation.isolation import choose_isolation
-from gpu_platform.settings import NetworkSettings, NodeSettings, TemporalSettings
-from tests.hosts_rig import is_running
-from tests.lan import Lan, Machine
+from gpu_platform.settings import NodeSettings, TemporalSettings
+from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import Host, logs, start_gang
-from tests.waiting import eventually
+from tests.support.hosts_rig import is_running
+from tests.support.lan import Lan, Machine
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 
 
 def platform_on(machine: Machine) -> None:
-    """What stands for service, agent, Temporal and database on a machine."""
+    """What stands for service, node worker, Temporal and database on a machine."""
     machine.listen(8700, "127.0.0.1")
     machine.listen(7233)
     machine.listen(5432)
@@ -348,7 +349,7 @@ async def test_a_forged_sender_is_dropped(lan: Lan, hosts: Any) -> None:
     other = lan.machine("other")
     other.listen(80)
     plan = await host.start("print('ready', flush=True)\nwait_for('/nothing')")
-    rank = host.rig.agent.local.rank(plan.key, 0).main_process
+    rank = host.rig.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     inside = ["nsenter", f"--net=/proc/{rank.pid}/ns/net"]
     connect = [*inside, sys.executable, "-c", "import socket; socket.create_connection(('10.1.0.2', 80), 1)"]
@@ -398,7 +399,7 @@ async def test_nothing_is_left_after_the_end(hosts: Any) -> None:
 async def test_a_spawner_killed_in_the_middle_leaves_nothing(hosts: Any, after_ms: int) -> None:
     host = hosts("box")
     with host.machine.here():
-        pid = host.rig.agent._launcher.spawner.pid
+        pid = host.rig.worker._launcher.spawner.pid
     plan = host.plan("print('ready', flush=True)\nwait_for('/nothing')")
     launching = asyncio.get_running_loop().run_in_executor(None, lambda: host.launch(plan))
     await asyncio.sleep(after_ms / 1000)

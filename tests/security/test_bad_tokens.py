@@ -17,12 +17,13 @@ import pytest
 
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from gpu_platform.store import Store, audit
 from gpu_platform.store.access import tokens
 from service.app import create_app
 from service.http.networks import network_of
-from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
+from tests.support.api_server import ADMIN, bearer, node_headers, served, sign_in
 
 FEW = RateLimit(per_s=0.5, burst=5)
 
@@ -109,7 +110,7 @@ async def test_the_same_bad_token_is_looked_up_once(sqlite_store: Store, looks: 
 
 async def test_a_flood_of_bad_tokens_delays_no_report(sqlite_store: Store, tmp_path: Path, looks: Counter[str]) -> None:
     """Twenty connections send bad tokens without a pause, and a host reports meanwhile."""
-    report = {"name": "a", "session": "s", "address": "127.0.0.1", "agent_url": "http://service:x@127.0.0.1:1"}
+    report = {"name": "a", "session": "s", "address": "127.0.0.1", "url": "http://service:x@127.0.0.1:1"}
     report |= {"inventory": {"machine": "m", "gpus": []}}  # type: ignore[dict-item]
     async with service(sqlite_store, limit=RateLimit(per_s=5.0, burst=10), state_dir=tmp_path) as http:
         over = asyncio.Event()

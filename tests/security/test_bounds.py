@@ -30,7 +30,7 @@ from gpu_platform.domain.jobs.array import (
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES
 from gpu_platform.domain.jobs.notify import MAX_RULES
 from gpu_platform.domain.jobs.schedule import MAX_BACKFILL, ScheduleRequest
-from gpu_platform.domain.jobs.secrets import MAX_SECRETS
+from gpu_platform.domain.jobs.secret_uses import MAX_SECRETS
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES
 from gpu_platform.domain.pipelines.expressions import MAX_FILLED_BYTES
 from gpu_platform.domain.pipelines.pipeline import MAX_FILE_BYTES, MAX_JOBS_OF_STEP, MAX_STEPS
@@ -39,8 +39,8 @@ from gpu_platform.domain.texts import MAX_COMMAND_BYTES, MAX_ENV_BYTES
 from gpu_platform.store import Store
 from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.http.body_limit import LARGER, MAX_BODY_BYTES, MAX_VALUES
-from tests.service_process import ServiceProcess, all_of, noticed, service_process, slowness
-from tests.unit.service.api_server import bearer, sign_in
+from tests.support.api_server import bearer, sign_in
+from tests.support.service_process import ServiceProcess, all_of, noticed, service_process, slowness
 
 MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
 MOST_GROWN_MIB = 200

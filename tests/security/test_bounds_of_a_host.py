@@ -30,11 +30,11 @@ from gpu_platform.hosts.environments import containers, unpacking
 from gpu_platform.hosts.environments.containers import UNPACKED, ContainerStage
 from gpu_platform.hosts.processes import exec_sessions
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.processes.step_process import Bounds, Program, run
+from gpu_platform.hosts.processes.step_process import Bounds, StepProgram, run
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig
-from tests.hung_mount import hung_mount
 from tests.integration.test_steps_that_hang import KINDS
+from tests.support.hosts_rig import HostRig
+from tests.support.hung_mount import hung_mount
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "bounds-of-a-host.md"
 MIB = 1 << 20
@@ -110,7 +110,7 @@ def test_a_small_image_that_becomes_large_is_refused_before_it_is_written(tmp_pa
     with pytest.raises(PreflightFailed, match=r"unpacked it has 0\.195 GiB or more, and 0\.0977 GiB are the most"):
         images.unpacked(bomb)
     assert shutil.disk_usage(tmp_path).used - before < 20 * MIB
-    images.rig.agent.close()
+    images.rig.worker.close()
 
 
 @needs_squashfs
@@ -170,7 +170,7 @@ def test_an_archive_is_refused_with_little_time_and_memory(tmp_path: Path, bomb:
     with archive.open("rb") as file:
         program = [sys.executable, "-I", "-S", unpacking.__file__, str(len(content)), "100"]
         bounds = Bounds(wall_s=20, cpu_s=2, memory_bytes=96 * MIB)
-        ended = run(Program(program, stdin=file, cwd=place, env={}), bounds)
+        ended = run(StepProgram(program, stdin=file, cwd=place, env={}), bounds)
     assert ended.stopped is None, ended
     assert ended.code in (unpacking.REFUSED, unpacking.NOT_WRITTEN), ended
     assert sum(1 for _ in place.rglob("*")) <= 101
@@ -304,23 +304,23 @@ async def checkpoint_time(tmp_path: Path, *_: Any) -> str:
     os.truncate(directory / "big", 20 << 30)
     began = time.monotonic()
     with pytest.raises(HostUnavailable) as error:
-        rig.agent.checkpointing.list_job("j", hashes=True)
+        rig.worker.checkpointing.list_job("j", hashes=True)
     assert time.monotonic() - began < 5
-    assert len(rig.agent.checkpointing.list_job("j")) == 1
-    rig.agent.close()
+    assert len(rig.worker.checkpointing.list_job("j")) == 1
+    rig.worker.close()
     return error.value.message
 
 
 async def output_bytes(tmp_path: Path, *_: Any) -> str:
     rig = HostRig(tmp_path / "state")
-    directory = rig.agent.artifacts._root / "p"
+    directory = rig.worker.artifacts._root / "p"
     directory.mkdir(parents=True)
     text = json.dumps("x" * (64 * 1024 - 2))
     (directory / "output.json").write_text(text)
-    assert rig.agent.artifacts.read_output("p").text == text
+    assert rig.worker.artifacts.read_output("p").text == text
     (directory / "output.json").write_text(json.dumps("x" * (64 * 1024 - 1)))
-    problem = rig.agent.artifacts.read_output("p").problem
-    rig.agent.close()
+    problem = rig.worker.artifacts.read_output("p").problem
+    rig.worker.close()
     return problem or ""
 
 
@@ -329,7 +329,7 @@ class Sessions:
 
     def __init__(self, tmp_path: Path) -> None:
         self.rig = HostRig(tmp_path / "state")
-        self.sessions = ExecSessions(self.rig.home, "box", self.rig.agent.start_helper, jailed=False)
+        self.sessions = ExecSessions(self.rig.home, "box", self.rig.worker.start_helper, jailed=False)
         self.plans: dict[str, HostPlan] = {}
 
     def launched(self, name: str) -> HostPlan:

@@ -15,14 +15,13 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.hosts.gpu import Host
-from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.http.browsers import BrowserRules, names_of_this_service
 from tests.security.hostile_service import routes_of
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, bearer, node_headers, served, sign_in
+from tests.support.api_server import ADMIN, bearer, node_headers, served, sign_in
+from tests.support.store_cluster import Cluster
 
 DRAIN = "/v1/hosts/a/drain"
 JSON = {"Content-Type": "application/json"}
@@ -55,7 +54,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
 
 def state_of(store: Store) -> str:
     from gpu_platform.store.hosts import hosts
-    from tests.store_cluster import NOW
+    from tests.support.store_cluster import NOW
 
     return hosts.get_host(store, "a", NOW).state.value
 
@@ -226,7 +225,7 @@ async def test_a_machine_may_call_the_service_by_any_name(sqlite_store: Store, t
         "name": "a",
         "session": "s",
         "address": "127.0.0.1",
-        "agent_url": "http://service:x@127.0.0.1:1",
+        "url": "http://service:x@127.0.0.1:1",
         "inventory": {"machine": "m", "gpus": []},
     }
     async with (

@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.identity import key_ring
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.store import Store, audit
-from tests.unit.service.api_server import application, bearer, in_process, sign_in
+from tests.support.api_server import application, bearer, in_process, sign_in
 
 DECODE = "/v1/temporal/decode"
 UI = "http://ui"

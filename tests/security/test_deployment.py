@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.postgres import find_binaries, running_postgres
+from tests.support.postgres import find_binaries, running_postgres
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose"
 PLATFORM, TEMPORAL = 10001, 1000

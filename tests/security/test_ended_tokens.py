@@ -27,16 +27,16 @@ from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 from service import audit_log
 from service.access import middleware, oidc
-from tests.command_line import run
-from tests.grpc_server import running_with
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
 from tests.integration.test_forwarding import ONE, serving
 from tests.security.test_oidc import World, world  # noqa: F401  # a fixture
-from tests.store_cluster import Cluster
-from tests.terminal_user import TerminalUser
-from tests.unit.service.api_server import application, bearer, served
-from tests.unit.service.api_server import sign_in as has_token
-from tests.waiting import eventually
+from tests.support.api_server import application, bearer, served
+from tests.support.api_server import sign_in as has_token
+from tests.support.command_line import run
+from tests.support.grpc_server import running_with
+from tests.support.store_cluster import Cluster
+from tests.support.terminal_user import TerminalUser
+from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
 FIRST, SECOND = "gpt_" + "first" * 9, "gpt_" + "second" * 7

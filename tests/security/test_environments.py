@@ -27,10 +27,10 @@ from gpu_platform.domain.jobs.environment import JobEnvironment, outputs_path
 from gpu_platform.hosts.environments.containers import ContainerStage
 from gpu_platform.hosts.environments.program import MODULE_INITS
 from gpu_platform.hosts.environments.stages import environment_stages
-from gpu_platform.hosts.environments.uploads import CODE
+from gpu_platform.hosts.environments.uploaded_code import CODE
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig
 from tests.integration.test_hosts_exec import ExecRig
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -147,7 +147,7 @@ async def test_a_node_worker_that_restarts_keeps_the_code_of_open_attempts_and_r
     with pack(code, 1 << 20) as archive:
         service.content = archive.read(0, 1 << 20)
     plan = host.plan("/bin/cat", "a", environment=service.environment)
-    host.agent.prepare(plan)
+    host.worker.prepare(plan)
     left = host.home / "jobs" / "j-gone" / "1" / CODE
     (left / "deep").mkdir(parents=True)
     service.content = b"no service is asked again"
@@ -411,7 +411,7 @@ def test_an_image_file_for_which_a_host_has_no_room_is_not_at_fault(small_disk: 
     stage = ContainerStage(rig.settings.node, rig.settings.state_dir, rig.home, jailed=True, simulated=True)
     with pytest.raises(HostUnavailable, match=r"the disk of its records \(.*\) is full: make room there"):
         stage.prepare(plan)
-    rig.agent.close()
+    rig.worker.close()
 
 
 CHANGES = [f"--change=ENV {one}" for one in ("COLOUR=blue", "RANK=9", "NVIDIA_VISIBLE_DEVICES=all", "HOME=/etc")]

@@ -13,10 +13,11 @@ import pytest
 from gpu_platform.cli import placeholder
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig, is_running, kill
+from tests.support.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running, kill
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -60,7 +61,7 @@ async def test_it_sees_what_the_rank_sees(host: ExecRig) -> None:
     assert (user, nodes) == ("nobody", ["nvidia0", "nvidiactl"])
     assert int(count) < 10, "its own processes, not the host's"
     assert pid_namespace != os.readlink("/proc/self/ns/pid")
-    rank = host.rig.agent.local.rank(plan.key, 0).main_process
+    rank = host.rig.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     session = await host.start(plan.key, "sleep", "1000")
     jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
@@ -113,7 +114,7 @@ async def test_a_daemon_of_a_command_dies_with_the_job(host: ExecRig, tmp_path: 
     assert ran.code == 0
     jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
     assert jail is not None
-    rank = host.rig.agent.local.rank(plan.key, 0).main_process
+    rank = host.rig.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     left = await eventually(lambda: jail.cgroup.child("rank-0").processes() - {rank.pid}, "the daemon")
     if ends == "killed":
@@ -134,7 +135,7 @@ async def test_a_command_whose_helper_was_killed_ends_and_the_rank_goes_on(host:
     assert jail is not None
     inside = jail.cgroup.child("rank-0")
     await eventually(lambda: len(inside.processes()) == 4, "the rank, the command, and two below it")
-    [helper] = host.rig.agent.local.rank(plan.key, 0).exec_helpers
+    [helper] = host.rig.worker.local.rank(plan.key, 0).exec_helpers
     kill(helper.pid)
     await eventually(lambda: len(inside.processes()) == 1, "the end of the command", within_s=5)
     assert (await output(session)).reason == "its helper was killed"

@@ -24,8 +24,8 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.isolation import furnishing, workdirs
 from gpu_platform.hosts.isolation.passwd import Account
 from gpu_platform.hosts.isolation.workdirs import AS_ACCOUNT, Directory, RefusedDirectory
-from tests.hosts_rig import HostRig
 from tests.security.attacks import attack
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -281,7 +281,7 @@ def _in_own_namespace(do) -> str:
 async def test_a_checkpoint_directory_that_became_a_link_gets_no_new_owner(host: HostRig, place: Path) -> None:
     (place / "victim").mkdir()
     plan = attack(host, "pass", gpu=None)
-    host.agent.prepare(plan)
+    host.worker.prepare(plan)
     directory = host.settings.state_dir / "checkpoints" / plan.key.job_id / "1"
     directory.rmdir()
     directory.symlink_to(place / "victim")

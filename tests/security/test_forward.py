@@ -18,11 +18,11 @@ from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.network.choice import choose_network
 from gpu_platform.hosts.processes.forwarding import ForwardWay
 from gpu_platform.hosts.system.paths import attempt_dir
-from gpu_platform.settings import NetworkSettings
-from tests.hosts_rig import HostRig
+from gpu_platform.settings.node import NetworkSettings
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -90,7 +90,7 @@ async def test_the_connector_is_where_the_rank_is_and_nobody_more(host: ExecRig)
     way = host.sessions.get(mine, 0, await host.sessions.start(mine, ExecRequest(port=port)))
     assert isinstance(way, ForwardWay)
     jail = Jail.of(str(attempt_dir(host.rig.home, mine)))
-    rank = host.rig.agent.local.rank(mine, 0).main_process
+    rank = host.rig.worker.local.rank(mine, 0).main_process
     assert jail is not None
     assert rank is not None
     [pid] = jail.cgroup.child("rank-0").processes() - {rank.pid}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.hosts.system import paths, records
-from tests.hosts_rig import HostRig
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -69,7 +69,7 @@ async def test_a_job_that_fills_the_disk_of_checkpoints_fails_alone(tmp_path: Pa
         host.launch(third)
         assert (await host.watch(third)).first_failure is None
         await host.stop(hog.key)
-        assert records.read_record(str(host.agent.local.rank(hog.key, 0).directory / records.EXIT)) is not None
+        assert records.read_record(str(host.worker.local.rank(hog.key, 0).directory / records.EXIT)) is not None
         await eventually(lambda: not host.processes(hog.key), "nothing of the first is left")
     finally:
         await host.aclose()

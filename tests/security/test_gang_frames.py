@@ -15,10 +15,10 @@ import pytest
 
 from gpu_platform.hosts.network.rules import GangPeers
 from gpu_platform.hosts.system import paths, records
-from gpu_platform.settings import NetworkSettings
-from tests.lan import Lan, Machine
+from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import Host, logs, start_gang
-from tests.waiting import eventually
+from tests.support.lan import Lan, Machine
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 
@@ -155,12 +155,12 @@ async def test_a_gang_that_has_ended_is_admitted_no_more(hosts: Any) -> None:
     pair = [hosts("one"), hosts("two")]
     before = [host.machine.run("nft", "list", "ruleset") for host in pair]
     plans, vni = await start(pair)
-    network = pair[0].rig.agent._launcher._jail_planner.network
+    network = pair[0].rig.worker._launcher._jail_planner.network
     assert network._gangs_here() == [GangPeers(vni, ["10.1.0.1", "10.1.0.2"])]
     for host, plan in zip(pair, plans, strict=True):
         await host.rig.stop(plan.key)
         with host.machine.here():  # as a node worker, which is on its machine all the time
-            host.rig.agent._launcher._jail_planner.network.leave(plan.key)
+            host.rig.worker._launcher._jail_planner.network.leave(plan.key)
     assert network._gangs_here() == []
     after = [host.machine.run("nft", "list", "ruleset") for host in pair]
     assert [str(hex(vni)) in text for text in after] == [False, False]

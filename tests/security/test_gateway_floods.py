@@ -28,9 +28,9 @@ from gpu_platform.domain.contracts import host_report_id
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
 from gpu_platform.store import Store
-from tests.gateway import Certificates, RunningGateway, running_gateway
 from tests.security.test_node_gateway import Host
-from tests.waiting import eventually
+from tests.support.gateway import Certificates, RunningGateway, running_gateway
+from tests.support.waiting import eventually
 from workers.gateway import host_calls
 from workers.gateway.host_calls import LARGE_AT_ONCE, POLLS_AT_ONCE, REFUSALS_PER_MINUTE, Refusals
 from workers.gateway.rules import LARGEST_MESSAGE, LARGEST_WITHOUT_PAYLOADS, SERVICE

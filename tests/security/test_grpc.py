@@ -31,11 +31,11 @@ from gpu_platform.v1 import (
     types_pb2,
 )
 from service.grpc.server import GrpcServer
-from tests.gateway import Certificates
-from tests.grpc_server import NO_TEMPORAL, SIGNED_IN, Running, refusal, running_with
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import application
-from tests.waiting import eventually
+from tests.support.api_server import application
+from tests.support.gateway import Certificates
+from tests.support.grpc_server import NO_TEMPORAL, SIGNED_IN, Running, refusal, running_with
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from gpu_platform.v1 import (
     job_service_pb2_grpc,
 )
 from service.grpc import admission
-from tests.grpc_server import JOB, SIGNED_IN, Running, open_requests, refusal, running_with
-from tests.unit.service.api_server import sign_in
-from tests.waiting import eventually
+from tests.support.api_server import sign_in
+from tests.support.grpc_server import JOB, SIGNED_IN, Running, open_requests, refusal, running_with
+from tests.support.waiting import eventually
 
 BOB = f"gpt_{'bob00000' * 5}"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -23,11 +23,11 @@ from gpu_platform.v1 import array_service_pb2, job_service_pb2
 from service.access.routes import ROUTES
 from service.grpc import handlers, health, structure
 from service.http import body_limit
-from tests.grpc_server import SIGNED_IN, Running, refusal, running_with
-from tests.service_process import ServiceProcess, all_of, noticed, service_process
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import bearer, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import bearer, sign_in
+from tests.support.grpc_server import SIGNED_IN, Running, refusal, running_with
+from tests.support.service_process import ServiceProcess, all_of, noticed, service_process
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 
 MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
 MOST_GROWN_MIB = 200
@@ -182,7 +182,7 @@ def test_what_is_no_message_is_unreadable_for_both(seed: int) -> None:
                 data[chosen.randrange(len(data))] = chosen.randrange(256)
         try:
             structure.at_most(bytes(data), rpc.descriptor.input_type, 10**9)
-        except structure.Unreadable:
+        except structure.UnreadableMessage:
             with pytest.raises(Exception, match="pars"):
                 rpc.request_type.FromString(bytes(data))
 
@@ -303,14 +303,14 @@ async def _has(found: bool) -> bool:
 
 async def test_any_number_of_probes_costs_as_much_as_one(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    look = health.Health._look
+    look = health.GrpcHealth._look
 
-    async def counted(self: health.Health) -> Any:
+    async def counted(self: health.GrpcHealth) -> Any:
         nonlocal looks
         looks += 1
         return await look(self)
 
-    monkeypatch.setattr(health.Health, "_look", counted)
+    monkeypatch.setattr(health.GrpcHealth, "_look", counted)
     monkeypatch.setattr(health, "WATCHES_AT_ONCE", 20)
     monkeypatch.setattr(health, "FRESH_S", 60.0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{running.grpc.port}", OF_ITS_OWN) as channel:

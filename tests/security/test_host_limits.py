@@ -19,9 +19,9 @@ from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_lim
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig
 from tests.security import attacks
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -238,7 +238,7 @@ async def test_records_keep_a_part_of_the_disk(small_disk: Path) -> None:
         with pytest.raises(
             HostUnavailable, match=r"starts nothing new: the disk of .* is full \(1 MiB are free, and 2 MiB are kept"
         ):
-            rig.agent.prepare(later)
+            rig.worker.prepare(later)
         exits = await rig.watch(running)
         assert exits.first_failure is not None
         assert exits.first_failure.exit_code == 7

@@ -11,7 +11,7 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.filters import port_filter
 from gpu_platform.hosts.network import choice, firewall, nftables
-from gpu_platform.settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import logs, start_gang
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
@@ -47,7 +47,7 @@ def without_nftables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 async def test_a_rank_takes_no_port_of_the_platform_or_of_another_job(hosts: Any) -> None:
     """By TCP and UDP, IPv4 and IPv6. Its own ports, one of the kernel's choice and those that nobody uses are free."""
-    host = hosts("box", network=NetworkSettings(mode="host"), agent_port=8701)
+    host = hosts("box", network=NetworkSettings(mode="host"), port=8701)
     lines = await host.run(
         f"""{TAKE}
 first, last = map(int, os.environ["GPU_PLATFORM_PORTS"].split("-"))
@@ -96,7 +96,7 @@ def test_the_host_says_what_its_network_does_not_keep_apart(hosts: Any) -> None:
 @pytest.mark.parametrize("mode", ["auto", "host"])
 async def test_a_host_without_nftables_runs_jobs_and_says_what_is_missing(hosts: Any, mode: Any) -> None:
     """Also after a restart. Ports of the platform stay refused: another filter of the kernel keeps them."""
-    host = hosts("box", network=NetworkSettings(mode=mode), agent_port=8701)
+    host = hosts("box", network=NetworkSettings(mode=mode), port=8701)
     host.rig.restart()
     lines = await host.run(f"{TAKE}\nfor port in (8700, 7233, 8701, 8888): attempt(str(port), take, port)")
     assert lines == ["8700 EPERM", "7233 EPERM", "8701 EPERM", "8888 WORKS"]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.settings import NetworkSettings, TemporalSettings
-from tests.lan import Lan, Machine
+from gpu_platform.settings import TemporalSettings
+from gpu_platform.settings.node import NetworkSettings
+from tests.support.lan import Lan, Machine
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 
@@ -111,7 +112,7 @@ async def test_whoever_could_give_a_rank_an_ipv6_address_would_still_be_refused(
     host = hosts("box", network=NetworkSettings(allow=["internet"]))
     host.machine.listen(5432, "::")
     plan = await host.start("print('ready', flush=True)\nwait_for('/nothing')")
-    rank = host.rig.agent.local.rank(plan.key, 0).main_process
+    rank = host.rig.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     inside = ["nsenter", f"--net=/proc/{rank.pid}/ns/net"]
     [name] = [name for name in host.machine.links() if name.startswith("gp")]

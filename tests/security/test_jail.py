@@ -23,9 +23,9 @@ from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig, is_running
 from tests.security.attacks import PRELUDE, PYTHON, attack, can_make_node, can_open, run
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -207,10 +207,10 @@ async def test_other_jobs_files_and_the_platforms_are_out_of_sight(host: HostRig
 async def test_a_workdir_inside_the_platforms_own_directory_or_the_system_gives_nothing(host: HostRig) -> None:
     plan = attack(host, "")
     with pytest.raises(PreflightFailed, match="belongs to the platform"):
-        host.agent.prepare(plan.model_copy(update={"workdir": str(host.settings.state_dir)}))
+        host.worker.prepare(plan.model_copy(update={"workdir": str(host.settings.state_dir)}))
     for system in ("/etc", "/", "/root", "/usr/local", "/proc/self/cwd"):
         with pytest.raises(PreflightFailed, match=r"is not allowed|belongs to the platform"):
-            host.agent.prepare(plan.model_copy(update={"workdir": system}))
+            host.worker.prepare(plan.model_copy(update={"workdir": system}))
 
 
 async def test_a_fork_bomb_hurts_only_itself(host: HostRig) -> None:
@@ -285,7 +285,7 @@ async def test_nothing_survives_a_stop(host: HostRig, supervised: bool) -> None:
     pids = list(host.processes(plan.key).values())
     assert len(pids) == 2
     if not supervised:
-        supervisor = host.agent.local.rank(plan.key, 0).supervisor
+        supervisor = host.worker.local.rank(plan.key, 0).supervisor
         assert supervisor is not None
         os.kill(supervisor.pid, 9)
     jail = Jail.of(str(attempt_dir(host.home, plan.key)))
@@ -365,7 +365,7 @@ async def test_a_user_with_an_account_runs_as_it(host: HostRig, tmp_path: Path) 
     assert host.log(plan).split()[1:] == ["nobody", "written"]
     strange = HostRig(tmp_path / "state", isolation="required", users={"ada": "no-such-account"})
     with pytest.raises(PreflightFailed, match="no-such-account"):
-        strange.agent.prepare(strange.plan("true"))
+        strange.worker.prepare(strange.plan("true"))
     await strange.aclose()
 
 

@@ -25,8 +25,8 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system.paths import attempt_dir
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.hosts_rig import HostRig
 from tests.security.attacks import PRELUDE, PYTHON, STAND_INS, can_open
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.usefixtures("jails")
 

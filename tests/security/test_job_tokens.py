@@ -16,8 +16,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import attempts
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     application,
     bearer,
     in_process,
@@ -26,6 +25,7 @@ from tests.unit.service.api_server import (
     sign_in,
     temporal_dev_server,
 )
+from tests.support.store_cluster import NOW, Cluster
 
 MINE, OTHER, OTHERS = "j-0000000000000aa", "j-0000000000000ab", "j-0000000000000bb"
 

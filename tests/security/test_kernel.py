@@ -41,9 +41,9 @@ from gpu_platform.hosts.system.lease_page import anonymous_page
 from gpu_platform.hosts.system.lock_watch import wait_released
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig
 from tests.security import attacks
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -185,7 +185,7 @@ async def test_the_holder_of_a_jail_has_nothing_that_could_be_stolen(host: HostR
     holders = jail.cgroup.child("holder").processes()
     assert jail.holder is not None
     assert holders == {jail.holder.pid}, "and no process that started it"
-    rank = host.agent.local.rank(plan.key, 0).main_process
+    rank = host.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     for pid in (jail.holder.pid, rank.pid):
         status = status_of(pid)
@@ -206,7 +206,7 @@ async def test_the_holder_is_in_every_tree_of_cgroups_that_the_ranks_are_in(host
     plan = attack(host, "time.sleep(600)")
     host.launch(plan)
     jail = jail_of(host, plan)
-    rank = host.agent.local.rank(plan.key, 0).main_process
+    rank = host.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     assert jail.holder is not None
     of_rank, of_holder = (

@@ -22,10 +22,10 @@ from gpu_platform.hosts.health import fitness
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.sharing import mps
 from gpu_platform.hosts.sharing.mps import MpsDaemon
-from tests.hosts_rig import HostRig, is_running
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import PYTHON, attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig, is_running
+from tests.support.waiting import eventually
 from workers.node.http import node_app
 
 pytestmark = pytest.mark.usefixtures("jails")
@@ -79,7 +79,7 @@ async def test_names_and_manifests_of_a_rank_end_nothing(host: HostRig) -> None:
     os.utime(place + b"/step-1/COMPLETE", (2**40, 2**40))
     """
     plan = await run(host, script)
-    checkpointing = host.agent.checkpointing
+    checkpointing = host.worker.checkpointing
     listed = {one.name: one for one in checkpointing.list_job(plan.key.job_id, hashes=True)}
     assert listed["step-1"].complete
     assert not [name for name, one in listed.items() if name.startswith("bad-") and one.complete and name != "bad-6"]
@@ -87,7 +87,7 @@ async def test_names_and_manifests_of_a_rank_end_nothing(host: HostRig) -> None:
     checkpointing.newest([plan.key])  # in a thread
     [saved] = await eventually(lambda: checkpointing.newest([plan.key]), "the newest checkpoint")
     assert saved.model_dump_json()
-    host.agent.sweep_checkpoints()
+    host.worker.sweep_checkpoints()
     checkpointing.retention.sweep_job(plan.key.model_copy(update={"attempt": 2}), keep=1)
 
 
@@ -105,7 +105,7 @@ async def test_a_deep_tree_is_removed_and_stops_nothing(host: HostRig) -> None:
     """
     plan = await run(host, script)
     directory = host.settings.state_dir / "checkpoints" / plan.key.job_id / "1"
-    assert host.agent.checkpointing.retention.sweep_job(plan.key, keep=None) == []
+    assert host.worker.checkpointing.retention.sweep_job(plan.key, keep=None) == []
     assert os.listdir(directory) == ["stays"]
 
 
@@ -170,20 +170,20 @@ async def test_a_gpu_that_was_passed_on_is_taken_back(tmp_path: Path, dev: Path)
     rig = HostRig(tmp_path / "state", isolation="required", dev=dev, writable_paths=[shared])
     shared.chmod(0o777)
     rig.nvml.has_device_nodes = True
-    agent = rig.agent
+    worker = rig.worker
     rig.restart(
         [
             GpuFitness(
                 rig.nvml,
                 rig.inventory,
                 rig.settings.node,
-                own_pids=lambda uuid: agent.attempt_pids(uuid),
+                own_pids=lambda uuid: worker.attempt_pids(uuid),
                 on_fault=lambda _: None,
                 dev=dev,
             )
         ]
     )
-    agent = rig.agent
+    worker = rig.worker
     taker = attack(
         rig,
         f"""
@@ -225,7 +225,7 @@ async def test_another_host_of_the_gang_cannot_choose_what_a_rank_sees(host: Hos
     for job in ("source", "source-2", "victim"):
         (checkpoints / job / "1" / "step-1").mkdir(parents=True)
     plan = host.plan("true", checkpoint=CheckpointPolicy(resume_from="source:1"))
-    shown = host.agent.checkpointing.shown
+    shown = host.worker.checkpointing.shown
     own = str(checkpoints / "source" / "1" / "step-1")
     assert shown(plan, own) == [own]
     for path in ("victim/1/step-1", "source-2/1", "source/../victim/1", "source/1/../../../nodes", ""):
@@ -240,8 +240,8 @@ async def test_many_who_verify_large_checkpoints_leave_logs_to_others(
     """A job writes what takes hours to read, and its user asks for it again and again."""
     plan = await run(host, "print('hello')")
     let_go = threading.Event()
-    monkeypatch.setattr(host.agent.checkpointing, "list_job", lambda *_, **__: let_go.wait(60) and [])
-    application, asked = node_app(host.agent, "secret"), []
+    monkeypatch.setattr(host.worker.checkpointing, "list_job", lambda *_, **__: let_go.wait(60) and [])
+    application, asked = node_app(host.worker, "secret"), []
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
         asked.append(scope["path"])

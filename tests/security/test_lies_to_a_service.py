@@ -20,8 +20,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader, leases
 from tests.security.host_messages import Names, lies_in
 from tests.security.test_lying_hosts import known_of
-from tests.store_cluster import Cluster, inventory, uuid_of
-from tests.unit.service.api_server import application, in_process, node_headers
+from tests.support.api_server import application, in_process, node_headers
+from tests.support.store_cluster import Cluster, inventory, uuid_of
 
 THEIRS = AttemptKey(job_id="theirs", attempt=1)
 NOW_MS = 1_800_000_000_000
@@ -63,7 +63,7 @@ class Liar:
             session="s1",
             boot_id="boot",
             address="127.0.0.1",
-            agent_url="http://127.0.0.1:1",
+            url="http://127.0.0.1:1",
             inventory=inventory("a", 2).model_copy(update={"refused_gpus": {uuid_of("a", 1): "nobody"}}),
         )
         return (made if way == "report" else made.heartbeat()).model_dump(mode="json")
@@ -76,7 +76,7 @@ class Liar:
 @pytest.fixture
 async def liar(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Liar]:
     cluster = Cluster(sqlite_store).host("a", gpus=2, boot_id="boot")
-    cluster.host("b", gpus=2, address="10.0.0.2", agent_url="http://service:s@10.0.0.2:2").host("c", gpus=1)
+    cluster.host("b", gpus=2, address="10.0.0.2", url="http://service:s@10.0.0.2:2").host("c", gpus=1)
     cluster.running("mine", {"a": [0]})
     cluster.running("theirs", {"b": [0]})
     leader.begin_epoch(sqlite_store, "leader", datetime.now(UTC))

@@ -29,14 +29,15 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.schedule import ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import RateLimit, RateLimitSettings
 from gpu_platform.store import Store, cluster_report
 from service.app import create_app
 from service.http.costs import SHARES, Cost
 from service.operations import dry_runs
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, bearer, served, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, bearer, served, sign_in
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 SPEC = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))
@@ -67,7 +68,7 @@ async def test_after_its_burst_a_caller_is_told_when_to_come_back(sqlite_store: 
         # A claimed name is no other bucket, and what keeps the cluster alive takes from none.
         assert (await http.get("/v1/hosts", headers={"X-GPU-Platform-User": "eve"})).status_code == 429
         assert (await http.get("/healthz")).status_code == 200
-        report = {"name": "a", "session": "s", "address": "", "agent_url": "", "inventory": {"machine": "m"}}
+        report = {"name": "a", "session": "s", "address": "", "url": "", "inventory": {"machine": "m"}}
         for _ in range(5):
             assert (await http.post("/v1/hosts/a/report", json=report)).status_code != 429
 

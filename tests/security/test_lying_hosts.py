@@ -34,13 +34,13 @@ from gpu_platform.store.database import reading
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.models import event, gpu, host, job
 from gpu_platform.store.reservations import allocations
-from tests.gateway import RunningGateway, running_gateway
-from tests.harness import Platform
-from tests.sealed_platform import Keys, asked, sealed_platform
 from tests.security.host_messages import Names, lies_in
-from tests.waiting import eventually
+from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.harness import Platform
+from tests.support.sealed_platform import Keys, asked, sealed_platform
+from tests.support.waiting import eventually
 from workers.gateway.rules import SIGNALS_PER_HOUR
-from workers.node.main import node_worker
+from workers.node.main import activity_worker
 
 LIAR, VICTIM = "a", "b"
 
@@ -208,7 +208,7 @@ async def test_a_report_is_believed_only_of_the_host_itself(lies: Lies) -> None:
             with pytest.raises(WorkflowFailureError):
                 await lies.report(report)
         for lie in lies_in(HostReport, victim_of(lies, job_id)):
-            if lie.path[0] in ("address", "agent_url", "seq", "inventory", "telemetry", "round"):
+            if lie.path[0] in ("address", "url", "seq", "inventory", "telemetry", "round"):
                 with contextlib.suppress(WorkflowFailureError):
                     await lies.report(lie.told(own))
     assert "10.6.6.6" not in known_of(lies.store, LIAR)["host"][0], "its address is as the service learned it"
@@ -265,7 +265,7 @@ async def with_a_lying_worker(
     async with sealed_platform(temporal, store, tmp_path, machines, silent={LIAR}) as platform:
         node = platform.nodes[LIAR]
         guards = [OrderGuard(required=True), Lying(**answers)]
-        worker = node_worker(node.client, node.agent, node.faults, node.health, node.reboot, guards)
+        worker = activity_worker(node.client, node.worker, node.faults, node.health, node.reboot, guards)
         async with worker:
             yield platform
 

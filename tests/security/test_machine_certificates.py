@@ -35,18 +35,17 @@ from gpu_platform.identity.certificates import (
 )
 from gpu_platform.identity.dates import issued_at_s
 from gpu_platform.identity.enrolment import JoinToken, enroll, renew
-from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import NodeSettings, Settings
+from gpu_platform.settings import NodeSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities
 from service.operations.identities import Issuer
 from tests.security.tls_cluster import PEER_URL, TlsCluster, plain, report
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     LogFiles,
     node_headers,
 )
-from tests.waiting import eventually
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.node.identity import NodeIdentity
 
@@ -104,7 +103,7 @@ async def test_a_certificate_that_expires_on_an_open_connection_is_not_believed(
         assert status == 401
 
 
-async def test_an_agent_answers_the_service_and_to_other_hosts_one_question(cluster: TlsCluster) -> None:
+async def test_a_node_worker_answers_the_service_and_to_other_hosts_one_question(cluster: TlsCluster) -> None:
     logs = LogFiles()
     logs.write("j-1", 1, 0, b"secret")
     log, votes, metrics = "/logs/j-1/1/0", "/lease/votes", "/metrics"
@@ -116,23 +115,23 @@ async def test_an_agent_answers_the_service_and_to_other_hosts_one_question(clus
         None: {log: 403, votes: 403, metrics: 403},
     }
     name = {"sni_hostname": "a.node.gpu-platform.internal"}
-    async with cluster.agent("a", logs) as url:
+    async with cluster.worker("a", logs) as url:
         for path, wanted in may.items():
             async with cluster.client(path) as http:
                 for route, status in wanted.items():
                     answer = await http.get(url + route, extensions=name)
                     expected = status if status != 422 else answer.status_code
                     assert answer.status_code == expected != 403 or status == 403 == answer.status_code, (path, route)
-    async with cluster.agent("a", logs, metrics="open") as url, cluster.client(None) as http:
+    async with cluster.worker("a", logs, metrics="open") as url, cluster.client(None) as http:
         assert (await http.get(url + metrics, extensions=name)).status_code == 200
         assert (await http.get(url + votes, extensions=name)).status_code == 403
 
 
-async def test_the_service_speaks_only_to_the_agent_that_it_means(cluster: TlsCluster) -> None:
-    """Host b reports the address at which host a's agent is, and gets none of a's commands or logs."""
+async def test_the_service_speaks_only_to_the_node_worker_that_it_means(cluster: TlsCluster) -> None:
+    """Host b reports the address at which host a's node worker is, and gets none of a's commands or logs."""
     logs = LogFiles()
-    async with cluster.agent("a", logs) as url, cluster.serving(), cluster.client(None) as http:
-        known = Cluster(cluster.store).host("a", gpus=1, agent_url=url).host("b", gpus=1, agent_url=url)
+    async with cluster.worker("a", logs) as url, cluster.serving(), cluster.client(None) as http:
+        known = Cluster(cluster.store).host("a", gpus=1, url=url).host("b", gpus=1, url=url)
         known.running("j-a", {"a": [0]})
         known.running("j-b", {"b": [0]})
         logs.written[AttemptKey(job_id="j-a", attempt=1), 0] = b"of a"
@@ -147,8 +146,8 @@ async def test_a_certificate_is_renewed_while_requests_run(cluster: TlsCluster) 
     """No request fails, and the new certificate is used, without a restart of either side."""
     logs = LogFiles()
     logs.write("j-1", 1, 0, b"x" * 1000)
-    async with cluster.serving() as service, cluster.agent("a", logs) as url, cluster.client(None) as http:
-        Cluster(cluster.store).host("a", gpus=1, agent_url=url).running("j-1", {"a": [0]})
+    async with cluster.serving() as service, cluster.worker("a", logs) as url, cluster.client(None) as http:
+        Cluster(cluster.store).host("a", gpus=1, url=url).running("j-1", {"a": [0]})
         serials = set()
         for _ in range(5):
             for _ in range(5):
@@ -337,16 +336,16 @@ async def test_only_a_valid_certificate_is_renewed_and_a_revoked_one_is_not(clus
             async with httpx.AsyncClient(base_url=cluster.url, verify=context, trust_env=False) as node:
                 answer = await node.post("/v1/hosts/a/report", json=report("a", PEER_URL))
                 assert answer.status_code == status
-        assert answer.json()["revoked"].keys() == {"node/a"}, "agents learn it with the answer to their report"
+        assert answer.json()["revoked"].keys() == {"node/a"}, "node workers learn it with the answer to their report"
         with pytest.raises(CannotStart, match="revoked"):
             await renew([cluster.url], stolen, request)
 
 
-async def test_an_agent_does_not_believe_a_revoked_host(cluster: TlsCluster) -> None:
+async def test_a_node_worker_does_not_believe_a_revoked_host(cluster: TlsCluster) -> None:
     name, revoked = {"sni_hostname": "a.node.gpu-platform.internal"}, dict[str, float]()
     now = datetime.now(UTC)
     async with (
-        cluster.agent("a", LogFiles(), revoked=lambda: revoked) as url,
+        cluster.worker("a", LogFiles(), revoked=lambda: revoked) as url,
         cluster.client("node/b", now=now - timedelta(seconds=5)) as stolen,
         cluster.client("node/b", now=now + timedelta(seconds=2)) as newer,
         cluster.client("node/c") as other,
@@ -454,7 +453,7 @@ async def test_a_job_runs_in_a_cluster_with_tls(tmp_path: Path, monkeypatch: pyt
             ends = {host.name: host.certificate_ends_at for host in hosts.list_hosts(store, datetime.now(UTC))}
             assert ends.keys() == {"a", "b"}
             assert None not in ends.values()
-            urls = [hosts.addresses(store, name).agent_url for name in ("a", "b")]
+            urls = [hosts.addresses(store, name).url for name in ("a", "b")]
         finally:
             store.close()
         for url in urls:

@@ -27,12 +27,12 @@ from gpu_platform.store import Store
 from gpu_platform.store.engines import postgresql_engine
 from service.server import check_address
 from tests.security.tls_cluster import NO_TEMPORAL, plain, report
-from tests.store_cluster import Cluster, inventory
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     application,
     in_process,
     node_headers,
 )
+from tests.support.store_cluster import Cluster, inventory
 
 # -- reports, on the loopback ---------------------------------------------------------------------
 
@@ -93,7 +93,9 @@ async def test_one_hosts_token_reports_for_no_other(http: httpx.AsyncClient, tmp
         "",
     ],
 )
-async def test_an_agent_url_that_leads_elsewhere_is_refused(http: httpx.AsyncClient, tmp_path: Path, url: str) -> None:
+async def test_a_url_of_a_host_that_leads_elsewhere_is_refused(
+    http: httpx.AsyncClient, tmp_path: Path, url: str
+) -> None:
     answer = await http.post("/v1/hosts/a/report", json=report("a", url), headers=node_headers("a", tmp_path))
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert (await http.get("/v1/hosts")).json()["items"] == []
@@ -197,14 +199,14 @@ async def nonsense(_: Request) -> Response:
 
 
 @pytest.mark.parametrize("handler", [endless, elsewhere, bomb, nonsense])
-async def test_an_answer_of_an_agent_cannot_fill_or_steer_the_service(
+async def test_an_answer_of_a_node_worker_cannot_fill_or_steer_the_service(
     sqlite_store: Store, tmp_path: Path, handler: Any
 ) -> None:
     global SENT
     SENT = 0
-    agent = Starlette(routes=[Route("/{path:path}", handler, methods=["GET", "POST"])])
-    async with plain(agent) as address, in_process(application(sqlite_store, NO_TEMPORAL, state_dir=tmp_path)) as http:
-        cluster = Cluster(sqlite_store).host("a", gpus=1, agent_url=f"http://service:x@{address}")
+    worker = Starlette(routes=[Route("/{path:path}", handler, methods=["GET", "POST"])])
+    async with plain(worker) as address, in_process(application(sqlite_store, NO_TEMPORAL, state_dir=tmp_path)) as http:
+        cluster = Cluster(sqlite_store).host("a", gpus=1, url=f"http://service:x@{address}")
         cluster.running("j-1", {"a": [0]})
         uuid = cluster.uuid("a", 0)
         assert (await http.get(f"/v1/gpus/{uuid}/health")).status_code == 503

@@ -35,10 +35,10 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from tests.builders import ONE_GPU
-from tests.gateway import RunningGateway, running_gateway
-from tests.harness import Platform
-from tests.sealed_platform import Keys, asked, sealed_platform
-from tests.waiting import eventually
+from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.harness import Platform
+from tests.support.sealed_platform import Keys, asked, sealed_platform
+from tests.support.waiting import eventually
 from workers.gateway.rules import SERVICE
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
@@ -203,7 +203,7 @@ async def test_a_host_signals_starts_and_reads_only_what_is_its_own(platform: Pl
     kill = SignalWorkflowExecutionRequest(workflow_execution=victim, signal_name="kill")
     denied = grpc.StatusCode.PERMISSION_DENIED
     assert await evil.refused("SignalWorkflowExecution", kill) is denied
-    foreign = platform.nodes["b"].agent._inventory.gpus[0].uuid
+    foreign = platform.nodes["b"].worker._inventory.gpus[0].uuid
     control = TaskQueue(name="control")
     for workflow, kind in ((f"remediate-{foreign}", "RemediationWorkflow"), (job_id, "JobWorkflow")):
         begin = SignalWithStartWorkflowExecutionRequest(

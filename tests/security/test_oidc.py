@@ -25,16 +25,17 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 from pydantic import ValidationError
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client import AsyncClient, Client, credentials, sign_in
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, Unavailable
+from gpu_platform.settings import AccessSettings
+from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import middleware, oidc
 from tests.security.identity_provider import AUDIENCE, Provider, new_key
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, application, bearer, served
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, application, bearer, served
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
 ROLES = {"ml": {"team-a": Role.USER}, "ops": {"*": Role.OPERATOR}, "admins": {"*": Role.ADMIN}}

@@ -27,7 +27,8 @@ from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, Step
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.windows import WindowRequest
-from gpu_platform.settings import RateLimitSettings, ServiceSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store, windows
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import arrays, jobs, pipelines, queue, schedules
@@ -38,8 +39,8 @@ from gpu_platform.store.reservations.elements import ElementStep, advance_elemen
 from service import streams
 from service.access.masking import Mask
 from service.access.routes import routes_of
-from tests.store_cluster import NOW, Cluster, key, placement, uuid_of
-from tests.unit.service.api_server import application, bearer, served, sign_in
+from tests.support.api_server import application, bearer, served, sign_in
+from tests.support.store_cluster import NOW, Cluster, key, placement, uuid_of
 
 CANARY = "canary"
 RUNNING, WAITING, ENDED, SHARING = (f"j-canary{number:09}" for number in range(4))

@@ -20,27 +20,27 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpu_platform import outgoing
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client.sign_in import post_form, read_json
 from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.hosts.network import NOT_INTERNET
-from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments.registry_way import Proxy, Registries
-from gpu_platform.outgoing import Reach, Unreachable
+from gpu_platform.outgoing import OutgoingReach, Unreachable
+from gpu_platform.settings import AccessSettings, NodeSettings
+from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from service.access import oidc
-from service.operations.reports import check_address, check_agent_url
-from tests.examples import few
+from service.operations.reports import check_address, check_url_of_host
 from tests.security.identity_provider import Provider
 from tests.security.test_oidc import BEGINNING, VERIFIER
 from tests.security.tls_cluster import report
+from tests.support.api_server import application, bearer, served
+from tests.support.examples import few
 from tests.unit.hosts.test_registry_way import FORBIDDEN
-from tests.unit.service.api_server import application, bearer, served
 
 ROOT = Path(__file__).parents[2]
 PROVIDER = OidcSettings(issuer="https://login.example").reach
-REGISTRY = Proxy(Registries(tuple(EnvironmentSettings().image_registries), ("internet",)))
+REGISTRY = Proxy(Registries(tuple(NodeSettings().image_registries), ("internet",)))
 FAR = "203.0.113.7"
 """Where the reports of a host come from."""
 
@@ -391,11 +391,11 @@ async def test_a_page_is_sent_to_no_address_that_is_no_https(sqlite_store: Store
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_host_leads_the_service_to_no_other_machine(sqlite_store: Store, tls: bool) -> None:
     scheme = "https://" if tls else "http://service:t@"
-    check_agent_url(sqlite_store, _report(f"{scheme}{FAR}:8701", FAR), FAR, tls=tls)
+    check_url_of_host(sqlite_store, _report(f"{scheme}{FAR}:8701", FAR), FAR, tls=tls)
     for host in (*FORBIDDEN, *HERE, "1.1.1.1", "evil.example", "203.0.113.8", f"::ffff:{FAR}", f"{FAR}."):
         if host and "%" not in host and host.isascii():
             with pytest.raises(InvalidRequest):
-                check_agent_url(
+                check_url_of_host(
                     sqlite_store, _report(f"{scheme}{_authority(host.strip('[]'))}:8701", FAR), FAR, tls=tls
                 )
 
@@ -415,11 +415,11 @@ def test_a_host_names_no_address_that_no_host_has(sqlite_store: Store) -> None:
                 check_address(sqlite_store, _report(f"https://{FAR}:8701", address), FAR)
 
 
-def _report(agent_url: str, address: str) -> HostReport:
-    return HostReport.model_validate(report("a", agent_url, address=address))
+def _report(worker_url: str, address: str) -> HostReport:
+    return HostReport.model_validate(report("a", worker_url, address=address))
 
 
 def test_nothing_is_allowed_where_nothing_is() -> None:
     for host in ("1.1.1.1", "127.0.0.1"):
         with pytest.raises(Unreachable):
-            outgoing.connect(host, 443, Reach(targets=()), within_s=5)
+            outgoing.connect(host, 443, OutgoingReach(targets=()), within_s=5)

@@ -18,14 +18,14 @@ from httpx_sse import aconnect_sse
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.settings import RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.settings import ServiceSettings, Settings
+from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store, events
 from gpu_platform.store.access import sessions, tokens
 from gpu_platform.store.jobs import jobs
 from service.access.routes import ROUTES
 from tests.security.tenants import ADA, ADAS, BOB, NOWHERE, SECRET, Tenants
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     application,
     bearer,
     in_process,
@@ -34,7 +34,8 @@ from tests.unit.service.api_server import (
     sign_in,
     temporal_dev_server,
 )
-from tests.waiting import eventually
+from tests.support.store_cluster import NOW, Cluster
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

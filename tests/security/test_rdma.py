@@ -21,8 +21,8 @@ from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.isolation.rdma import Rdma, near_cards
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.hosts.system.sysfs import Sysfs
-from tests.hosts_rig import HostRig
 from tests.security.attacks import PRELUDE, STAND_INS, can_open
+from tests.support.hosts_rig import HostRig
 
 PYTHON = "/usr/bin/python3"
 SHOW = """

@@ -30,8 +30,8 @@ from gpu_platform.store.models import job, job_array
 from service.access.routes import ROUTES, TABLE, routes_of
 from service.app import create_app
 from service.routers.dashboard import site
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, bearer, in_process, sign_in
+from tests.support.api_server import application, bearer, in_process, sign_in
+from tests.support.store_cluster import NOW, Cluster
 
 NOWHERE = "127.0.0.1:1"
 JOB = "j-0000000000000a1"

@@ -13,8 +13,8 @@ import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.steps.environ import LAUNCH, OPTIONS, SCRIPT
-from tests.hosts_rig import HostRig
 from tests.security.hosts_on_lan import Host, logs, start_gang
+from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.usefixtures("jails")
 

@@ -26,9 +26,9 @@ from gpu_platform.store.database import writing
 from gpu_platform.store.leadership import leases
 from gpu_platform.store.models import secret
 from gpu_platform.store.reservations import attempts
-from tests.store_cluster import LATER, NOW, Cluster, expire_leases
-from tests.unit.service.api_server import application, bearer, in_process, node_headers, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import application, bearer, in_process, node_headers, sign_in
+from tests.support.store_cluster import LATER, NOW, Cluster, expire_leases
+from tests.support.waiting import eventually
 from workers import keys_in_use
 
 NOWHERE = "127.0.0.1:1"

@@ -20,11 +20,11 @@ from activities.payloads.codec import SealedPayloads
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.secrets import SecretValue
 from gpu_platform.domain.jobs.exec import ExecRequest
-from gpu_platform.domain.jobs.secrets import SecretUse
+from gpu_platform.domain.jobs.secret_uses import SecretUse
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.identity.key_ring import KeyRing
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = pytest.mark.timeout(180)

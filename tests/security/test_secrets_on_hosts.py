@@ -13,15 +13,15 @@ import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.domain.jobs.secrets import LaunchSecrets, SecretUse
+from gpu_platform.domain.jobs.secret_uses import LaunchSecrets, SecretUse
 from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.processes import secret_delivery
 from gpu_platform.hosts.processes.secret_delivery import AWAY, NO_SECRETS
-from tests.hosts_rig import HostRig, kill
 from tests.integration.test_hosts_exec import ExecRig
+from tests.support.hosts_rig import HostRig, kill
+from tests.support.waiting import eventually
 from tests.unit.hosts.test_orders import JAIL, _sent
-from tests.waiting import eventually
 
 VALUE, CONTENT, TOKEN = "hunter2-rosebud", b"\xff\0hunter2-file", "gpj_hunter2-token"
 USES = (SecretUse(name="key", env="KEY"), SecretUse(name="cert", file="cert.pem"))
@@ -141,7 +141,7 @@ async def test_a_node_worker_that_restarts_needs_no_secret_and_finds_none(
 async def test_nothing_is_left_after_a_supervisor_was_killed(host: ExecRig, memory: Path) -> None:
     plan = plan_of(host, "sleep 600")
     host.rig.launch(plan)
-    supervisor = host.rig.agent.local.rank(plan.key, 0).supervisor
+    supervisor = host.rig.worker.local.rank(plan.key, 0).supervisor
     assert supervisor is not None
     kill(supervisor.pid)
     await host.rig.stop(plan.key)
@@ -155,7 +155,7 @@ async def test_a_rank_does_not_start_without_its_secrets(host: ExecRig, service:
     with pytest.raises(HostUnavailable) as refused:
         host.rig.launch(plan)
     assert refused.value.details[NO_SECRETS] == AWAY
-    assert host.rig.agent.local.rank(plan.key, 0).started is None
+    assert host.rig.worker.local.rank(plan.key, 0).started is None
     service.is_away = False
     host.rig.launch(plan)
     assert (await host.rig.watch(plan)).first_failure is None

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_platform.hosts.network.firewall import most_connections
-from gpu_platform.settings import NetworkSettings
-from tests.lan import Lan
+from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import Host
+from tests.support.lan import Lan
 
 pytestmark = pytest.mark.usefixtures("jails", "networks")
 

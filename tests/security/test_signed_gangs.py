@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from activities.payloads.orders import Asked
+from activities.payloads.orders import OrderedStep
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import confirmations
-from tests.store_cluster import NOW, Cluster, inventory, key
+from tests.support.store_cluster import NOW, Cluster, inventory, key
 from workers.order_checks import OrderChecks
 
 GANG = {"a": [0], "b": [0]}
@@ -38,7 +38,7 @@ def refusal(store: Store, asked: str = "b", **wrong: Any) -> str | None:
     right = {"host": "a", "address": ADDRESSES[0], "rendezvous_port": 29_500, "isolates_gangs": True, "gang": ADDRESSES}
     meeting = None if wrong.pop("alone", False) else Prepared(**{**right, **wrong})
     argument = LaunchRequest(plan=plans[asked], rendezvous=meeting).model_dump_json().encode()
-    return OrderChecks(store).refusal(Asked("launch_ranks", asked, "j-1", "JobWorkflow", argument))
+    return OrderChecks(store).refusal(OrderedStep("launch_ranks", asked, "j-1", "JobWorkflow", argument))
 
 
 def test_a_gang_meets_where_its_hosts_are(sqlite_store: Store) -> None:
@@ -93,5 +93,5 @@ def test_the_deadline_of_a_job_is_in_the_order_and_nobody_moves_it(
     moved = None if later_s is None else deadline.timestamp() + later_s
     plan = plan.model_copy(update={"limits": plan.limits.model_copy(update={"deadline_at": moved})})
     argument = LaunchRequest(plan=plan).model_dump_json().encode()
-    found = OrderChecks(sqlite_store).refusal(Asked("launch_ranks", "a", "j-1", "JobWorkflow", argument))
+    found = OrderChecks(sqlite_store).refusal(OrderedStep("launch_ranks", "a", "j-1", "JobWorkflow", argument))
     assert found == (None if signed else "the plan differs from the job in limits")

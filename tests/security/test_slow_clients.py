@@ -19,10 +19,10 @@ from service.http import connections
 from service.http.connections import MOST_WAITING
 from service.http.costs import SHARES, Cost
 from tests.security.tls_cluster import TlsCluster
-from tests.service_process import ServiceProcess, noticed, service_process
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import ADMIN, application, bearer, served, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, application, bearer, served, sign_in
+from tests.support.service_process import ServiceProcess, noticed, service_process
+from tests.support.store_cluster import Cluster
+from tests.support.waiting import eventually
 
 MALLORY, ALICE = f"gpt_{'mallory1' * 5}", f"gpt_{'alice123' * 5}"
 NO_TEMPORAL = "127.0.0.1:1"

@@ -23,10 +23,10 @@ from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
 from gpu_platform.hosts.system.process_tree import read_stat
 from gpu_platform.hosts.system.records import UntrustedRecord, read_record
 from gpu_platform.state_dir import keep_private
-from tests.hosts_rig import HostRig
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 SECRET = "hunter2-hunter2"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts' rights to try")
@@ -131,10 +131,10 @@ async def test_a_plan_on_disk_has_no_environment_and_nothing_has_one_after_the_e
     plain.launch(plan)
     directory = attempt_dir(plain.home, plan.key)
     assert SECRET not in (directory / records.PLAN).read_text()
-    assert plain.agent.local.plan(plan.key) == plan.without_environments()
+    assert plain.worker.local.plan(plan.key) == plan.without_environments()
     order = rank_dir(plain.home, plan.key, 0) / records.ORDER
     assert SECRET in order.read_text(), "for jobs exec, while it runs"
-    supervisor = plain.agent.local.rank(plan.key, 0).supervisor
+    supervisor = plain.worker.local.rank(plan.key, 0).supervisor
     assert supervisor is not None
     os.kill(supervisor.pid, 9)  # it would have removed the order
     await plain.stop(plan.key)
@@ -200,7 +200,7 @@ async def test_an_order_that_names_another_attempt_leads_into_its_own_jail_alone
     victims = rank_dir(jailed.rig.home, victim.key, 0)
     change(order, attempt_dir=str(victims.parent), rank_dir=str(victims))
     ran = await jailed.run(plan.key, "sh", "-c", "id -u; readlink /proc/self/ns/mnt")
-    rank = jailed.rig.agent.local.rank(plan.key, 0).main_process
+    rank = jailed.rig.worker.local.rank(plan.key, 0).main_process
     assert rank is not None
     uid = account_of(jailed.rig.settings.node, plan).uid
     assert ran.out.split() == [str(uid), os.readlink(f"/proc/{rank.pid}/ns/mnt")]
@@ -222,7 +222,7 @@ async def test_a_plain_rank_of_a_host_that_isolates_now_gets_no_command(tmp_path
     plain = HostRig(tmp_path / "state")
     plan = plain.plan("sleep", "600")
     plain.launch(plan)
-    plain.agent.close()
+    plain.worker.close()
     rig = HostRig(tmp_path / "state", isolation="required")
     host = ExecRig(rig)
     rig.keys.append(plan.key)
@@ -237,7 +237,7 @@ def _modes(path: Path, wanted: Callable[[Path], bool]) -> dict[str, int]:
     return {one.name: stat.S_IMODE(one.stat().st_mode) for one in path.iterdir() if wanted(one)}
 
 
-async def test_logs_are_read_through_the_agent_only(plain: HostRig) -> None:
+async def test_logs_are_read_through_the_node_worker_only(plain: HostRig) -> None:
     plan = plain.plan("echo", SECRET)
     plain.launch(plan)
     await plain.watch(plan)

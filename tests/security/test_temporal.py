@@ -24,9 +24,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.identity import key_ring
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.sealed_platform import asked, sealed_platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.sealed_platform import asked, sealed_platform
+from tests.support.waiting import eventually
 from workers import keys_in_use
 
 TOKEN = "hf_" + "s3cret" * 4
@@ -52,7 +52,7 @@ async def victim(platform: Platform) -> tuple[str, str]:
 
 def still_runs(platform: Platform, job_id: str, host: str) -> bool:
     key = AttemptKey(job_id=job_id, attempt=1)
-    return platform.job(job_id).state is JobState.RUNNING and platform.nodes[host].agent.running_ranks(key) == 1
+    return platform.job(job_id).state is JobState.RUNNING and platform.nodes[host].worker.running_ranks(key) == 1
 
 
 @workflow.defn(name="Attack")
@@ -306,6 +306,6 @@ async def test_a_signal_that_nobody_recorded_stops_no_rank(platform: Platform) -
         )
 
     await eventually(refused, "the host to refuse the stop")
-    assert platform.nodes[host].agent.running_ranks(AttemptKey(job_id=job_id, attempt=1)) == 1
+    assert platform.nodes[host].worker.running_ranks(AttemptKey(job_id=job_id, attempt=1)) == 1
     await asked(platform, job_id, "cancel")
     await platform.ends(job_id, JobState.CANCELLED)

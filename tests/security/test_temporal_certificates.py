@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,8 @@ from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
 from gpu_platform.settings import Settings, TemporalSettings
 from service.temporal import JobWorkflows, connect_lazily
-from tests.waiting import eventually
+from tests.support.relay import Relay
+from tests.support.waiting import eventually
 from workers.gateway.upstream import CONNECTIONS, Upstream
 from workers.process import connect, run_worker
 
@@ -35,18 +33,23 @@ class Greeting:
         return "hello"
 
 
-class TemporalWithTls:
+class TemporalWithTls(Relay):
     """A server in front of the test's Temporal that asks for certificates."""
 
     def __init__(self, directory: Path, behind: str) -> None:
-        self._directory, self._behind = directory, behind
+        self._directory = directory
         self._authority = CertificateAuthority.init(directory / "ca")
         self.shown: set[str] = set()
         """Serial numbers of the certificates that it saw."""
         self.expired: set[str] = set()
-        self._connections: dict[asyncio.StreamWriter, str] = {}
-        self._handlers: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self._serials: dict[asyncio.StreamWriter, str] = {}
+        own = self.write(names.SERVICE)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own.certificate, own.key)
+        context.load_verify_locations(own.trusted)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.set_alpn_protocols(["h2"])
+        super().__init__(behind, tls=context)
 
     def write(self, path: str) -> CertificateFiles:
         """A new certificate."""
@@ -58,7 +61,7 @@ class TemporalWithTls:
     def settings(self, files: CertificateFiles) -> Settings:
         return Settings(
             temporal=TemporalSettings(
-                address=f"127.0.0.1:{self.port}",
+                address=self.address,
                 tls=True,
                 tls_ca=files.trusted,
                 tls_cert=files.certificate,
@@ -66,62 +69,17 @@ class TemporalWithTls:
             )
         )
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        own = self.write(names.SERVICE)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(own.certificate, own.key)
-        context.load_verify_locations(own.trusted)
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.set_alpn_protocols(["h2"])
-        server = await asyncio.start_server(self._handle, "127.0.0.1", 0, ssl=context)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield
-        finally:
-            server.close()
-            for handler in self._handlers:
-                handler.cancel()
-            await asyncio.gather(*self._handlers, return_exceptions=True)
-
     def let_expire(self, serials: set[str]) -> None:
         """Believe these certificates no more, as if their time were over."""
         self.expired |= serials
-        for writer, serial in self._connections.items():
+        for client, serial in self._serials.items():
             if serial in serials:
-                writer.close()
+                client.close()
 
-    def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._handlers.add(asyncio.create_task(self._pass_on(reader, writer)))
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serial = writer.get_extra_info("peercert")["serialNumber"]
+    def admits(self, client: asyncio.StreamWriter) -> bool:
+        serial = self._serials[client] = client.get_extra_info("peercert")["serialNumber"]
         self.shown.add(serial)
-        if serial in self.expired:
-            writer.close()
-            return
-        self._connections[writer] = serial
-        host, port = self._behind.split(":")
-        to_read, to_write = await asyncio.open_connection(host, int(port))
-        copies = [asyncio.create_task(_copy(reader, to_write)), asyncio.create_task(_copy(to_read, writer))]
-        try:
-            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in copies:
-                one.cancel()
-            for end in (writer, to_write):
-                end.transport.abort()
-                with contextlib.suppress(OSError):
-                    await end.wait_closed()
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while data := await source.read(1 << 16):
-            target.write(data)
-            await target.drain()
-    except OSError:
-        pass
+        return serial not in self.expired
 
 
 async def test_a_renewed_certificate_is_used_when_the_old_one_expires(

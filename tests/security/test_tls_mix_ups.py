@@ -28,8 +28,8 @@ from gpu_platform.identity.grpc_credentials import server_credentials
 from gpu_platform.identity.names import DEFAULT_DOMAIN
 from gpu_platform.store import Store
 from tests.security.tls_cluster import PEER_URL, TlsCluster, report
-from tests.unit.service.api_server import LogFiles
-from workers.gateway.rules import SERVICE, Refused
+from tests.support.api_server import LogFiles
+from workers.gateway.rules import SERVICE, RefusedCall
 from workers.gateway.server import Gateway, make_server
 
 NODE_A = f"spiffe://{DEFAULT_DOMAIN}/node/a"
@@ -179,7 +179,7 @@ async def gateway_of(cluster: TlsCluster, monkeypatch: pytest.MonkeyPatch) -> As
     async def nothing(self: Gateway, method: str, context: grpc.aio.ServicerContext) -> bytes:
         try:
             self._host(context)
-        except Refused as refused:
+        except RefusedCall as refused:
             await context.abort(refused.status, str(refused))
         return b""
 
@@ -201,14 +201,18 @@ async def test_what_is_not_exactly_right_proves_nothing(
     cluster: TlsCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     odd = PROVES_NOTHING[what]
-    async with cluster.serving(), cluster.agent("a", LogFiles()) as agent, gateway_of(cluster, monkeypatch) as gateway:
+    async with (
+        cluster.serving(),
+        cluster.worker("a", LogFiles()) as worker,
+        gateway_of(cluster, monkeypatch) as gateway,
+    ):
         door = Door(cluster, odd, tmp_path / "odd")
         reported = await door.status("POST", f"{cluster.url}/v1/hosts/a/report", json=report("a", PEER_URL))
         assert reported in (0, 401)
         renewed = await door.status("POST", f"{cluster.url}/v1/identity/renew", json={"request": "x"})
         assert renewed in (0, 401)
         for path in ("/logs/j-1/1/0", "/lease/votes", "/metrics"):
-            assert await door.status("GET", agent + path, **OF_A) in (0, 403)
+            assert await door.status("GET", worker + path, **OF_A) in (0, 403)
         code = await door.code(gateway)
         assert code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE)
 
@@ -220,12 +224,12 @@ async def test_a_certificate_opens_the_doors_of_its_role_only(
     logs = LogFiles()
     logs.write("j-1", 1, 0, b"secret")
     may_report, may_read, may_ask, is_host = MAY[role]
-    async with cluster.serving(), cluster.agent("a", logs) as agent, gateway_of(cluster, monkeypatch) as gateway:
+    async with cluster.serving(), cluster.worker("a", logs) as worker, gateway_of(cluster, monkeypatch) as gateway:
         door = Door(cluster, ROLES[role], tmp_path / "role")
         reported = await door.status("POST", f"{cluster.url}/v1/hosts/a/report", json=report("a", PEER_URL))
         assert reported == may_report
-        assert await door.status("GET", f"{agent}/logs/j-1/1/0", **OF_A) == may_read
-        assert await door.status("GET", f"{agent}/lease/votes", **OF_A) == may_ask
+        assert await door.status("GET", f"{worker}/logs/j-1/1/0", **OF_A) == may_read
+        assert await door.status("GET", f"{worker}/lease/votes", **OF_A) == may_ask
         assert await door.status("GET", f"{cluster.url}/v1/jobs") == 401, "no certificate is a person"
         assert await door.code(gateway) is (None if is_host else grpc.StatusCode.UNAUTHENTICATED)
 
@@ -246,15 +250,15 @@ def versions() -> dict[str, Callable[[ssl.SSLContext], None]]:
 async def test_older_versions_of_tls_are_not_spoken(cluster: TlsCluster, version: str) -> None:
     context = ssl.create_default_context(cadata=cluster.ca.bundle().decode())
     versions()[version](context)
-    async with cluster.serving(), cluster.agent("a", LogFiles()) as agent:
-        for url, name in ((cluster.url, "127.0.0.1"), (agent, f"a.node.{DEFAULT_DOMAIN}")):
+    async with cluster.serving(), cluster.worker("a", LogFiles()) as worker:
+        for url, name in ((cluster.url, "127.0.0.1"), (worker, f"a.node.{DEFAULT_DOMAIN}")):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await asyncio.open_connection("127.0.0.1", httpx.URL(url).port, ssl=context, server_hostname=name)
 
 
 async def test_plain_http_to_a_port_of_tls_is_not_answered(cluster: TlsCluster) -> None:
-    async with cluster.serving(), cluster.agent("a", LogFiles()) as agent:
-        for url in (cluster.url, agent):
+    async with cluster.serving(), cluster.worker("a", LogFiles()) as worker:
+        for url in (cluster.url, worker):
             reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with asyncio.timeout(10):

@@ -10,24 +10,24 @@ from typing import Any
 import httpx
 import pytest
 
-from gpu_platform.access_settings import AccessSettings, OidcSettings
 from gpu_platform.client import AsyncClient, credentials
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, NotSignedIn
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.settings import NodeSettings
+from gpu_platform.settings import AccessSettings, NodeSettings
+from gpu_platform.settings.access import OidcSettings
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
 from gpu_platform.store.jobs import jobs
 from tests.security.tenants import ADA, ADAS, BOB, NOWHERE, Tenants
-from tests.store_cluster import NOW
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     ADMIN,
     application,
     in_process,
     served,
     sign_in,
 )
+from tests.support.store_cluster import NOW
 from workers import first_admin
 from workers.local.token import local_token
 

@@ -13,12 +13,13 @@ import pytest
 from gpu_platform.client.calls import UPLOAD_SIZE_HEADER
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES
 from gpu_platform.domain.states import JobState
-from gpu_platform.service_settings import ServiceSettings, UploadSettings
+from gpu_platform.settings import ServiceSettings
+from gpu_platform.settings.service import UploadSettings
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts
 from tests.security.test_secrets import JOB, NOWHERE, ROLES, Desk, token_of
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, in_process, node_headers, sign_in
+from tests.support.api_server import application, in_process, node_headers, sign_in
+from tests.support.store_cluster import NOW, Cluster
 
 CODE = bytes(range(256)) * 4 * 1200
 HASH = hashlib.sha256(CODE).hexdigest()

@@ -16,8 +16,8 @@ import pytest
 from gpu_platform.client.calls import UPLOAD_SIZE_HEADER
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.environments import unpacking
-from tests.hosts_rig import HostRig
-from workers.node.uploads import ServiceUploads
+from tests.support.hosts_rig import HostRig
+from workers.node.service_uploads import ServiceUploads
 
 PART = bytes(300_000)
 
@@ -61,7 +61,7 @@ def test_a_part_that_is_half_written_is_not_gone_on_with(tmp_path: Path) -> None
     ):
         ServiceUploads(rig.settings, identity)._fetch(http, "http://service", rig.plan("true"), file)
     assert asked == ["0"]
-    rig.agent.close()
+    rig.worker.close()
 
 
 def test_code_takes_no_room_that_is_kept_for_records_of_what_runs(small_disk: Path) -> None:
@@ -82,4 +82,4 @@ def test_code_takes_no_room_that_is_kept_for_records_of_what_runs(small_disk: Pa
         ServiceUploads(rig.settings, identity)._fetch(http, "http://service", rig.plan("true"), file)
     assert asked == ["0"]
     assert (small_disk / "upload.tar").stat().st_size == 0
-    rig.agent.close()
+    rig.worker.close()

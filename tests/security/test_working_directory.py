@@ -14,7 +14,7 @@ import pytest
 
 from gpu_platform.client.credentials import find_token
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings.reading import read_settings
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("gpu-platform")

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity.ca import CertificateAuthority
@@ -23,21 +23,20 @@ from gpu_platform.identity.certificates import (
     TlsContexts,
     make_key_and_request,
 )
-from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.private_files import write_file
-from gpu_platform.settings import NodeSettings
+from gpu_platform.settings import NodeSettings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server
-from tests.store_cluster import inventory
-from tests.unit.service.api_server import (
+from tests.support.api_server import (
     ADMIN,
     LogFiles,
     bearer,
     settings_for,
     sign_in,
 )
-from tests.waiting import eventually
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 from workers.node.http import NodeHttp
 from workers.node.peer_votes import votes_route
 
@@ -45,9 +44,9 @@ NO_TEMPORAL = "127.0.0.1:1"
 PEER_URL = "https://127.0.0.1:1"
 
 
-def report(host: str, agent_url: str = "http://127.0.0.1:1", **fields: Any) -> dict[str, Any]:
+def report(host: str, worker_url: str = "http://127.0.0.1:1", **fields: Any) -> dict[str, Any]:
     inside = inventory(host, 1).model_dump(mode="json")
-    whole = {"name": host, "session": "s", "address": "127.0.0.1", "agent_url": agent_url, "inventory": inside}
+    whole = {"name": host, "session": "s", "address": "127.0.0.1", "url": worker_url, "inventory": inside}
     return {**whole, **fields}
 
 
@@ -115,7 +114,7 @@ class TlsCluster:
             await task
 
     @asynccontextmanager
-    async def agent(
+    async def worker(
         self, name: str, logs: LogFiles, metrics: str = "certificate", revoked: Callable[[], dict[str, float]] = dict
     ) -> AsyncIterator[str]:
         """A node worker's HTTP server with the certificate of its host."""
@@ -127,7 +126,7 @@ class TlsCluster:
 
         routes = [votes_route(votes)]
         contexts = self.contexts(f"node/{name}")
-        server = NodeHttp(cast(HostAgent, logs), sessions, NodeSettings(name=name), routes, tls, contexts, revoked)
+        server = NodeHttp(cast(NodeWorker, logs), sessions, NodeSettings(name=name), routes, tls, contexts, revoked)
         task = asyncio.create_task(server.run())
         try:
             yield server.url

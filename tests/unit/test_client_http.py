@@ -13,7 +13,7 @@ from gpu_platform.client.answer import NoAnswer, ServerSentEvent
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import Connection
 from gpu_platform.client.http_sync import Http, Stream, _is_closed
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 STREAM = b": keep-alive\n\nid: 7\nevent: note\ndata: one\ndata: two\n\ndata:three\r\n\r\ndata: not finished"
 

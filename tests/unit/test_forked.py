@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import CannotStart
-from tests.forking import SERVER
-from tests.lan import Machine
+from tests.support.forking import SERVER
+from tests.support.lan import Machine
 from workers.local.forked.client import COMMAND, ForkServer, Process, program_of
 
 SERVICE = [sys.executable, "-P", "-m", "workers.service"]

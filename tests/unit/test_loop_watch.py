@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from gpu_platform import loop_watch
 from gpu_platform.loop_watch import watch_loop
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 async def test_a_loop_that_stands_still_is_said_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

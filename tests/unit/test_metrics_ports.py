@@ -36,16 +36,16 @@ def test_a_port_in_the_environment_is_that_of_the_first_process_only(monkeypatch
 def test_clusters_of_which_many_run_take_any_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = MetricsPorts(fixed=False)
     assert [*ports.node(0).values(), *ports.node(1).values(), *ports.scheduler(1).values()] == ["0", "0", "0"]
-    monkeypatch.setenv("GPU_PLATFORM_NODE__AGENT_PORT", "0")
+    monkeypatch.setenv("GPU_PLATFORM_NODE__PORT", "0")
     assert [*MetricsPorts(fixed=True).node(3).values()] == ["0"]
 
 
 def test_a_node_worker_takes_a_free_port_if_its_own_is_taken_but_not_behind_a_proxy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        with _listen(NodeSettings(agent_port=taken)) as opened:
+        with _listen(NodeSettings(port=taken)) as opened:
             assert opened.getsockname()[1] not in (0, taken)
         with pytest.raises(CannotStart, match=f"cannot listen on 127.0.0.1:{taken}.*in use"):
-            _listen(NodeSettings(agent_port=taken, advertised_url="https://proxy.example/a"))
+            _listen(NodeSettings(port=taken, advertised_url="https://proxy.example/a"))
     with pytest.raises(CannotStart, match=r"cannot listen on 192\.0\.2\.1"):
         _listen(NodeSettings(address="192.0.2.1"))

@@ -20,17 +20,17 @@ from gpu_platform.hosts.system.lease_file import Lease, LeaseFile
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import Settings
-from tests.store_cluster import inventory
-from tests.waiting import eventually
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 from workers.node.lease_keeper import LeaseKeeper
 from workers.node.lease_metrics import WAYS, LeaseMetrics
 
 
 def keeper_of_a_cluster(tmp_path: Path, members: int) -> LeaseKeeper:
     clock = SimpleNamespace(drain=lambda draining: None)
-    agent = SimpleNamespace(host="h0", checkpointing=SimpleNamespace(clock=clock))
+    worker = SimpleNamespace(host="h0", checkpointing=SimpleNamespace(clock=clock))
     path = LeaseFile(str(tmp_path / "lease.json"))
-    keeper = LeaseKeeper(Settings(), cast(Any, agent), cast(Any, None), lambda _: None, cast(Any, None), path)
+    keeper = LeaseKeeper(Settings(), cast(Any, worker), cast(Any, None), lambda _: None, cast(Any, None), path)
     keeper._lease = replace(keeper._lease, members=frozenset(f"h{number}" for number in range(members)))
     return keeper
 
@@ -40,7 +40,7 @@ async def test_an_answer_through_temporal_that_did_not_renew_the_lease_is_follow
 ) -> None:
     """A service that stands still would cost a quarter of the lease, and no vote counts meanwhile."""
     keeper = keeper_of_a_cluster(tmp_path, 3)
-    made = HostReport(name="h0", inventory=inventory("h0", 1), session="s", address="127.0.0.1", agent_url="http://a:1")
+    made = HostReport(name="h0", inventory=inventory("h0", 1), session="s", address="127.0.0.1", url="http://a:1")
     made = made.model_copy(update={"attempts": [AttemptKey(job_id="j-1", attempt=1)]})
     asked, renews = [], iter([False, True, True])
 
@@ -75,7 +75,7 @@ async def test_a_host_without_ranks_is_not_lost_because_services_stand_still(
     async def stands_still(*_: object) -> LeaseAnswer:
         raise TimeoutError
 
-    made = HostReport(name="h0", inventory=inventory("h0", 1), session="s", address="127.0.0.1", agent_url="http://a:1")
+    made = HostReport(name="h0", inventory=inventory("h0", 1), session="s", address="127.0.0.1", url="http://a:1")
     monkeypatch.setattr(keeper, "_make_report", lambda: made)
     monkeypatch.setattr(keeper, "_temporal", temporal)
     monkeypatch.setattr(keeper, "_post", stands_still)
@@ -116,7 +116,7 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
     async def end_ranks_without_lease() -> None:
         """The keeper may look before the first lease is given."""
 
-    agent = SimpleNamespace(
+    worker = SimpleNamespace(
         end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=lambda: [AttemptKey(job_id="j-1", attempt=1)],
@@ -124,9 +124,9 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
     )
     path = tmp_path / "lease.json"
     settings = Settings(api_url=f"http://127.0.0.1:{free_port()}")  # no service answers: Temporal is the way
-    fields = {"session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1"}
+    fields = {"session": "s", "address": "127.0.0.1", "url": "http://127.0.0.1:1"}
     made = HostReport(name="a", inventory=inventory("a", 1), **fields)
-    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, LeaseFile(str(path)))
+    keeper = LeaseKeeper(settings, cast(Any, worker), lambda: made, lambda _: None, temporal, LeaseFile(str(path)))
     running = asyncio.create_task(keeper.run())
 
     async def is_renewed() -> bool:
@@ -147,8 +147,9 @@ async def test_a_node_worker_that_dies_after_its_first_report_keeps_its_host(tmp
     """It brings back the round that its predecessor was answered. Else no report of a node worker that crashes again
     and again renews the lease, and its host is LOST although the service hears it."""
     path, renewed = tmp_path / "lease.json", []
-    made = HostReport(name="a", inventory=inventory("a", 1), session="s", address="127.0.0.1", agent_url="http://a:1")
-    agent = SimpleNamespace(host="a", checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)))
+    made = HostReport(name="a", inventory=inventory("a", 1), session="s", address="127.0.0.1", url="http://a:1")
+    clock = SimpleNamespace(drain=lambda draining: None)
+    worker = SimpleNamespace(host="a", checkpointing=SimpleNamespace(clock=clock))
     settings = Settings()
     for life in range(5):
 
@@ -157,7 +158,7 @@ async def test_a_node_worker_that_dies_after_its_first_report_keeps_its_host(tmp
             renewed.append(does)
             return LeaseAnswer(ttl_s=10, round=round, term=1, renewed=does)
 
-        keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, LeaseFile(str(path)))
+        keeper = LeaseKeeper(settings, cast(Any, worker), lambda: made, lambda _: None, temporal, LeaseFile(str(path)))
         await keeper._by_temporal(made, None)
         if not keeps_file:
             path.unlink()

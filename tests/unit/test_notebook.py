@@ -22,7 +22,7 @@ from gpu_platform.domain.jobs.job import Failure, Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, HostState, JobState
 from gpu_platform.pages.notebook import progress_bar, rows_table
-from tests.examples import few
+from tests.support.examples import few
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b[31m\n<script>"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from workers.local.supervision import ChildProcess
 
 

@@ -1,6 +1,6 @@
 """Record what workflows do, for the replay test: ``python -m tests.workflows.record_histories [NAME ...]``.
 
-Each scenario runs on the real parts of :class:`tests.harness.Platform`; its history goes to
+Each scenario runs on the real parts of :class:`tests.support.harness.Platform`; its history goes to
 ``tests/workflows/histories/<name>.json``. Each shows another way through a workflow. Record anew only
 when a change of a workflow is meant to break running ones; otherwise a replay that fails is a bug in the change.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from activities.notifications import NotificationActivities
-from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.recipients import webhook
-from tests.temporal_server import temporal_server
+from tests.support.harness import Platform
+from tests.support.recipients import webhook
+from tests.support.temporal_server import temporal_server
 from tests.workflows import scenarios
 from workers.control import notification_worker
 

@@ -36,8 +36,8 @@ from gpu_platform.notifications.inbox import Inbox
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import pipelines, schedules
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 WHOLE_CLUSTER = ResourceRequest(hosts=2, gpus_per_host=8)
 

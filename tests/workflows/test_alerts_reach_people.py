@@ -16,12 +16,12 @@ from temporalio.service import RPCError
 from activities.notifications import NotificationActivities
 from gpu_platform.alerting.reports import AlertReport, AlertReports, PostedAlert
 from gpu_platform.domain.notifications import Delivery, NotificationTest, Severity
-from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from service.operations.alerts import PASS_ON_AGAIN, AlertInbox
 from service.temporal import JobWorkflows
-from tests.recipients import TOKEN, webhook
-from tests.waiting import eventually
+from tests.support.recipients import TOKEN, webhook
+from tests.support.waiting import eventually
 from workers.control import control_worker, notification_worker
 from workflows import alert as alert_workflow
 

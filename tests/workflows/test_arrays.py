@@ -22,8 +22,8 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import arrays, queue
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 GPU = ResourceRequest(gpus_per_host=1)
 

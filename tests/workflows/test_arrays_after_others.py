@@ -20,8 +20,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, jobs, queue
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 GPU = ResourceRequest(gpus_per_host=1)
 OK, ANY, FAIL, EACH = DependencyKind.OK, DependencyKind.ANY, DependencyKind.FAIL, DependencyKind.EACH

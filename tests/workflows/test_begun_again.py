@@ -22,9 +22,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import orphans
-from tests.harness import Platform
-from tests.store_cluster import set_job_state
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.store_cluster import set_job_state
+from tests.support.waiting import eventually
 
 WHOLE = ResourceRequest(gpus_per_host=8)
 
@@ -113,7 +113,7 @@ async def test_one_look_does_nothing_and_a_healthy_job_survives_every_mistake(pl
     assert await workflows.clean_up(CleanupInput(key=key, message="a mistake"))
     await asyncio.wait_for(platform.workflow(f"cleanup-{job.id}-1").result(), 20)
     assert platform.job(job.id).state is JobState.RUNNING
-    assert platform.nodes["a"].agent.attempts() == [key]
+    assert platform.nodes["a"].worker.attempts() == [key]
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
     await platform.nothing_leaked()

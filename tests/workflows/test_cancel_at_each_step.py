@@ -21,8 +21,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.reservations import first_places, reserving
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=ResourceRequest(gpus_per_host=1))
 
@@ -70,7 +70,6 @@ async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tm
         await platform.nothing_leaked()
 
 
-@pytest.mark.long
 async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation is a local step, of which Temporal knows nothing while it waits for the database."""
     monkeypatch.setattr(activities.first_places, "PATIENCE_S", 0.0)

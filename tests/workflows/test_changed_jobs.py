@@ -23,8 +23,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, queue
 from gpu_platform.store.jobs.changes import change_waiting
 from gpu_platform.store.jobs.element_changes import change_elements
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import hosts
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 LIGHT = {"health_interval_s": 5.0, "accounting_interval_s": 10.0}
 """So that many hosts in one process leave its CPUs to what is measured."""

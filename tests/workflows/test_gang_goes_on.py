@@ -16,8 +16,8 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 THREE_HOSTS = {"a": "dgx-h100", "b": "dgx-h100", "c": "dgx-h100"}
 

@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 
@@ -31,7 +31,7 @@ def shell(script: str, **fields: object) -> JobSpec:
 
 
 def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:
-    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
+    return platform.nodes[host].worker.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
 
 
 SAY = "echo $GPU_PLATFORM_GROUP $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE $COLOUR $CUDA_VISIBLE_DEVICES"

@@ -13,8 +13,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workflows import policies
 
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" != 1 ] || sleep 600'
@@ -70,7 +70,7 @@ async def test_after_a_hang_the_only_host_is_taken_again(temporal: Client, sqlit
             action="retry_job",
             message="it hangs",
             at_ms=time.time_ns() // 1_000_000,
-            attempt=platform.nodes["a"].agent.attempts()[0],
+            attempt=platform.nodes["a"].worker.attempts()[0],
         )
         platform.nodes["a"].faults.report(hang)
         job = await platform.ends(job_id, JobState.COMPLETED, within_s=10)

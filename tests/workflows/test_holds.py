@@ -18,8 +18,8 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import holds, queue
 from gpu_platform.store.jobs.holds import Asker
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 ADA = Asker("ada")
 

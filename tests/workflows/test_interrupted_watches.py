@@ -15,8 +15,8 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workers.node.interrupted_watches import GRACE_S, InterruptedWatches
 
 SLEEPER = JobSpec(command=["/bin/sh", "-c", "sleep 600"], gpus=ResourceRequest(gpus_per_host=1), grace_s=0.2)
@@ -44,7 +44,7 @@ async def watch_of(platform: Platform, workflow_id: str) -> PendingActivityInfo:
 
 
 def watches(platform: Platform, watched: Collection[AttemptKey], now: list[float]) -> InterruptedWatches:
-    return InterruptedWatches("a", platform.nodes["a"].agent.attempts, lambda: watched, clock=lambda: now[0])
+    return InterruptedWatches("a", platform.nodes["a"].worker.attempts, lambda: watched, clock=lambda: now[0])
 
 
 async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platform: Platform) -> None:
@@ -52,7 +52,7 @@ async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platfo
     assert (await watch_of(platform, job.id)).activity_id == watch_id("a", 1)
     now = [0.0]
     lost = InterruptedWatches("a", list, set, clock=lambda: now[0])  # when it began, the attempt was not there
-    lost._open_attempts = platform.nodes["a"].agent.attempts
+    lost._open_attempts = platform.nodes["a"].worker.attempts
     await lost.look(platform.client)
     now[0] = GRACE_S - 0.1
     await lost.look(platform.client)
@@ -72,18 +72,18 @@ async def test_a_watch_that_nobody_carries_out_is_given_to_the_host_again(platfo
 async def test_a_watch_that_is_carried_out_is_left_alone(platform: Platform) -> None:
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
     await watch_of(platform, job.id)
-    agent = platform.nodes["a"].agent
+    worker = platform.nodes["a"].worker
     keys = [AttemptKey(job_id=job.id, attempt=1)]
-    await eventually(lambda: list(agent.watched()) == keys, "the watch to begin on its host")
+    await eventually(lambda: list(worker.watched()) == keys, "the watch to begin on its host")
     now = [0.0]
-    own = watches(platform, agent.watched(), now)
+    own = watches(platform, worker.watched(), now)
     await own.look(platform.client)
     now[0] = 10 * GRACE_S
     await own.look(platform.client)
     assert (await watch_of(platform, job.id)).attempt == 1
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
-    assert not agent.watched()
+    assert not worker.watched()
 
 
 async def test_a_watch_of_an_attempt_that_has_ended_meanwhile_is_given_to_the_host_again(platform: Platform) -> None:
@@ -132,8 +132,8 @@ async def test_an_end_that_the_process_before_did_not_tell_is_told_at_once(platf
     job = await platform.reaches(await platform.submit(SLEEPER), JobState.RUNNING)
     await watch_of(platform, job.id)
     key = AttemptKey(job_id=job.id, attempt=1)
-    agent = platform.nodes["a"].agent
-    assert agent.finished_lately(60) == []
+    worker = platform.nodes["a"].worker
+    assert worker.finished_lately(60) == []
     ended = InterruptedWatches("a", list, set, [key], clock=lambda: 0.0)
     await ended.look(platform.client)
 
@@ -144,5 +144,5 @@ async def test_an_end_that_the_process_before_did_not_tell_is_told_at_once(platf
     assert ended._due == {}, "it is told once"
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)
-    assert agent.finished_lately(60) == [key]
-    assert agent.finished_lately(-1) == []
+    assert worker.finished_lately(60) == [key]
+    assert worker.finished_lately(-1) == []

@@ -27,8 +27,8 @@ from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import queue
 from tests.builders import ONE_GPU
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -45,7 +45,7 @@ def shell(script: str, **fields: object) -> JobSpec:
 
 
 def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:
-    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
+    return platform.nodes[host].worker.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
 
 
 async def test_a_job_runs_to_its_end(platform: Platform) -> None:

@@ -20,9 +20,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import dependencies, queue
 from gpu_platform.store.restoring import restoring
-from tests.harness import Platform
-from tests.older_database import replace_database
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.older_database import replace_database
+from tests.support.waiting import eventually
 
 OK, ANY, FAIL = DependencyKind.OK, DependencyKind.ANY, DependencyKind.FAIL
 

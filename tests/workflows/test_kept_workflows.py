@@ -38,11 +38,10 @@ from activities import search_attributes
 from activities.leader.leader import LeaderActivities
 from activities.notices import NoticeFeed
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTICE_FEED_WORKFLOW_ID, SCHEDULER_WORKFLOW_ID
-from gpu_platform.notifications.settings import NotificationSettings
-from gpu_platform.settings import Settings
+from gpu_platform.settings import NotificationSettings, Settings
 from gpu_platform.store import Store, events
-from tests.temporal_server import client_of_new_namespace, running_temporal
-from tests.waiting import eventually
+from tests.support.temporal_server import client_of_new_namespace, running_temporal
+from tests.support.waiting import eventually
 from workers.control import control_worker
 from workers.kept_workflows import KeptWorkflow, keep_for_ever, kept_workflows
 from workers.notices import notice_feed_worker

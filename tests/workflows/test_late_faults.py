@@ -18,8 +18,8 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workers.node.fault_outbox import FaultDispatcher
 
 ALL = ResourceRequest(gpus_per_host=8)
@@ -71,7 +71,7 @@ async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platfor
     following = await platform.submit(SLEEPER)
     await platform.reaches(following, JobState.RUNNING)
     if restarts:  # it knows only what is on disk
-        node.faults = FaultDispatcher(node._home / "faults", client, node.agent, reset_attempts=2)
+        node.faults = FaultDispatcher(node._home / "faults", client, node.worker, reset_attempts=2)
         delivering = asyncio.create_task(node.faults.run())
     else:
         node.faults.client = client
@@ -106,7 +106,7 @@ async def test_a_reset_for_a_late_fault_waits_until_the_next_job_has_ended(platf
         assert fault["fault"]["action"] == "reset"
         fault["fault"]["at_ms"] -= 60_000
         (left / path.name).write_text(json.dumps(fault))
-    delivering = asyncio.create_task(FaultDispatcher(left, client, node.agent, reset_attempts=2).run())
+    delivering = asyncio.create_task(FaultDispatcher(left, client, node.worker, reset_attempts=2).run())
     await eventually(lambda: gpu_2(platform).state is GpuState.RESETTING, "the GPU to get no more jobs", 20)
     await asyncio.sleep(3.0)
     job = platform.job(following)

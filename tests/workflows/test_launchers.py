@@ -15,8 +15,8 @@ from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 needs_mpirun = pytest.mark.skipif(
@@ -36,7 +36,7 @@ def gang(*command: str, per_host: int = 1, **fields: object) -> JobSpec:
 
 
 def log_of(platform: Platform, job_id: str, rank: int, host: str) -> str:
-    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=1), rank).data.decode()
+    return platform.nodes[host].worker.read_log(AttemptKey(job_id=job_id, attempt=1), rank).data.decode()
 
 
 async def run(platform: Platform, spec: JobSpec) -> list[str]:

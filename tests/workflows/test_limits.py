@@ -18,7 +18,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs.usage import usage_of_job
 from tests.builders import ONE_GPU
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 
@@ -94,7 +94,7 @@ async def test_a_job_is_stopped_at_its_deadline_with_its_grace(platform: Platfor
     assert deadline <= ended < deadline + timedelta(seconds=15)
     assert job.placement is not None
     key = AttemptKey(job_id=job_id, attempt=1)
-    assert "saved" in platform.nodes[job.placement.hosts[0]].agent.read_log(key, 0).data.decode()
+    assert "saved" in platform.nodes[job.placement.hosts[0]].worker.read_log(key, 0).data.decode()
     await platform.nothing_leaked()
 
 

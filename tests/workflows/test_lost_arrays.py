@@ -20,9 +20,9 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays
-from tests.harness import Platform
-from tests.older_database import replace_database
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.older_database import replace_database
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_an_array_without_a_row_ends_and_so_does_what_it_ran(
 
     async def no_rank_is_left() -> bool:
         await node.report()
-        return not node.agent.attempts()
+        return not node.worker.attempts()
 
     await eventually(no_rank_is_left, "its ranks to be stopped", within_s=90)
     await platform.nothing_leaked()

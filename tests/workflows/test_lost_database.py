@@ -18,9 +18,9 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import restoring
-from tests.harness import Platform
-from tests.older_database import replace_database
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.older_database import replace_database
+from tests.support.waiting import eventually
 
 
 async def closed(platform: Platform, job_id: str) -> bool:

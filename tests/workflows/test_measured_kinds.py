@@ -14,8 +14,8 @@ from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs.usage import usage_of_job
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 def measured(name: str, **labels: str) -> float:

@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 POLICY = {
     "defragmentation": True,

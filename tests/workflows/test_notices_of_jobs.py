@@ -21,7 +21,7 @@ from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure, StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.notifications.settings import NotificationSettings
+from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import last_seq, read_events
@@ -30,8 +30,8 @@ from gpu_platform.store.jobs.arrays import submit_array
 from gpu_platform.store.jobs.elements import end_array, stop_array
 from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
 from gpu_platform.store.jobs.jobs import submit_job
-from tests.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, silent_server, webhook
-from tests.waiting import eventually
+from tests.support.recipients import PASSWORD, TOKEN, Mailbox, Webhook, mailbox, silent_server, webhook
+from tests.support.waiting import eventually
 from workers.control import control_worker, notification_worker
 from workers.kept_workflows import NOTICE_FEED, Keeper
 from workers.notices import notice_feed_worker

@@ -21,8 +21,8 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.restoring import restoring
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ async def test_an_older_workflow_learns_that_its_attempt_runs(platform: Platform
     await platform.reaches(job_id, JobState.RUNNING)
     (tmp_path / "end-0").touch()
     first = (platform.job(job_id).placement or pytest.fail("no placement")).hosts[0]
-    await eventually(lambda: not platform.nodes[first].agent.attempts(), "the first rank's host to be done")
+    await eventually(lambda: not platform.nodes[first].worker.attempts(), "the first rank's host to be done")
     await restored_to_before(platform, job_id, "launch_ranks")
     await eventually(lambda: watched(platform, job_id), "the older workflow to watch the rank that runs")
     assert platform.job(job_id).state is JobState.RUNNING

@@ -27,8 +27,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import arrays, pipelines
 from gpu_platform.store.jobs.interrupts import INTERRUPT
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 WHY = "a wrong data set"
 SAID = f"cancelled in Temporal: {WHY}"

@@ -19,8 +19,8 @@ from gpu_platform.domain.pipelines.pipeline import Pipeline, PipelineSpec, Pipel
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, elements, jobs, pipelines
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 ID = "p-0000000000000p1"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline"

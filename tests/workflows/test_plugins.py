@@ -18,10 +18,10 @@ from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.leadership import leader
 from service.operations import dry_runs
-from tests.harness import Platform
-from tests.plugins import EXAMPLES, FILTERS, install
-from tests.unit.service.api_server import application, in_process
-from tests.waiting import eventually
+from tests.support.api_server import application, in_process
+from tests.support.harness import Platform
+from tests.support.plugins import EXAMPLES, FILTERS, install
+from tests.support.waiting import eventually
 
 Start = Callable[..., AbstractAsyncContextManager[Platform]]
 

@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.system import ports
 from gpu_platform.store import Store
-from tests.harness import Platform
+from tests.support.harness import Platform
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_a_host_whose_ports_others_hold_costs_no_try(
         probe = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
         assert probe.placement is not None
         [full] = probe.placement.hosts
-        platform.nodes[full].agent.local.take_ports = no_ports  # type: ignore[method-assign]
+        platform.nodes[full].worker.local.take_ports = no_ports  # type: ignore[method-assign]
         job = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
         assert (job.attempt, job.hardware_retries, job.user_retries) == (2, 0, 0)
         assert job.placement is not None

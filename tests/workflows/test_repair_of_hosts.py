@@ -26,10 +26,10 @@ from gpu_platform.store.hosts import gpus, hosts
 from service.context import ServiceContext
 from service.operations import hosts_and_gpus
 from service.temporal import JobWorkflows
-from tests.harness import Platform, SimulatedNode
-from tests.store_cluster import NOW
-from tests.unit.service.api_server import application, in_process
-from tests.waiting import eventually
+from tests.support.api_server import application, in_process
+from tests.support.harness import Platform, SimulatedNode
+from tests.support.store_cluster import NOW
+from tests.support.waiting import eventually
 
 BY_ITSELF = RemediationSettings(approve=[])
 

@@ -11,8 +11,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 async def test_a_pending_row_remapping_waits_for_the_job_and_is_healed_after_it(

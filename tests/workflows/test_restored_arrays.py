@@ -19,10 +19,10 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.restoring.arrays import array_states
-from tests.harness import Platform
-from tests.older_database import replace_database
-from tests.waiting import eventually
+from gpu_platform.store.restoring.restored_arrays import array_states
+from tests.support.harness import Platform
+from tests.support.older_database import replace_database
+from tests.support.waiting import eventually
 
 SCRIPT = """
 echo {index} {letter} >> DIR/starts

@@ -17,9 +17,9 @@ from gpu_platform.domain.pipelines.file import read_pipeline
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, PipelineState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import pipelines
-from tests.harness import Platform
-from tests.older_database import replace_database
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.older_database import replace_database
+from tests.support.waiting import eventually
 
 ID = "p-0000000000000r1"
 STEPS = """

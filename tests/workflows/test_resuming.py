@@ -17,8 +17,8 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs.checkpoints import last_known
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 SAVES = """
     import time

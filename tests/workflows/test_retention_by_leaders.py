@@ -22,9 +22,9 @@ from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store, uploads
 from gpu_platform.store.uploads import UploadKey, UploadLimits, UploadPart
-from tests.harness import LEASE_TTL_S
-from tests.store_cluster import NOW, spec
-from tests.waiting import eventually
+from tests.support.harness import LEASE_TTL_S
+from tests.support.store_cluster import NOW, spec
+from tests.support.waiting import eventually
 
 CODE = b"code that nobody used for long"
 KEY = UploadKey("default", "ada", hashlib.sha256(CODE).hexdigest())

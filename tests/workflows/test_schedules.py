@@ -23,9 +23,9 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules, watches
 from gpu_platform.store.models import schedule
-from tests.harness import Platform
-from tests.temporal_server import client_of_new_namespace, running_temporal
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.temporal_server import client_of_new_namespace, running_temporal
+from tests.support.waiting import eventually
 
 ID = "s-0000000000000s1"
 OPEN_FIRINGS = "WorkflowType='ScheduledSubmissionWorkflow' AND ExecutionStatus='Running'"

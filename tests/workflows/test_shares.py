@@ -15,8 +15,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ async def test_a_simulated_host_gives_shares_in_either_mode(platform: Platform, 
     places = [(await platform.reaches(job, JobState.RUNNING)).placement for job in jobs]
     assert [part.shares[0].mode for place in places if place for part in place.slices] == [mode, mode]
     assert len({part.gpu_uuids[0] for place in places if place for part in place.slices}) == 1
-    agent = platform.nodes["a"].agent
+    worker = platform.nodes["a"].worker
     wanted = "limit=40" if mode is ShareMode.MPS else "limit="
     key = AttemptKey(job_id=jobs[0], attempt=1)
-    await eventually(lambda: agent.read_log(key, 0).data.decode().strip() == wanted, f"the rank to print {wanted}")
+    await eventually(lambda: worker.read_log(key, 0).data.decode().strip() == wanted, f"the rank to print {wanted}")
     for job in jobs:
         await platform.signal(job, "kill")
         await platform.ends(job, JobState.CANCELLED)

@@ -17,8 +17,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import first_places
-from tests.harness import Platform
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.waiting import eventually
 from workflows.job import JobStatus
 
 AT_ONCE = "Admission; placement and its atomic reservation, if there is room now"

@@ -15,9 +15,9 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from tests.harness import Platform
-from tests.store_cluster import set_job_state
-from tests.waiting import eventually
+from tests.support.harness import Platform
+from tests.support.store_cluster import set_job_state
+from tests.support.waiting import eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
@@ -58,9 +58,9 @@ async def test_ranks_on_a_lost_host_that_temporal_still_reaches_are_stopped_at_o
         assert job.placement is not None
         lost = platform.nodes[job.placement.hosts[0]]
         [uuid] = job.placement.gpu_uuids
-        assert lost.agent.gpu_processes(uuid)
+        assert lost.worker.gpu_processes(uuid)
         await lost.lose()
-        await eventually(lambda: not lost.agent.gpu_processes(uuid), "the ranks on the lost host to be stopped")
+        await eventually(lambda: not lost.worker.gpu_processes(uuid), "the ranks on the lost host to be stopped")
         ended = await platform.ends(job.id, JobState.COMPLETED)
         assert ended.placement is not None
         assert ended.placement.hosts != [lost.name]
@@ -82,7 +82,7 @@ async def test_a_stop_that_reaches_nobody_holds_no_attempt_up(
             await lost.lose()
             ended = await platform.ends(job.id, JobState.COMPLETED)
             assert ended.attempt == 2
-        assert AttemptKey(job_id=job.id, attempt=1) in lost.agent.attempts()
+        assert AttemptKey(job_id=job.id, attempt=1) in lost.worker.attempts()
         await lost.report()
-        assert not lost.agent.gpu_processes(uuid), "what the stop did not reach, the answer to its report kills"
+        assert not lost.worker.gpu_processes(uuid), "what the stop did not reach, the answer to its report kills"
         await platform.nothing_leaked()

@@ -29,9 +29,9 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
-from tests.harness import LEASE_TTL_S, Platform
-from tests.temporal_server import client_of_new_namespace, running_temporal
-from tests.waiting import eventually
+from tests.support.harness import LEASE_TTL_S, Platform
+from tests.support.temporal_server import client_of_new_namespace, running_temporal
+from tests.support.waiting import eventually
 from workers.control import control_worker
 from workers.doctor.results import Outcome, Part
 from workers.doctor.versioning import _judge, versioning

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.texts import printable
 from gpu_platform.observability import configure_logging
-from gpu_platform.reading_settings import misspelt_variables, open_secrets, read_settings
 from gpu_platform.settings import ClusterSettings, settings_file
+from gpu_platform.settings.reading import misspelt_variables, open_secrets, read_settings
 from workers.doctor import certificates, database, grpc_port, host, service, temporal
 from workers.doctor.results import Outcome, Part, Result
 from workers.doctor.roles import ROLES, Roles

@@ -177,10 +177,10 @@ def _hosts(part: Part, settings: Settings, url: str) -> Iterator[Result]:
         try:
             roots, clocks = client.check_checkpoint_roots(), client.clocks()
         except PlatformError as error:
-            yield part.skipped("node agents", f"only operators may ask them: {error.message}")
+            yield part.skipped("node workers", f"only operators may ask them: {error.message}")
             return
     yield from judge_others(part, clocks)
-    yield _agents(part, roots)
+    yield _workers(part, roots)
     yield _checkpoints(part, roots)
 
 
@@ -203,18 +203,18 @@ def _leases(part: Part, hosts: list[Host]) -> Result:
     return part.ok("hosts", f"{len(hosts)} report to the service")
 
 
-def _agents(part: Part, roots: list[CheckpointRoot]) -> Result:
+def _workers(part: Part, roots: list[CheckpointRoot]) -> Result:
     silent = [name for root in roots for name in root.silent]
     problems = [root.problem for root in roots if root.problem]
     asked = [name for root in roots for name in root.hosts]
     advice = (
-        "the service must reach node.address and node.agent_port of each host: open that port, and mend "
+        "the service must reach node.address and node.port of each host: open that port, and mend "
         "node.advertised_url behind a proxy"
     )
     if silent or problems:
         found = f"no answer from {_some(silent)}" if silent else _some(problems)
-        return part.failed("node agents", found, advice)
-    return part.ok("node agents", f"{len(asked)} answer the service")
+        return part.failed("node workers", found, advice)
+    return part.ok("node workers", f"{len(asked)} answer the service")
 
 
 def _checkpoints(part: Part, roots: list[CheckpointRoot]) -> Result:

@@ -13,7 +13,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, PollWork
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from gpu_platform.clock_difference import Asked, ClockDifference
+from gpu_platform.clock_difference import ClockDifference, ClockQuestion
 
 _POLL = timedelta(seconds=60)
 _PATIENCE_S = 5.0
@@ -31,7 +31,7 @@ async def temporal_clock(client: Client) -> ClockDifference:
     describe = DescribeTaskQueueRequest(
         namespace=client.namespace, task_queue=queue, task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
     )
-    asked = Asked()
+    asked = ClockQuestion()
     polling = asyncio.create_task(client.workflow_service.poll_workflow_task_queue(poll, timeout=_POLL))
     try:
         async with asyncio.timeout(_PATIENCE_S):

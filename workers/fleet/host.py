@@ -18,7 +18,7 @@ from activities.payloads.orders import CheckingOrders, OrderGuard
 from activities.senders import NamingItself
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.fleet.agent import FleetAgent, FleetLease
+from gpu_platform.hosts.fleet.node_worker import FleetLease, FleetNodeWorker
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.fitness import GpuFitness
@@ -37,7 +37,7 @@ from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import node_app
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper
-from workers.node.main import health_monitor, node_worker, report_by_temporal, report_maker
+from workers.node.main import activity_worker, health_monitor, report_by_temporal, report_maker
 from workers.node.members import MemberLists
 from workers.node.nvml_watch import open_gpus
 from workers.node.peer_votes import votes_route
@@ -98,7 +98,7 @@ class FleetHost:
         return fault_injection.is_perfect(self.control_dir)
 
     async def run(self, on_work: Callable[[], None]) -> None:
-        """Be this host until cancelled. After a reboot it begins again. ``on_work``: see :class:`FleetAgent`."""
+        """Be this host until cancelled. After a reboot it begins again. ``on_work``: see :class:`FleetNodeWorker`."""
         while True:
             self._rebooted.clear()
             async with self._powered(on_work) as works, asyncio.TaskGroup() as group:
@@ -116,19 +116,19 @@ class FleetHost:
         accountant = Accountant(self.home)
         health.observe_with(accountant)
         fitness = GpuFitness(
-            nvml, inventory, node, own_pids=lambda uuid: agent.attempt_pids(uuid), on_fault=lambda f: faults.report(f)
+            nvml, inventory, node, own_pids=lambda uuid: worker.attempt_pids(uuid), on_fault=lambda f: faults.report(f)
         )
         lease_record = FleetLease(Path(lease_path(str(self.home))))
         lease_record.on_lease = self.registered.set
-        agent = FleetAgent(
+        worker = FleetNodeWorker(
             settings, nvml, inventory, health, stages=[fitness, accountant], lease=lease_record, on_work=on_work
         )
         client = self._client()
-        faults = FaultDispatcher(self.home / "faults", client, agent, node.reset_attempts)
+        faults = FaultDispatcher(self.home / "faults", client, worker, node.reset_attempts)
         lease = LeaseKeeper(
             settings,
-            agent,
-            report_maker(settings, inventory, agent, health, fitness, self._port.url),
+            worker,
+            report_maker(settings, inventory, worker, health, fitness, self._port.url),
             health.forget_resets_before,
             report_by_temporal(faults),
             lease_record,
@@ -136,24 +136,24 @@ class FleetHost:
             shared.members,
             FleetVotes(self.name, shared.ballots),
         )
-        lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(agent.local.open())
+        lease.announces_restart = lambda: fault_injection.has_power(self.control_dir) and bool(worker.local.open())
 
         async def votes() -> dict[str, float]:
             return lease.votes()
 
         routes = [*reading_routes(health, accountant), sample_route(None), votes_route(votes)]
-        self._port.answer_with(lambda: node_app(agent, self._port.token, None, routes))
+        self._port.answer_with(lambda: node_app(worker, self._port.token, None, routes))
 
         async def reboot(of_boot: str | None) -> None:
             if boot_id(self.home, simulated=True) == of_boot:
-                pids = {pid for gpu in inventory.gpus for pid in agent.attempt_pids(gpu.uuid)}
+                pids = {pid for gpu in inventory.gpus for pid in worker.attempt_pids(gpu.uuid)}
                 await asyncio.to_thread(reboot_simulated, self.home, pids)
                 asyncio.get_running_loop().call_later(FIRST_CALM_S, self._rebooted.set)
 
         guard = []
         if shared.order_keys is not None:
             guard = [OrderGuard(required=node.require_signed_orders)]
-        worker = node_worker(client, agent, faults, health, reboot, guard, polls=1)
+        steps = activity_worker(client, worker, faults, health, reboot, guard, polls=1)
         shared.ballots.join(self.name, lease.vote)
 
         def look() -> None:
@@ -163,13 +163,13 @@ class FleetHost:
         self._look = look
         health.poll_once()
         try:
-            yield [lease.run(), faults.run(), worker.run()]
+            yield [lease.run(), faults.run(), steps.run()]
         finally:
             self._look = lambda: None
             shared.ballots.leave(self.name)
             self._port.answer_with(None)
-            agent.end_simulated(f"{self.name} was switched off", relaxed=True)
-            agent.close()
+            worker.end_simulated(f"{self.name} was switched off", relaxed=True)
+            worker.close()
 
     def _client(self) -> Client:
         """A client with this host's own keys, on the connection that all share."""

@@ -16,7 +16,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from gpu_platform.store.reservations import confirmations
 from workers.database import open_store
-from workers.gateway.rules import Rules
+from workers.gateway.rules import AllowedCalls
 from workers.gateway.server import Gateway, make_server
 from workers.gateway.upstream import Upstream
 from workers.identity import ProcessIdentity
@@ -84,7 +84,8 @@ async def main() -> None:
     measure_for(settings.cluster.name)
     serve_metrics(settings.gateway.metrics_port, settings.metrics_host, "gateway.metrics_port")
     store = await open_store(settings)
-    rules = Rules(settings.temporal.namespace, KeyRing.load(settings.key_ring).scoped(TOKENS), StoreRights(store))
+    tokens = KeyRing.load(settings.key_ring).scoped(TOKENS)
+    rules = AllowedCalls(settings.temporal.namespace, tokens, StoreRights(store))
     upstream = Upstream(settings.temporal)
     identity = await own_identity(settings)
     address = f"{settings.gateway.host}:{settings.gateway.port}"

@@ -16,7 +16,7 @@ from typing import Any
 import grpc.aio
 from grpc import StatusCode
 
-from workers.gateway.rules import Refused, Size
+from workers.gateway.rules import RefusedCall, Size
 
 POLLS_AT_ONCE = 32
 """Calls of one host that last: polls, and those that wait for the end of a report. A node worker has two, and while its
@@ -47,16 +47,16 @@ class HostCalls:
 
     @asynccontextmanager
     async def message(self, host: str, size: Size, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        """The message of a call, which is under way until the block ends. Raises :class:`Refused`."""
+        """The message of a call, which is under way until the block ends. Raises :class:`RefusedCall`."""
         # Only hosts with a certificate get here, so there are not many.
         of_host = self._hosts.setdefault(host, _Host())
         async with _lasting(of_host) if size.lasts else _place(of_host.calls), AsyncExitStack() as reading:
             await reading.enter_async_context(_place(of_host.large))
             message = await _in_time(context.read)
             if not isinstance(message, bytes):
-                raise Refused("its call has no message", StatusCode.INVALID_ARGUMENT)
+                raise RefusedCall("its call has no message", StatusCode.INVALID_ARGUMENT)
             if len(message) > size.most_bytes:
-                raise Refused(
+                raise RefusedCall(
                     f"its message has {len(message):,} bytes; at most {size.most_bytes:,} are allowed",
                     StatusCode.INVALID_ARGUMENT,
                 )
@@ -83,7 +83,7 @@ class Refusals:
 @asynccontextmanager
 async def _lasting(host: _Host) -> AsyncIterator[None]:
     if host.polls >= POLLS_AT_ONCE:
-        raise Refused(f"it has {POLLS_AT_ONCE} calls that wait already", StatusCode.RESOURCE_EXHAUSTED)
+        raise RefusedCall(f"it has {POLLS_AT_ONCE} calls that wait already", StatusCode.RESOURCE_EXHAUSTED)
     host.polls += 1
     try:
         yield
@@ -105,6 +105,6 @@ async def _in_time(call: Callable[[], Any]) -> Any:
         async with asyncio.timeout(WAIT_S):
             return await call()
     except TimeoutError:
-        raise Refused(
+        raise RefusedCall(
             f"it sends too much, or no message came within {WAIT_S:g} s", StatusCode.RESOURCE_EXHAUSTED
         ) from None

@@ -75,7 +75,7 @@ _OF_WORKFLOW = (
 )
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """The host may not do this."""
 
     def __init__(self, why: str, status: StatusCode = StatusCode.PERMISSION_DENIED) -> None:
@@ -91,16 +91,16 @@ class _SignalCounts:
         self._since = time.monotonic()
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def count(self, call: Call, workflow_id: str) -> None:
-        """Count a signal. Raises :class:`Refused` if it is too large, or one too many."""
+    def count(self, call: HostCall, workflow_id: str) -> None:
+        """Count a signal. Raises :class:`RefusedCall` if it is too large, or one too many."""
         if len(call.request) > LARGEST_SIGNAL:
-            raise Refused(f"its signal has more than {LARGEST_SIGNAL >> 10} KiB", StatusCode.INVALID_ARGUMENT)
+            raise RefusedCall(f"its signal has more than {LARGEST_SIGNAL >> 10} KiB", StatusCode.INVALID_ARGUMENT)
         if time.monotonic() - self._since >= 3600.0:
             self._since, self._counts = time.monotonic(), Counter()
         self._counts[call.host, workflow_id] += 1
         if self._counts[call.host, workflow_id] > SIGNALS_PER_HOUR:
             why = f"it sent more than {SIGNALS_PER_HOUR} signals to {workflow_id!r} within an hour"
-            raise Refused(why, StatusCode.RESOURCE_EXHAUSTED)
+            raise RefusedCall(why, StatusCode.RESOURCE_EXHAUSTED)
 
 
 class Size(NamedTuple):
@@ -124,18 +124,18 @@ class HostRights(Protocol):
 
 
 @dataclass(frozen=True)
-class Call:
+class HostCall:
     """A call of a host."""
 
     host: str
     request: bytes
 
 
-Check = Callable[[Call], Awaitable[bytes]]
-"""The request as it goes to Temporal. Raises :class:`Refused`."""
+Check = Callable[[HostCall], Awaitable[bytes]]
+"""The request as it goes to Temporal. Raises :class:`RefusedCall`."""
 
 
-class Rules:
+class AllowedCalls:
     """The allow-list. ``tokens``: the key ring that seals tokens of tasks."""
 
     def __init__(self, namespace: str, tokens: KeyRing, rights: HostRights) -> None:
@@ -166,13 +166,13 @@ class Rules:
         return method in self._checks
 
     def size(self, method: str) -> Size:
-        """How large the messages of the method are. Raises :class:`Refused` for one that no host needs."""
+        """How large the messages of the method are. Raises :class:`RefusedCall` for one that no host needs."""
         if not self.knows(method):
-            raise Refused("a host does not need this method")
+            raise RefusedCall("a host does not need this method")
         return _SIZES.get(method.removeprefix(SERVICE), Size(LARGEST_WITHOUT_PAYLOADS))
 
-    async def check(self, method: str, call: Call) -> bytes:
-        """The request that goes to Temporal. ``method``: one that hosts need. Raises :class:`Refused`."""
+    async def check(self, method: str, call: HostCall) -> bytes:
+        """The request that goes to Temporal. ``method``: one that hosts need. Raises :class:`RefusedCall`."""
         return await self._checks[method](call)
 
     def answer(self, method: str, host: str, response: bytes) -> bytes:
@@ -194,92 +194,92 @@ class Rules:
             page.next_page_token = self._tokens.seal(page.next_page_token, associated=_page_of(host))
         return page.SerializeToString()
 
-    async def _describe(self, call: Call) -> bytes:
+    async def _describe(self, call: HostCall) -> bytes:
         asked = self._read(DescribeNamespaceRequest, call)
         return DescribeNamespaceRequest(namespace=asked.namespace).SerializeToString()
 
-    async def _shut_down(self, call: Call) -> bytes:
+    async def _shut_down(self, call: HostCall) -> bytes:
         asked = self._read(ShutdownWorkerRequest, call)
         if asked.sticky_task_queue or asked.task_queue not in ("", node_task_queue(call.host)):
-            raise Refused("a host ends its own polls only")
+            raise RefusedCall("a host ends its own polls only")
         if asked.HasField("worker_heartbeat") and asked.worker_heartbeat.task_queue != node_task_queue(call.host):
-            raise Refused("a host speaks for its own worker only")
+            raise RefusedCall("a host speaks for its own worker only")
         fields = ("namespace", "identity", "reason", "worker_heartbeat", "task_queue", "task_queue_types")
         return _only(asked, *fields).SerializeToString()
 
-    async def _worker_heartbeat(self, call: Call) -> bytes:
+    async def _worker_heartbeat(self, call: HostCall) -> bytes:
         asked = self._read(RecordWorkerHeartbeatRequest, call)
         if any(worker.task_queue != node_task_queue(call.host) for worker in asked.worker_heartbeat):
-            raise Refused("a host speaks for its own worker only")
+            raise RefusedCall("a host speaks for its own worker only")
         return _only(asked, "namespace", "identity", "worker_heartbeat").SerializeToString()
 
-    async def _poll(self, call: Call) -> bytes:
+    async def _poll(self, call: HostCall) -> bytes:
         asked = self._read(PollActivityTaskQueueRequest, call)
         queue = asked.task_queue.name
         if queue != node_task_queue(call.host):
-            raise Refused(f"it polls {queue!r}, which is not its task queue")
+            raise RefusedCall(f"it polls {queue!r}, which is not its task queue")
         return _only(asked, "namespace", "task_queue", "identity", "task_queue_metadata").SerializeToString()
 
     def _of_task(self, kind: type[M], *fields: str) -> Check:
-        async def check(call: Call) -> bytes:
+        async def check(call: HostCall) -> bytes:
             asked = self._read(kind, call)
             sent = _only(asked, "namespace", "identity", *fields)
             try:
                 token = self._tokens.open(asked.task_token, associated=call.host.encode())  # type: ignore[attr-defined]
             except CannotOpen as error:
-                raise Refused("the task was not given to this host") from error
+                raise RefusedCall("the task was not given to this host") from error
             sent.task_token = token  # type: ignore[attr-defined]
             return sent.SerializeToString()
 
         return check
 
-    async def _watch_again(self, call: Call) -> bytes:
+    async def _watch_again(self, call: HostCall) -> bytes:
         """A host may only say that a watch of its own has failed. Then Temporal repeats it."""
         asked = self._read(RespondActivityTaskFailedByIdRequest, call)
         if not is_watch_on(call.host, asked.activity_id):
-            raise Refused(f"{asked.activity_id!r} is no watch of its own")
+            raise RefusedCall(f"{asked.activity_id!r} is no watch of its own")
         fields = ("namespace", "workflow_id", "run_id", "activity_id", "failure", "identity")
         return _only(asked, *fields).SerializeToString()
 
-    async def _signal(self, call: Call) -> bytes:
+    async def _signal(self, call: HostCall) -> bytes:
         asked = self._read(SignalWorkflowExecutionRequest, call)
         job_id = asked.workflow_execution.workflow_id
         if asked.signal_name not in ("gpu_fault", element_signal("gpu_fault")):
-            raise Refused(f"it sends the signal {asked.signal_name!r}")
+            raise RefusedCall(f"it sends the signal {asked.signal_name!r}")
         if not await self._rights.has_job(call.host, job_id):
             # NOT_FOUND, as for a job that has ended: the node worker then goes on to the remediation.
-            raise Refused(f"job {job_id!r} holds nothing on it", StatusCode.NOT_FOUND)
+            raise RefusedCall(f"job {job_id!r} holds nothing on it", StatusCode.NOT_FOUND)
         self._signals.count(call, job_id)
         fields = ("namespace", "workflow_execution", "signal_name", "input", "identity", "request_id")
         return _sent_by(call, _only(asked, *fields))
 
-    async def _remediate(self, call: Call) -> bytes:
+    async def _remediate(self, call: HostCall) -> bytes:
         asked = self._read(SignalWithStartWorkflowExecutionRequest, call)
         self._check_start(asked, "RemediationWorkflow")
         uuid = gpu_of_remediation(asked.workflow_id)
         if asked.workflow_id != remediation_id(uuid) or not await self._rights.has_gpu(call.host, uuid):
-            raise Refused(f"{asked.workflow_id!r} is not the remediation of one of its GPUs")
+            raise RefusedCall(f"{asked.workflow_id!r} is not the remediation of one of its GPUs")
         if asked.signal_name != "fault":
-            raise Refused(f"it sends the signal {asked.signal_name!r}")
+            raise RefusedCall(f"it sends the signal {asked.signal_name!r}")
         if asked.workflow_id_conflict_policy == WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING:
-            raise Refused("it would end a remediation that is under way")
+            raise RefusedCall("it would end a remediation that is under way")
         self._signals.count(call, asked.workflow_id)
         return _sent_by(call, _only(asked, *_OF_WORKFLOW, "signal_name", "signal_input"))
 
-    async def _report(self, call: Call) -> bytes:
+    async def _report(self, call: HostCall) -> bytes:
         asked = self._read(StartWorkflowExecutionRequest, call)
         self._check_start(asked, "HostReportWorkflow")
         if asked.workflow_id != host_report_id(call.host):
-            raise Refused(f"{asked.workflow_id!r} is not its own report")
+            raise RefusedCall(f"{asked.workflow_id!r} is not its own report")
         sent = _only(asked, *_OF_WORKFLOW)
         # A report that nobody can read would stay under way for ever.
         sent.workflow_execution_timeout.FromSeconds(REPORT_WITHIN_S)
         return _sent_by(call, sent)
 
-    async def _read_report(self, call: Call) -> bytes:
+    async def _read_report(self, call: HostCall) -> bytes:
         asked = self._read(GetWorkflowExecutionHistoryRequest, call)
         if asked.execution.workflow_id != host_report_id(call.host):
-            raise Refused(f"it reads the history of {asked.execution.workflow_id!r}")
+            raise RefusedCall(f"it reads the history of {asked.execution.workflow_id!r}")
         sent = _only(
             asked, "namespace", "execution", "maximum_page_size", "wait_new_event", "history_event_filter_type"
         )
@@ -287,29 +287,29 @@ class Rules:
             try:
                 sent.next_page_token = self._tokens.open(asked.next_page_token, associated=_page_of(call.host))
             except CannotOpen as error:
-                raise Refused("the page was not given to this host") from error
+                raise RefusedCall("the page was not given to this host") from error
         return sent.SerializeToString()
 
     def _check_start(
         self, asked: StartWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest, kind: str
     ) -> None:
         if asked.workflow_type.name != kind or asked.task_queue.name != CONTROL_TASK_QUEUE:
-            raise Refused(f"it starts a {asked.workflow_type.name!r} on {asked.task_queue.name!r}")
+            raise RefusedCall(f"it starts a {asked.workflow_type.name!r} on {asked.task_queue.name!r}")
         if asked.workflow_id_reuse_policy == WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_TERMINATE_IF_RUNNING:
-            raise Refused("it would end a workflow that is under way")
+            raise RefusedCall("it would end a workflow that is under way")
 
-    def _read(self, kind: type[M], call: Call) -> M:
+    def _read(self, kind: type[M], call: HostCall) -> M:
         try:
             message = kind.FromString(call.request)
         except DecodeError as error:
-            raise Refused("its request cannot be read", StatusCode.INVALID_ARGUMENT) from error
+            raise RefusedCall("its request cannot be read", StatusCode.INVALID_ARGUMENT) from error
         if message.namespace != self._namespace:  # type: ignore[attr-defined]
-            raise Refused(f"it asks for the namespace {message.namespace!r}")  # type: ignore[attr-defined]
+            raise RefusedCall(f"it asks for the namespace {message.namespace!r}")  # type: ignore[attr-defined]
         return message
 
 
 def _sent_by(
-    call: Call,
+    call: HostCall,
     sent: SignalWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest | StartWorkflowExecutionRequest,
 ) -> bytes:
     """The message to a workflow, with the name of the host that sends it."""
@@ -336,7 +336,7 @@ def _page_of(host: str) -> bytes:
     return f"page of {host}".encode()
 
 
-async def _as_it_is(call: Call) -> bytes:
+async def _as_it_is(call: HostCall) -> bytes:
     return call.request
 
 

@@ -17,7 +17,7 @@ from gpu_platform.identity.certificates import peer_in
 from gpu_platform.identity.revocation import Revoked, is_revoked
 from gpu_platform.observability import get_logger
 from workers.gateway.host_calls import HostCalls, Refusals
-from workers.gateway.rules import LARGEST_MESSAGE, SERVICE, Call, Refused, Rules
+from workers.gateway.rules import LARGEST_MESSAGE, SERVICE, AllowedCalls, HostCall, RefusedCall
 from workers.gateway.upstream import LARGEST_ANSWER, LONGEST_CALL_S, Upstream
 
 FORWARDED = ("client-name", "client-version", "temporal-namespace")
@@ -34,7 +34,7 @@ class Gateway(grpc.GenericRpcHandler):
 
     def __init__(
         self,
-        rules: Rules,
+        rules: AllowedCalls,
         upstream: Upstream,
         trust_domain: str,
         revoked: Callable[[], Revoked] = dict,
@@ -61,12 +61,12 @@ class Gateway(grpc.GenericRpcHandler):
         try:
             host = self._host(context)
             async with self._calls.message(host, self._rules.size(method), context) as message:
-                allowed = await self._rules.check(method, Call(host, message))
+                allowed = await self._rules.check(method, HostCall(host, message))
                 del message
                 response = await self._ask(method, allowed, context)
             # A poll lasts a minute, and the host may have been revoked meanwhile. Temporal gives the task to it again.
             return self._rules.answer(method, self._host(context), response)
-        except Refused as refused:
+        except RefusedCall as refused:
             status, why = refused.status, str(refused)
         REFUSED.labels(method.removeprefix(SERVICE) if self._rules.knows(method) else "another method").inc()
         if self._refusals.to_write(host or context.peer().rpartition(":")[0]):
@@ -87,17 +87,17 @@ class Gateway(grpc.GenericRpcHandler):
             return await context.abort(error.code(), error.details() or "", tuple(details))
 
     def _host(self, context: grpc.aio.ServicerContext) -> str:
-        """The host in the client's certificate, which TLS has verified. Raises :class:`Refused`."""
+        """The host in the client's certificate, which TLS has verified. Raises :class:`RefusedCall`."""
         connection: Any = context.auth_context()
         peer = _peer_in(connection["x509_pem_cert"][0], self._trust_domain)
         host = None if peer is None else names.host_of(peer.path)
         if peer is None or host is None:
-            raise Refused("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
+            raise RefusedCall("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
         if time.time() >= peer.not_after_s:
             # TLS saw it when the connection began, which may last for weeks.
-            raise Refused(f"the certificate of {peer.path} has expired", grpc.StatusCode.UNAUTHENTICATED)
+            raise RefusedCall(f"the certificate of {peer.path} has expired", grpc.StatusCode.UNAUTHENTICATED)
         if is_revoked(peer, self._revoked()):
-            raise Refused(f"{peer.path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
+            raise RefusedCall(f"{peer.path} was revoked", grpc.StatusCode.UNAUTHENTICATED)
         return host
 
 

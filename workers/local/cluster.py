@@ -23,7 +23,7 @@ from gpu_platform.identity.enrolment import JoinToken
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
-from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
 from workers.fleet.spec import FleetSpec
@@ -31,7 +31,7 @@ from workers.local import fleets
 from workers.local.dev_server import dev_server_argv
 from workers.local.gateway import LocalGateway
 from workers.local.metrics_ports import MetricsPorts
-from workers.local.readiness import READY_TIMEOUT_S, Readiness, diagnosis
+from workers.local.readiness import READY_TIMEOUT_S, ClusterReadiness, diagnosis
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
 
@@ -348,7 +348,7 @@ class LocalCluster:
         Raises :class:`CannotStart`. See :attr:`ClusterConfig.needs_hosts`.
         """
         patience_s = READY_TIMEOUT_S + fleets.registration_s(self.config.fleets)
-        ready = Readiness(self.api_urls, self.headers, self.ca_file if self.config.tls else None)
+        ready = ClusterReadiness(self.api_urls, self.headers, self.ca_file if self.config.tls else None)
         wanted = set(self.nodes) | fleets.names(self.config.fleets)
         try:
             self.missing_hosts = await ready.missing(wanted, {} if self.config.needs_hosts else self.nodes, patience_s)

@@ -22,7 +22,7 @@ class MetricsPorts:
             "GPU_PLATFORM_CONTROL__METRICS_PORT": settings.control.metrics_port,
             "GPU_PLATFORM_SCHEDULER__METRICS_PORT": settings.scheduler.metrics_port,
             "GPU_PLATFORM_GATEWAY__METRICS_PORT": settings.gateway.metrics_port,
-            "GPU_PLATFORM_NODE__AGENT_PORT": settings.node.agent_port,
+            "GPU_PLATFORM_NODE__PORT": settings.node.port,
         }
 
     def control(self, index: int) -> dict[str, str]:
@@ -39,7 +39,7 @@ class MetricsPorts:
 
     def node(self, index: int) -> dict[str, str]:
         """The variable for a node worker."""
-        return self._variable("GPU_PLATFORM_NODE__AGENT_PORT", index)
+        return self._variable("GPU_PLATFORM_NODE__PORT", index)
 
     def _variable(self, name: str, index: int) -> dict[str, str]:
         first = self._first[name]

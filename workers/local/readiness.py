@@ -18,7 +18,7 @@ TRIES = 3
 """After so many ends of its process a host is not waited for, if others can do without it."""
 
 
-class Readiness:
+class ClusterReadiness:
     """Asks the services of a cluster, the first of them for its hosts."""
 
     def __init__(self, api_urls: Sequence[str], headers: Mapping[str, str], trusted: Path | None) -> None:

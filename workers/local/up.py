@@ -18,7 +18,7 @@ from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.nvml.opening import count_gpus, has_gpus
 from gpu_platform.observability import configure_logging
-from gpu_platform.reading_settings import read_settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.topology.machine_file import find_machine, is_machine_file
 from workers.fleet.spec import FleetSpec

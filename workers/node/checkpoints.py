@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.system import paths
 
 _LIST = TypeAdapter(list[CheckpointInfo])
@@ -20,7 +20,7 @@ _THREADS, _VERIFYING = 4, 2
 commands need threads, too."""
 
 
-def checkpoint_routes(agent: HostAgent) -> list[Route]:
+def checkpoint_routes(worker: NodeWorker) -> list[Route]:
     """HTTP routes of a node worker: checkpoints of jobs, and probes of the checkpoint root."""
 
     threads, verifying = anyio.CapacityLimiter(_THREADS), anyio.CapacityLimiter(_VERIFYING)
@@ -30,7 +30,7 @@ def checkpoint_routes(agent: HostAgent) -> list[Route]:
         job_id = paths.check_job_id(request.path_params["job"])
         hashes = bool(request.query_params.get("hashes"))
         found = await anyio.to_thread.run_sync(
-            lambda: agent.checkpointing.list_job(job_id, hashes=hashes), limiter=verifying if hashes else threads
+            lambda: worker.checkpointing.list_job(job_id, hashes=hashes), limiter=verifying if hashes else threads
         )
         return Response(_LIST.dump_json(found), media_type="application/json")
 
@@ -40,21 +40,21 @@ def checkpoint_routes(agent: HostAgent) -> list[Route]:
         except ValueError as error:
             return PlainTextResponse(str(error), status_code=422)
         key = AttemptKey(job_id=paths.check_job_id(request.path_params["job"]), attempt=attempt)
-        return JSONResponse({"signalled": await run_in_threadpool(agent.ask_for_checkpoint, key)})
+        return JSONResponse({"signalled": await run_in_threadpool(worker.ask_for_checkpoint, key)})
 
     async def write_probe(_: Request) -> Response:
         try:
-            return JSONResponse({"probe": await run_in_threadpool(agent.checkpointing.write_probe)})
+            return JSONResponse({"probe": await run_in_threadpool(worker.checkpointing.write_probe)})
         except OSError as error:
-            text = f"{agent.host} cannot write its checkpoint root {agent.checkpointing.root}: {error.strerror}"
+            text = f"{worker.host} cannot write its checkpoint root {worker.checkpointing.root}: {error.strerror}"
             return PlainTextResponse(text, status_code=503)
 
     async def look_for_probe(request: Request) -> Response:
         name = request.path_params["probe"]
         if request.method == "DELETE":
-            await run_in_threadpool(agent.checkpointing.remove_probe, name)
+            await run_in_threadpool(worker.checkpointing.remove_probe, name)
             return JSONResponse({})
-        return JSONResponse({"seen": await run_in_threadpool(agent.checkpointing.sees_probe, name)})
+        return JSONResponse({"seen": await run_in_threadpool(worker.checkpointing.sees_probe, name)})
 
     return [
         Route("/checkpoints/{job}", list_job),

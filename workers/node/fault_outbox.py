@@ -22,7 +22,7 @@ from activities.job_signals import signal_job
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, REMEDIATION_WORKFLOW, AttemptKey, remediation_id
 from gpu_platform.domain.hosts.remediation import RemediationInput
 from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.lanes import InOrder
 
 log = structlog.get_logger()
@@ -46,12 +46,12 @@ class FaultDispatcher:
     ``report`` may be called from any thread. A fault is written to disk first and removed after its delivery.
     """
 
-    def __init__(self, outbox: Path, client: Client, agent: HostAgent, reset_attempts: int) -> None:
+    def __init__(self, outbox: Path, client: Client, worker: NodeWorker, reset_attempts: int) -> None:
         self._outbox = outbox
         self._outbox.mkdir(parents=True, exist_ok=True)
         self.client = client
         """A renewed certificate of this host needs a new client."""
-        self._agent = agent
+        self._worker = worker
         self._reset_attempts = reset_attempts
         self._recent: deque[_Undelivered] = deque(maxlen=1000)
         self._undelivered: dict[str, _Undelivered] = {}
@@ -149,7 +149,7 @@ class FaultDispatcher:
             return []
         if fault.attempt is not None and not fault.action.takes_gpu:
             return [fault.attempt]
-        return self._agent.attempts_on(fault.gpu_uuid)
+        return self._worker.attempts_on(fault.gpu_uuid)
 
     async def _signal_job(self, key: AttemptKey, fault: FaultReport) -> None:
         try:

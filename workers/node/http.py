@@ -3,7 +3,7 @@
 It is for the service. With TLS the client must show the service's certificate; other hosts' certificates are good for
 one question, that for votes, and a scraper's for ``/metrics``. Without TLS, on the loopback, every route needs a token,
 except ``/metrics`` and the route for votes. The node worker makes the token at its start and reports it to the service,
-as the password in ``agent_url``. A job on this host can reach all its ports, but without the token it cannot read
+as the password in ``url``. A job on this host can reach all its ports, but without the token it cannot read
 another job's output or run a command in its place.
 """
 
@@ -28,14 +28,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer, TlsContexts
 from gpu_platform.identity.revocation import Revoked, is_revoked
-from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.observability import get_logger
-from gpu_platform.settings import NodeSettings
+from gpu_platform.settings import NodeSettings, TlsSettings
 from service.http.connections import connections_of
 from service.http.machines import peer_of
 from service.server import cannot_listen, check_address
@@ -51,7 +50,7 @@ log = get_logger(__name__)
 
 
 def node_app(
-    agent: HostAgent,
+    worker: NodeWorker,
     token: str | None,
     sessions: ExecSessions | None = None,
     more: Sequence[Route] = (),
@@ -72,14 +71,14 @@ def node_app(
         return JSONResponse({"now": time.time()})
 
     routes = [
-        *log_routes(agent),
+        *log_routes(worker),
         Route(METRICS_PATH, metrics),
         Route("/clock", clock),
         *more,
-        *checkpoint_routes(agent),
+        *checkpoint_routes(worker),
     ]
     if sessions is not None:
-        routes += exec_routes(sessions, agent.host)
+        routes += exec_routes(sessions, worker.host)
     if token is None:
         check = Middleware(CertificateCheck, open_metrics=open_metrics, revoked=revoked)
     else:
@@ -134,12 +133,12 @@ class CertificateCheck:
 def _listen(node: NodeSettings) -> socket.socket:
     """A socket at the configured port. If that is taken, at a free one, unless a proxy leads to it."""
     try:
-        return socket.create_server((node.address, node.agent_port), backlog=128)
+        return socket.create_server((node.address, node.port), backlog=128)
     except OSError as error:
-        if node.agent_port == 0 or node.advertised_url is not None or error.errno != errno.EADDRINUSE:
-            raise cannot_listen("node", "agent_port", node.address, node.agent_port, error) from error
+        if node.port == 0 or node.advertised_url is not None or error.errno != errno.EADDRINUSE:
+            raise cannot_listen("node", "port", node.address, node.port, error) from error
         opened = socket.create_server((node.address, 0), backlog=128)
-        log.warning("node.port_taken", wanted=node.agent_port, port=opened.getsockname()[1])
+        log.warning("node.port_taken", wanted=node.port, port=opened.getsockname()[1])
         return opened
 
 
@@ -155,7 +154,7 @@ class NodeHttp:
 
     def __init__(
         self,
-        agent: HostAgent,
+        worker: NodeWorker,
         sessions: ExecSessions,
         node: NodeSettings,
         more: Sequence[Route] = (),
@@ -179,7 +178,7 @@ class NodeHttp:
         """The URL for the service. Without TLS it has the password, and is a secret."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                node_app(agent, token, sessions, more, open_metrics=tls.metrics == "open", revoked=revoked),
+                node_app(worker, token, sessions, more, open_metrics=tls.metrics == "open", revoked=revoked),
                 http=connections_of(tls.trust_domain, contexts),
                 log_config=None,
                 access_log=False,

@@ -38,7 +38,7 @@ from gpu_platform.domain.hosts.lease import (
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes, answer_within_s
 from gpu_platform.domain.hosts.protocol import check_control_plane
 from gpu_platform.domain.jobs.attempt import StopRequest
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.identity.revocation import Revoked
@@ -77,7 +77,7 @@ class LeaseKeeper:
     def __init__(
         self,
         settings: Settings,
-        agent: HostAgent,
+        worker: NodeWorker,
         make_report: Callable[[], HostReport],
         forget_resets_before: Callable[[int], None],
         temporal: TemporalReporter,
@@ -94,12 +94,12 @@ class LeaseKeeper:
         self.services = Services([settings.api_url, *settings.api_urls])
         self._cluster = settings.cluster.name
         self._restart_lease_s = settings.node.restart_lease_s
-        self._agent = agent
+        self._worker = worker
         self._make_report = make_report
         self.read: Reader = asyncio.to_thread
         """Makes the reports."""
         self.carry_out: Callable[[Order], Awaitable[object]] = _here
-        """Runs what ends ranks. A keeper with a loop of its own needs one that does it in the loop of the agent."""
+        """Runs what ends ranks. A keeper with a loop of its own needs one that does it in the loop of the worker."""
         self._made: HostReport | None = None
         self._excuse_resets = forget_resets_before
         self._temporal = temporal
@@ -113,7 +113,7 @@ class LeaseKeeper:
         self._lists = members or MemberLists()
         self._members: MemberList | None = None
         self._identity = identity or NodeIdentity(settings)
-        self._peers = peers or PeerVotes(agent.host, self._identity.peer_extensions)
+        self._peers = peers or PeerVotes(worker.host, self._identity.peer_extensions)
         self.revoked: Revoked = {}
         """Machines whose certificates are not believed, as the service last said."""
         self.announces_restart: Callable[[], bool] = lambda: True
@@ -133,7 +133,7 @@ class LeaseKeeper:
         next report does. That must be soon, since with an answer the votes of the other hosts are void."""
         left = record.read() or Lease(-1.0, -1.0, 0)
         self._lease = HostLease.begin(
-            agent.host,
+            worker.host,
             LeaseTimes.of(self._ttl_s),
             boot_clock_s(),
             run_until=left.run_until_s,
@@ -155,7 +155,7 @@ class LeaseKeeper:
     def votes(self) -> dict[str, float]:
         """The answer to another host that asks: member -> seconds, for votes that hold, this host's own included."""
         holds_s = self.vote()
-        return {**self._lease.vote_list(boot_clock_s()), self._agent.host: holds_s}
+        return {**self._lease.vote_list(boot_clock_s()), self._worker.host: holds_s}
 
     def vote(self) -> float:
         """For how many seconds this host gives its own vote now. 0.0: it gives none."""
@@ -228,7 +228,7 @@ class LeaseKeeper:
             why = "what this host says of itself is old: a disk or a driver of it does not answer"
             kept_away = {gpu.uuid: why for gpu in self._made.inventory.gpus}
             return self._made.model_copy(
-                update={"attempts": self._agent.attempts(), "degraded": {**kept_away, **self._made.degraded}}
+                update={"attempts": self._worker.attempts(), "degraded": {**kept_away, **self._made.degraded}}
             )
         return self._made
 
@@ -346,7 +346,7 @@ class LeaseKeeper:
         self._write()
         if not answer.renewed:
             self.report_soon()
-        self._agent.checkpointing.clock.drain(answer.draining)
+        self._worker.checkpointing.clock.drain(answer.draining)
         if answer.online_ms is not None:
             self._excuse_resets(answer.online_ms)
         for key in answer.kill:
@@ -356,15 +356,15 @@ class LeaseKeeper:
     async def _kill(self, key: AttemptKey) -> None:
         log.warning("attempt.stale", job=key.job_id, attempt=key.attempt)
         try:
-            request = StopRequest(key=key, host=self._agent.host, grace_s=0, reason="stale: released meanwhile")
-            await self.carry_out(partial(self._agent.stop, request))
+            request = StopRequest(key=key, host=self._worker.host, grace_s=0, reason="stale: released meanwhile")
+            await self.carry_out(partial(self._worker.stop, request))
         finally:
             self._killing.pop(key, None)
             self.report_soon()
 
     async def _announce_restart(self, http: httpx.AsyncClient) -> None:
         """Ask for a restart lease, so that ranks may run until the next node worker is there."""
-        if not self.announces_restart() or not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
+        if not self.announces_restart() or not self._worker.attempts() or not self._lease.may_run(boot_clock_s()):
             return
         renewed = False
         with contextlib.suppress(TimeoutError):
@@ -416,7 +416,7 @@ class LeaseKeeper:
 
     def _end_ranks(self) -> None:
         """Begin to end the ranks. It lasts as long as one of them does not die, and nothing here waits for it."""
-        attempts = self._agent.attempts()
+        attempts = self._worker.attempts()
         if attempts:
             log.error("lease.ended", attempts=[str(key) for key in attempts])
         self._ended = True
@@ -425,7 +425,7 @@ class LeaseKeeper:
 
     async def _end_all(self) -> None:
         try:
-            await self.carry_out(self._agent.end_ranks_without_lease)
+            await self.carry_out(self._worker.end_ranks_without_lease)
         except PlatformError as error:
             log.error("lease.ranks_not_ended", error=error.message)
             self._ended = False  # it is tried again

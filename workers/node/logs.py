@@ -11,14 +11,14 @@ from starlette.routing import Route
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.processes.logs import LogRead
 
 MAX_CHUNK = 1024 * 1024
 """How many bytes are read at once."""
 
 
-def log_routes(agent: HostAgent) -> list[Route]:
+def log_routes(worker: NodeWorker) -> list[Route]:
     """Routes for the HTTP application of a node worker."""
 
     async def logs(request: Request) -> Response:
@@ -35,23 +35,23 @@ def log_routes(agent: HostAgent) -> list[Route]:
         except ValueError as error:
             return PlainTextResponse(str(error), status_code=422)
         try:
-            found = await run_in_threadpool(agent.read_log, key, rank, offset, min(limit, MAX_CHUNK))
+            found = await run_in_threadpool(worker.read_log, key, rank, offset, min(limit, MAX_CHUNK))
         except FileNotFoundError:
-            return PlainTextResponse(f"no log of {key} rank {rank} on {agent.host}", status_code=404)
+            return PlainTextResponse(f"no log of {key} rank {rank} on {worker.host}", status_code=404)
         headers = {"X-Log-Offset": str(found.offset), "X-Log-Size": str(found.size)}
         if found.note is not None:
             headers["X-Log-Note"] = found.note
         if limit <= MAX_CHUNK:
             return Response(found.data, media_type="application/octet-stream", headers=headers)
 
-        pieces = _pieces(agent, key, rank, found, min(found.size, found.offset + limit))
+        pieces = _pieces(worker, key, rank, found, min(found.size, found.offset + limit))
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     return [Route("/logs/{job}/{attempt}/{rank}", logs)]
 
 
 async def _pieces(
-    agent: HostAgent, key: AttemptKey, rank: int, first: LogRead, end: int
+    worker: NodeWorker, key: AttemptKey, rank: int, first: LogRead, end: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield what there was up to ``end`` when it was asked for. Ends early if the log is removed meanwhile."""
     piece = first
@@ -61,7 +61,7 @@ async def _pieces(
         if at >= end:
             return
         try:
-            piece = await run_in_threadpool(agent.read_log, key, rank, at, min(MAX_CHUNK, end - at))
+            piece = await run_in_threadpool(worker.read_log, key, rank, at, min(MAX_CHUNK, end - at))
         except (FileNotFoundError, PlatformError):
             return
         if piece.offset != at:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 import uvloop
@@ -42,7 +42,6 @@ from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.environments.outputs import outputs_root
 from gpu_platform.hosts.environments.stages import environment_stages
@@ -56,6 +55,7 @@ from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.isolation.rdma import Rdma
 from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.processes.logs import LogRetention
@@ -69,14 +69,14 @@ from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.lanes import Lane
 from gpu_platform.observability import measure_for
-from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
+from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private
 from workers.node.disk_probe import DiskProbe
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
-from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
+from workers.node.interrupted_watches import FINISHED_WITHIN_S, Connection, InterruptedWatches
 from workers.node.lease_keeper import LeaseKeeper
 from workers.node.lease_metrics import LeaseMetrics
 from workers.node.metrics import NodeMetrics
@@ -85,8 +85,8 @@ from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
 from workers.node.samples import sample_keeper, sample_route
-from workers.node.secrets import ServiceSecrets
-from workers.node.uploads import ServiceUploads
+from workers.node.service_secrets import ServiceSecrets
+from workers.node.service_uploads import ServiceUploads
 from workers.process import OUR_BUILD, connect, observe, run_worker
 from workers.starting import settings_of
 
@@ -94,14 +94,16 @@ log = structlog.get_logger()
 
 SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
+FAULT_HISTORY = timedelta(days=90)
+"""Older faults of GPUs are forgotten when the node worker starts."""
 REPORT_TIMEOUT = timedelta(seconds=5)
 REPORT_WITHIN_S = 0.5
 """A report that is not made in this time says what the one before said."""
 
 
-def node_worker(
+def activity_worker(
     client: Client,
-    agent: HostAgent,
+    worker: NodeWorker,
     faults: FaultDispatcher,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
@@ -110,15 +112,15 @@ def node_worker(
     polls: int = 2,
 ) -> Worker:
     """The Temporal worker of this host, with the activities that it runs. ``polls``: how many ask for steps at once."""
-    watcher = RankWatcher(agent, faults.recent_fault)
-    launching = LaunchActivities(agent, watcher)
+    watcher = RankWatcher(worker, faults.recent_fault)
+    launching = LaunchActivities(worker, watcher)
     watching = WatchActivities(watcher, health.telemetry)
-    elements = ElementActivities(agent, launching, watcher)
-    resetting = ResetActivities(agent)
-    repairing = HostRepairActivities(agent, reboot)
+    elements = ElementActivities(worker, launching, watcher)
+    resetting = ResetActivities(worker)
+    repairing = HostRepairActivities(worker, reboot)
     return Worker(
         client,
-        task_queue=node_task_queue(agent.host),
+        task_queue=node_task_queue(worker.host),
         build_id=OUR_BUILD,
         activities=[
             launching.prepare_host,
@@ -131,7 +133,7 @@ def node_worker(
             repairing.reset_host,
             repairing.check_gpu,
             repairing.reboot_host,
-            ArtifactActivities(agent.artifacts).read_output,
+            ArtifactActivities(worker.artifacts).read_output,
         ],
         interceptors=interceptors,
         max_concurrent_activities=1000,
@@ -157,10 +159,10 @@ def order_guards(settings: Settings) -> list[Interceptor]:
 def report_maker(
     settings: Settings,
     inventory: HostInventory,
-    agent: HostAgent,
+    worker: NodeWorker,
     health: HealthMonitor,
     fitness: GpuFitness,
-    agent_url: str,
+    worker_url: str,
     unusable: Mapping[str, str] = MappingProxyType({}),
     why_stuck: Callable[[], str | None] = lambda: None,
 ) -> Callable[[], HostReport]:
@@ -173,20 +175,20 @@ def report_maker(
     hashes: dict[str | None, str] = {}  # only the checkpoint root can change while this process lives
 
     def make_report() -> HostReport:
-        attempts = agent.attempts()
-        root = agent.checkpointing.root_id
+        attempts = worker.attempts()
+        root = worker.checkpointing.root_id
         report = HostReport(
             name=settings.node.name,
             protocol=PROTOCOL,
             session=session,
             boot_id=boot,
             address=settings.node.address,
-            agent_url=agent_url,
+            url=worker_url,
             leaf=settings.node.leaf,
             spine=settings.node.spine,
             inventory=inventory,
             attempts=attempts,
-            checkpoints=agent.checkpoints(attempts),
+            checkpoints=worker.checkpoints(attempts),
             checkpoint_root=root,
             telemetry=health.telemetry(),
             degraded={**health.degraded(), **fitness.unfit(), **unusable, **_of_all(inventory, why_stuck())},
@@ -204,29 +206,24 @@ def _of_all(inventory: HostInventory, why: str | None) -> dict[str, str]:
 
 async def run_activities(
     settings: Settings,
-    agent: HostAgent,
+    worker: NodeWorker,
     faults: FaultDispatcher,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
     # Before an end of the lease ends attempts.
-    watches = InterruptedWatches(agent.host, agent.attempts, agent.watched, agent.finished_lately(FINISHED_WITHIN_S))
-    client = await connect(settings, converter=node_converter(settings), host=agent.host)
-    worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
+    finished = worker.finished_lately(FINISHED_WITHIN_S)
+    watches = InterruptedWatches(worker.host, worker.attempts, worker.watched, finished)
+    client = await connect(settings, converter=node_converter(settings), host=worker.host)
+    steps = activity_worker(client, worker, faults, health, reboot, order_guards(settings))
     # Faults and reports go the same way as soon as it is there, so they use a renewed certificate, too.
     faults.client = client
     await watches.look(client)
     async with asyncio.TaskGroup() as group:
         looking = group.create_task(watches.run(faults))
-        await run_worker(settings, client, worker)
+        await run_worker(settings, client, steps)
         looking.cancel()
-
-
-class Connection(Protocol):
-    """Has the newest client of Temporal."""
-
-    client: Client
 
 
 def report_by_temporal(connection: Connection) -> Callable[[HostReport], Coroutine[Any, Any, LeaseAnswer]]:
@@ -262,10 +259,10 @@ async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> Non
         await asyncio.sleep(SWEEP_S)
 
 
-async def sweep_checkpoints(agent: HostAgent) -> None:
+async def sweep_checkpoints(worker: NodeWorker) -> None:
     """Remove surplus checkpoints of running jobs, once a minute."""
     while True:
-        await in_own_thread(agent.sweep_checkpoints, name="checkpoints")
+        await in_own_thread(worker.sweep_checkpoints, name="checkpoints")
         await asyncio.sleep(CHECKPOINT_SWEEP_S)
 
 
@@ -280,7 +277,7 @@ def health_monitor(
     """The monitor of this host's GPUs, not started yet."""
     history = FaultHistory(
         home / "gpu-history.jsonl",
-        forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
+        forget_before_ms=int((time.time() - FAULT_HISTORY.total_seconds()) * 1000),
     )
     return HealthMonitor(
         nvml,
@@ -323,10 +320,10 @@ def stages_of(
     return [cuda, *environments, power_cap, fitness, CpuBinding(inventory, home), rdma, sharing, accountant]
 
 
-def retentions(settings: Settings, home: Path, agent: HostAgent) -> list[LogRetention | RecordRetention]:
+def retentions(settings: Settings, home: Path, worker: NodeWorker) -> list[LogRetention | RecordRetention]:
     """What removes the logs and records of attempts that ended long ago."""
     logs = LogRetention(home, settings.node.log_keep_days * 24 * 3600, settings.node.log_keep_mib << 20)
-    return [logs, RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)]
+    return [logs, RecordRetention(home, worker.forget, settings.node.record_keep_hours * 3600)]
 
 
 async def main() -> None:
@@ -352,12 +349,12 @@ async def main() -> None:
         nvml,
         inventory,
         node,
-        own_pids=lambda uuid: agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
+        own_pids=lambda uuid: worker.attempt_pids(uuid) | sharing.daemon_pids(uuid),
         on_fault=lambda fault: faults.report(fault),
     )
-    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_unused_gpu(uuid), on_failure=fitness.report)
-    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_unused_gpu(uuid), scrubber=scrubber)
-    agent = HostAgent(
+    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: worker.reset_unused_gpu(uuid), on_failure=fitness.report)
+    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: worker.reset_unused_gpu(uuid), scrubber=scrubber)
+    worker = NodeWorker(
         settings,
         nvml,
         inventory,
@@ -366,21 +363,23 @@ async def main() -> None:
         lease_file=Path(lease_file),
         secrets=ServiceSecrets(settings, identity),
     )
-    faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
+    faults = FaultDispatcher(home / "faults", client, worker, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-    attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
-    sessions = ExecSessions(home.resolve(), node.name, agent.start_helper, jailed=inventory.isolation == JAILED)
+    attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, worker.checkpointing.clock)
+    sessions = ExecSessions(home.resolve(), node.name, worker.start_helper, jailed=inventory.isolation == JAILED)
     routes = [
         *reading_routes(health, accountant),
         sample_route(samples.files),
         votes_route(lambda: lease_loop.ask(lease.votes)),
     ]
-    http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
+    http = NodeHttp(worker, sessions, node, routes, settings.tls, identity.contexts, revoked=lambda: lease.revoked)
     probe = DiskProbe.begin(home)
     lease = keeper_apart(
         settings,
-        agent,
-        report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory), probe.why_stuck),
+        worker,
+        report_maker(
+            settings, inventory, worker, health, fitness, http.url, unusable(nvml, inventory), probe.why_stuck
+        ),
         health.forget_resets_before,
         faults,
         LeaseFile(lease_file),
@@ -388,10 +387,10 @@ async def main() -> None:
     )
     REGISTRY.register(NodeMetrics(health, accountant, lambda: DiskRoom.of(home, kept_by_starts(node.disk_reserve_mib))))
     REGISTRY.register(LeaseMetrics(lease))
-    log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
+    log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
-    reboot = HostReboot(node, home, inventory, agent)
-    agent.start_guard()
+    reboot = HostReboot(node, home, inventory, worker)
+    worker.start_guard()
     health.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -400,21 +399,21 @@ async def main() -> None:
                 lease_loop.run(lease.run),
                 http_loop.run(partial(serve, http, sessions)),
                 identity.keep(),
-                attempts.run(agent),
-                sweep_checkpoints(agent),
-                sweep_old(retentions(settings, home, agent)),
-                run_activities(settings, agent, faults, health, reboot),
+                attempts.run(worker),
+                sweep_checkpoints(worker),
+                sweep_old(retentions(settings, home, worker)),
+                run_activities(settings, worker, faults, health, reboot),
             ]
             for work in works:
                 group.create_task(work)
     finally:
         health.stop()
-        agent.close()
+        worker.close()
 
 
 def keeper_apart(
     settings: Settings,
-    agent: HostAgent,
+    worker: NodeWorker,
     make_report: Callable[[], HostReport],
     forget_resets_before: Callable[[int], None],
     faults: FaultDispatcher,
@@ -427,7 +426,7 @@ def keeper_apart(
     async def report(made: HostReport) -> LeaseAnswer:
         return await in_loop(main_loop, partial(by_temporal, made))
 
-    lease = LeaseKeeper(settings, agent, make_report, forget_resets_before, report, record, identity)
+    lease = LeaseKeeper(settings, worker, make_report, forget_resets_before, report, record, identity)
     lease.read = Lane("report", patience_s=REPORT_WITHIN_S).run
     lease.carry_out = partial(in_loop, main_loop)
     return lease

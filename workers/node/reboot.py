@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.host_reset import reboot, reboot_simulated
+from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.settings import NodeSettings
 from workers.node.nvml_watch import RestartRequired
 
@@ -23,11 +23,11 @@ _ANSWER_S = 0.3
 class HostReboot:
     """Reboots this host when it is called."""
 
-    def __init__(self, node: NodeSettings, home: Path, inventory: HostInventory, agent: HostAgent) -> None:
+    def __init__(self, node: NodeSettings, home: Path, inventory: HostInventory, worker: NodeWorker) -> None:
         self._node = node
         self._home = home
         self._inventory = inventory
-        self._agent = agent
+        self._worker = worker
         self._rebooted = asyncio.Event()
 
     async def __call__(self, of_boot: str | None) -> None:
@@ -40,7 +40,7 @@ class HostReboot:
         if not simulated:
             await asyncio.to_thread(reboot, self._node.reboot_command)
             return
-        pids = {pid for gpu in self._inventory.gpus for pid in self._agent.attempt_pids(gpu.uuid)}
+        pids = {pid for gpu in self._inventory.gpus for pid in self._worker.attempt_pids(gpu.uuid)}
         await asyncio.to_thread(reboot_simulated, self._home, pids)
         self._rebooted.set()
 

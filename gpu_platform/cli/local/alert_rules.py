@@ -10,6 +10,6 @@ def print_rules() -> None:
     `tls.certificate_hours`), for Prometheus' `rule_files`."""
     # Imported only now: reading the settings takes time that no other command should need.
     from gpu_platform.alerting.rules import rules
-    from gpu_platform.reading_settings import read_settings
+    from gpu_platform.settings.reading import read_settings
 
     session.write(rules(read_settings()).rstrip())

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def init(directory: Directory = None) -> None:
     """Make the CA: its key, readable by its owner only, and its certificate."""
     from gpu_platform.identity.ca import CertificateAuthority
-    from gpu_platform.reading_settings import read_settings
+    from gpu_platform.settings.reading import read_settings
 
     settings = read_settings()
     path = directory or settings.tls.ca_directory(settings.state_dir)
@@ -79,7 +79,7 @@ def rotate(
 
 def _load(directory: Path | None) -> CertificateAuthority:
     from gpu_platform.identity.ca import CertificateAuthority
-    from gpu_platform.reading_settings import read_settings
+    from gpu_platform.settings.reading import read_settings
 
     settings = read_settings()
     return CertificateAuthority.load(directory or settings.tls.ca_directory(settings.state_dir))

@@ -111,7 +111,7 @@ def _select(hosts: list[str] | None, leaf: list[str] | None, state_dir: Path | N
 
 
 def _state(state_dir: Path | None) -> Path:
-    from gpu_platform.reading_settings import read_settings
+    from gpu_platform.settings.reading import read_settings
 
     return state_dir or read_settings().state_dir
 

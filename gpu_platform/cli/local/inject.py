@@ -28,7 +28,7 @@ def inject(
     """Inject a fault into a GPU of a simulated host."""
     from gpu_platform.hosts.nvml.fault_injection import inject_fault, read_gpu_count
     from gpu_platform.hosts.system.paths import control_dir, node_dir
-    from gpu_platform.reading_settings import read_settings
+    from gpu_platform.settings.reading import read_settings
 
     if xid is None and temperature is None and utilization is None and not lost and not clear:
         raise typer.BadParameter("say what happens: --xid, --temperature, --utilization, --lost or --clear")

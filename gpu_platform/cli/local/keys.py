@@ -130,7 +130,7 @@ def export(
 
 
 def _settings() -> Settings:
-    from gpu_platform.reading_settings import read_settings
+    from gpu_platform.settings.reading import read_settings
 
     return read_settings()
 

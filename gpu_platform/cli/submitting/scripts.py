@@ -21,7 +21,7 @@ from typer.exceptions import TyperException
 
 from gpu_platform.cli import parsing
 from gpu_platform.slurm import sbatch_options
-from gpu_platform.slurm.arrays import read_array
+from gpu_platform.slurm.array_option import read_array
 from gpu_platform.slurm.getopt import Given
 from gpu_platform.slurm.script import OURS, Script, WrongScript, read_directives
 from gpu_platform.slurm.translation import Submitter, Translation, translate

@@ -13,7 +13,7 @@ import grpc.aio
 from gpu_platform.client.answer import Answer, ServerSentEvent
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import STREAM_TIMEOUT_S, Connection
-from gpu_platform.rpc.asking import END, Asked, asked_of, event_of, failed, last_event
+from gpu_platform.rpc.asking import END, RpcCall, asked_of, event_of, failed, last_event
 from gpu_platform.rpc.channels import address_of, credentials_of, grpc_port, options_for
 from gpu_platform.rpc.heads import begins_async
 
@@ -53,7 +53,7 @@ class AsyncRpcSender:
         while self._channels:
             await self._channels.popitem()[1].close()
 
-    async def _begun(self, url: str, asked: Asked, timeout_s: float) -> AsyncRpcStream | Answer:
+    async def _begun(self, url: str, asked: RpcCall, timeout_s: float) -> AsyncRpcStream | Answer:
         address = address_of(url, self._port)
         call: Any = asked.on(self._channel(url))(asked.message, metadata=asked.metadata)
         stream = AsyncRpcStream(call, address)
@@ -102,7 +102,7 @@ class AsyncRpcStream:
         else:
             yield END
 
-    async def whole(self, asked: Asked) -> Answer:
+    async def whole(self, asked: RpcCall) -> Answer:
         """All of it as one answer: a text that comes in pieces. Raises :class:`NoAnswer`."""
         try:
             return asked.answer([message async for message in self._call])

@@ -12,7 +12,7 @@ import grpc
 from gpu_platform.client.answer import Answer, ServerSentEvent
 from gpu_platform.client.calls import Call
 from gpu_platform.client.connection import STREAM_TIMEOUT_S, Connection
-from gpu_platform.rpc.asking import END, Asked, asked_of, event_of, failed, last_event
+from gpu_platform.rpc.asking import END, RpcCall, asked_of, event_of, failed, last_event
 from gpu_platform.rpc.channels import address_of, credentials_of, grpc_port, options_for
 from gpu_platform.rpc.heads import begins_sync
 
@@ -52,7 +52,7 @@ class RpcSender:
         while self._channels:
             self._channels.popitem()[1].close()
 
-    def _begun(self, url: str, asked: Asked, timeout_s: float) -> RpcStream | Answer:
+    def _begun(self, url: str, asked: RpcCall, timeout_s: float) -> RpcStream | Answer:
         address = address_of(url, self._port)
         call: Any = asked.on(self._channel(url))(asked.message, metadata=asked.metadata)
         stream = RpcStream(call, address)
@@ -101,7 +101,7 @@ class RpcStream:
         else:
             yield END
 
-    def whole(self, asked: Asked) -> Answer:
+    def whole(self, asked: RpcCall) -> Answer:
         """All of it as one answer: a text that comes in pieces. Raises :class:`NoAnswer`."""
         try:
             return asked.answer(list(self._call))

@@ -38,7 +38,7 @@ class Reach(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rule:
+class RouteRule:
     """Who may use a route."""
 
     permission: Permission
@@ -81,7 +81,7 @@ class Subject:
     """The attempt that the path names holds something on the host."""
 
 
-class Verdict(StrEnum):
+class AccessVerdict(StrEnum):
     """The judgement about a request."""
 
     ALLOWED = "allowed"
@@ -97,25 +97,27 @@ class Verdict(StrEnum):
     @property
     def is_allowed(self) -> bool:
         """True if the request goes on."""
-        return self in (Verdict.ALLOWED, Verdict.BROKE_GLASS)
+        return self in (AccessVerdict.ALLOWED, AccessVerdict.BROKE_GLASS)
 
 
-def judge(rule: Rule, principal: Principal | None, subject: Subject, *, break_glass: bool = False) -> Verdict:
+def judge(
+    rule: RouteRule, principal: Principal | None, subject: Subject, *, break_glass: bool = False
+) -> AccessVerdict:
     """May the principal do what the rule is about? ``break_glass``: a reason was given."""
     if rule.reach is Reach.PUBLIC:
-        return Verdict.ALLOWED
+        return AccessVerdict.ALLOWED
     if principal is None:
-        return Verdict.NOT_SIGNED_IN
+        return AccessVerdict.NOT_SIGNED_IN
     if not principal.may(rule.permission):
-        return Verdict.OUT_OF_SCOPE
+        return AccessVerdict.OUT_OF_SCOPE
     if rule.reach.is_of_nodes or principal.kind is PrincipalKind.NODE:
         held = rule.reach is not Reach.ATTEMPT or subject.is_held
         return _yes(_is_that_host(rule, principal, subject) and held)
     if principal.kind is PrincipalKind.JOB and not rule.of_jobs:
-        return Verdict.FORBIDDEN
+        return AccessVerdict.FORBIDDEN
     match rule.reach:
         case Reach.SIGNED_IN:
-            return Verdict.ALLOWED
+            return AccessVerdict.ALLOWED
         case Reach.SOMEWHERE:
             return _yes(any(principal.has(rule.role, namespace) for namespace in principal.roles))
         case Reach.CLUSTER:
@@ -126,20 +128,20 @@ def judge(rule: Rule, principal: Principal | None, subject: Subject, *, break_gl
             return _of_job(rule, principal, subject, break_glass)
 
 
-def _of_job(rule: Rule, principal: Principal, subject: Subject, break_glass: bool) -> Verdict:
+def _of_job(rule: RouteRule, principal: Principal, subject: Subject, break_glass: bool) -> AccessVerdict:
     if subject.namespace is None or principal.role_in(subject.namespace) is None:
-        return Verdict.UNSEEN
+        return AccessVerdict.UNSEEN
     if principal.kind is PrincipalKind.JOB and subject.job_id != principal.name:
-        return Verdict.UNSEEN  # a job reaches only itself
+        return AccessVerdict.UNSEEN  # a job reaches only itself
     if rule.reach is Reach.SESSION:
         return _yes(subject.session_of == principal.id and principal.has(Role.USER, subject.namespace))
     if rule.owner and is_owner(principal, subject):
-        return Verdict.ALLOWED
+        return AccessVerdict.ALLOWED
     if principal.has(rule.role, subject.namespace) or (rule.shared and subject.is_shared):
-        return Verdict.ALLOWED
+        return AccessVerdict.ALLOWED
     if rule.break_glass and break_glass and principal.has(Role.OPERATOR, subject.namespace):
-        return Verdict.BROKE_GLASS
-    return Verdict.FORBIDDEN
+        return AccessVerdict.BROKE_GLASS
+    return AccessVerdict.FORBIDDEN
 
 
 def is_owner(principal: Principal, subject: Subject) -> bool:
@@ -151,9 +153,9 @@ def is_owner(principal: Principal, subject: Subject) -> bool:
     return principal.kind is PrincipalKind.PERSON and subject.user == principal.name
 
 
-def _is_that_host(rule: Rule, principal: Principal, subject: Subject) -> bool:
+def _is_that_host(rule: RouteRule, principal: Principal, subject: Subject) -> bool:
     return rule.reach.is_of_nodes and principal.kind is PrincipalKind.NODE and principal.name == subject.host
 
 
-def _yes(allowed: bool) -> Verdict:
-    return Verdict.ALLOWED if allowed else Verdict.FORBIDDEN
+def _yes(allowed: bool) -> AccessVerdict:
+    return AccessVerdict.ALLOWED if allowed else AccessVerdict.FORBIDDEN

@@ -98,7 +98,7 @@ class HostReport(Heartbeat):
     """A new value at every boot of the machine. None: the host does not know it."""
     address: ShortText
     """The address at which ranks of other hosts reach this one."""
-    agent_url: Annotated[str, StringConstraints(max_length=512, pattern=r"^[!-~]*$")]
+    url: Annotated[str, StringConstraints(max_length=512, pattern=r"^[!-~]*$")]
     """The URL at which the service fetches logs and runs commands: ``https://10.0.0.7:41234``. It must be on the host
     that sends the report. Without TLS it has the node worker's password: ``http://service:…@127.0.0.1:41234``."""
     leaf: ShortText | None = None

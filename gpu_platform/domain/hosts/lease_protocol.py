@@ -281,7 +281,7 @@ class LeaseRow:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LeaseVerdict:
     """What the leader concludes from one look at the leases."""
 
     lost: tuple[str, ...]
@@ -324,7 +324,7 @@ class LeaderLeases:
         passed_s: float,
         rows: Mapping[str, LeaseRow],
         members: Mapping[int, frozenset[str]],
-    ) -> tuple[LeaderLeases, Verdict]:
+    ) -> tuple[LeaderLeases, LeaseVerdict]:
         """Look at the leases and decide who is suspected and who is LOST.
 
         ``rows``: hosts that are not LOST. ``members``: version -> list of members; the newest version is the current
@@ -352,7 +352,7 @@ class LeaderLeases:
             if since is not None:
                 suspected[name] = since
         current = members[max(members)] if members else frozenset()
-        verdict = Verdict(tuple(lost), tuple(held), len(heard & current), len(current))
+        verdict = LeaseVerdict(tuple(lost), tuple(held), len(heard & current), len(current))
         return replace(self, silence=silence, suspected=suspected, lists=lists), verdict
 
     def _lists(

@@ -29,9 +29,10 @@ from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.fencing import Fencing
+from gpu_platform.domain.jobs.host_requirements import HostRequirements
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.launcher import Launcher
-from gpu_platform.domain.jobs.secrets import SecretUse
+from gpu_platform.domain.jobs.secret_uses import SecretUse
 from gpu_platform.domain.jobs.usage import RankUsage
 
 
@@ -87,7 +88,7 @@ class RankLimits(BaseModel):
         return self.time_limit_s is None and self.deadline_at is None
 
 
-class HostPlan(BaseModel):
+class HostPlan(HostRequirements):
     """Everything that one host needs for its ranks of an attempt: the last of the four shapes of a job.
 
     Command and environment are here once, not per rank: the message travels through Temporal, which limits its size.
@@ -118,8 +119,6 @@ class HostPlan(BaseModel):
     """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer term
     and starts nothing. 0: it is not checked."""
     fencing: Fencing = Fencing.LEASE
-    require_isolation: bool = False
-    """The ranks run in a jail or not at all."""
     resume_from_attempt: int | None = None
     """The newest earlier attempt. The host looks for its checkpoints."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()

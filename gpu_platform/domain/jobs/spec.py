@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.jobs.artifacts import Artifacts
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency, DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.fencing import Fencing
+from gpu_platform.domain.jobs.host_requirements import HostRequirements
 from gpu_platform.domain.jobs.launcher import Launcher, with_rank_per
 from gpu_platform.domain.jobs.notify import MAX_RULES, NotifyRule
 from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
-from gpu_platform.domain.jobs.secrets import MAX_SECRETS, SecretUse, check_secrets
+from gpu_platform.domain.jobs.secret_uses import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
@@ -29,7 +30,7 @@ most)."""
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
 
 
-class JobSpec(BaseModel):
+class JobSpec(HostRequirements):
     """What a user submits. Unknown fields are refused, so that a typing error is never ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -171,12 +172,6 @@ class JobSpec(BaseModel):
         ),
     ] = None
     grace_s: Annotated[float, Field(ge=0, le=3600, description="Time between SIGTERM and SIGKILL")] = 10.0
-    require_isolation: Annotated[
-        bool,
-        Field(
-            description="Run only on hosts whose kernel isolates ranks (jailed), never as plain processes",
-        ),
-    ] = False
     secrets: Annotated[
         tuple[SecretUse, ...],
         Field(

@@ -26,7 +26,7 @@ at most, with those of other jobs that start at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRecord:
+class StepJob:
     """A job of a step that was submitted, refused, or taken from an earlier run."""
 
     step: str
@@ -101,7 +101,7 @@ class StepStanding:
     state: StepState
     message: str = ""
     total: int | None = None
-    records: list[JobRecord] = field(default_factory=list[JobRecord])
+    records: list[StepJob] = field(default_factory=list[StepJob])
     """By index."""
     output: Any = None
 
@@ -112,25 +112,25 @@ class StepStanding:
 
 
 @dataclass
-class Decision:
+class PipelineDecision:
     """Where a pipeline stands, and what is to be done now."""
 
     state: PipelineState
     steps: dict[str, StepStanding]
     submit: list[NewJob]
-    read: list[JobRecord]
+    read: list[StepJob]
     """Jobs whose output a later step needs."""
-    cancel: list[JobRecord]
+    cancel: list[StepJob]
     more: bool = False
     """Steps that are ready too were left for the next time."""
 
 
-def decide(spec: PipelineSpec, records: Sequence[JobRecord], *, cancelled: bool = False) -> Decision:
+def decide(spec: PipelineSpec, records: Sequence[StepJob], *, cancelled: bool = False) -> PipelineDecision:
     """What is to be done. The same records always give the same decision, and doing a part of it does no harm."""
-    by_step: dict[str, list[JobRecord]] = {step.name: [] for step in spec.steps}
+    by_step: dict[str, list[StepJob]] = {step.name: [] for step in spec.steps}
     for record in sorted(records, key=lambda one: one.index):
         by_step[record.step].append(record)
-    decision = Decision(PipelineState.RUNNING, {}, [], [], [])
+    decision = PipelineDecision(PipelineState.RUNNING, {}, [], [], [])
     conditions, spent = Work(), 0
     for step in spec.steps:
         standing = StepStanding(StepState.WAITING, records=by_step[step.name])
@@ -146,7 +146,7 @@ def decide(spec: PipelineSpec, records: Sequence[JobRecord], *, cancelled: bool 
     return decision
 
 
-def _state_of(decision: Decision, cancelled: bool) -> PipelineState:
+def _state_of(decision: PipelineDecision, cancelled: bool) -> PipelineState:
     states = {standing.state for standing in decision.steps.values()}
     if not all(state.has_ended for state in states):
         return PipelineState.RUNNING
@@ -159,7 +159,7 @@ def _look_at(
     spec: PipelineSpec,
     step: Step,
     standing: StepStanding,
-    decision: Decision,
+    decision: PipelineDecision,
     cancelled: bool,
     conditions: Work,
     own: Work | None,
@@ -196,7 +196,7 @@ def _look_at(
             standing.state = StepState.RUNNING
 
 
-def _go_on(step: Step, standing: StepStanding, decision: Decision, cancelled: bool) -> None:
+def _go_on(step: Step, standing: StepStanding, decision: PipelineDecision, cancelled: bool) -> None:
     """Set the state of a step whose time has come."""
     live = [record for record in standing.records if record.is_live]
     if cancelled:
@@ -223,7 +223,7 @@ def _go_on(step: Step, standing: StepStanding, decision: Decision, cancelled: bo
     standing.state = StepState.COMPLETED
 
 
-def _failure_of(records: Sequence[JobRecord]) -> str | None:
+def _failure_of(records: Sequence[StepJob]) -> str | None:
     """Why the step fails. None: it does not. A job that failed says more than those that were cancelled for it."""
     failed = [record for record in records if record.failure is not None]
     first = next((record for record in failed if record.state is not JobState.CANCELLED), None)

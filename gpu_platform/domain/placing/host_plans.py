@@ -24,6 +24,9 @@ def plan_hosts(
     are done once per host.
     """
     ranks = number_ranks(spec, placement.slices)
+    requirements = spec.host_requirements.model_dump()
+    if needs_jail(spec):
+        requirements["require_isolation"] = True
     hosts: dict[str, list[HostSlice]] = {}
     for one in running_slices(spec, placement.slices):
         hosts.setdefault(one.host, []).append(one)
@@ -46,9 +49,6 @@ def plan_hosts(
             limits=_limits(spec, slices),
             term=terms.get(host, 0),
             fencing=spec.fencing or Fencing.LEASE,
-            require_isolation=spec.require_isolation
-            or any(request.isolated for request in spec.requests)
-            or (spec.environment is not None and spec.environment.container is not None),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
             checkpoint=spec.checkpoint,
             secrets=spec.secrets,
@@ -57,9 +57,16 @@ def plan_hosts(
             environment=spec.environment,
             launcher=spec.launcher,
             host_count=None if spec.launcher is Launcher.PLAIN else len(hosts),
+            **requirements,
         )
         for node_rank, (host, slices) in enumerate(hosts.items())
     ]
+
+
+def needs_jail(spec: JobSpec) -> bool:
+    """True if its ranks run in a jail or not at all. The jail is what runs a container."""
+    in_container = spec.environment is not None and spec.environment.container is not None
+    return spec.require_isolation or in_container or any(request.isolated for request in spec.requests)
 
 
 def _rank(rank: PlacedRank) -> RankSpec:

@@ -16,6 +16,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from gpu_platform.domain.jobs.environment import JobEnvironment
+from gpu_platform.domain.jobs.host_requirements import HostRequirements
 from gpu_platform.domain.jobs.rank_group import RankGroup
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
@@ -40,7 +41,7 @@ class _PlaceableSpec(Protocol):
     @property
     def spare_hosts(self) -> int: ...
     @property
-    def require_isolation(self) -> bool: ...
+    def host_requirements(self) -> HostRequirements: ...
     @property
     def environment(self) -> JobEnvironment | None: ...
     @property
@@ -222,11 +223,10 @@ class PlacementRequest:
 
 def _of_job(request: ResourceRequest, spec: _PlaceableSpec) -> ResourceRequest:
     """The request with what the job as a whole requires of its hosts."""
-    required: dict[str, object] = {"isolated": True} if spec.require_isolation else {}
-    if spec.reservation is not None:
-        required["reservation"] = spec.reservation
-    environment = spec.environment
+    of_hosts, environment = spec.host_requirements, spec.environment
+    isolated, constraints = request.isolated or of_hosts.require_isolation, request.constraints
     if environment is not None and environment.container is not None:
         # The jail is what runs a container.
-        required |= {"isolated": True, "constraints": (*request.constraints, *environment.constraints)}
-    return request.model_copy(update=required)
+        isolated, constraints = True, (*constraints, *environment.constraints)
+    reservation = request.reservation if spec.reservation is None else spec.reservation
+    return request.model_copy(update={"isolated": isolated, "constraints": constraints, "reservation": reservation})

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.processes.ranks import RankProcess
-from gpu_platform.hosts.system.process_tree import Process, Stat, all_processes, descendants
+from gpu_platform.hosts.system.process_tree import FoundProcess, Stat, all_processes, descendants
 from gpu_platform.hosts.system.records import LOG
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -63,7 +63,7 @@ def rank_pids(rank: RankProcess, jail: Jail | None, table: ProcessTable) -> set[
     return set() if supervisor is None else {process.pid for process in descendants([supervisor.pid], table.all())}
 
 
-def _supervisor(rank: RankProcess, table: ProcessTable) -> Process | None:
+def _supervisor(rank: RankProcess, table: ProcessTable) -> FoundProcess | None:
     """The supervisor of a plain process, if it had this rank when the table was read: it may have had another one.
     That shows by the rank's main process, which is its child for as long as the rank lasts. If only others of the rank
     are left, nothing is counted any more: they are about to be killed."""
@@ -87,7 +87,7 @@ class ProcessTable:
         return self._table
 
 
-def _times_and_rss(process: Process) -> tuple[float, float, int] | None:
+def _times_and_rss(process: FoundProcess) -> tuple[float, float, int] | None:
     """(its own CPU seconds, those of its reaped children, resident bytes)."""
     try:
         text = Path(f"/proc/{process.pid}/stat").read_bytes()

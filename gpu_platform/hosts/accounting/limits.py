@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.deadline import not_ended_message
 from gpu_platform.domain.texts import moment
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.process_tree import Process, send_signal
+from gpu_platform.hosts.system.process_tree import FoundProcess, send_signal
 
 _WARNED = "warned"
 _OVERDUE = "overdue.json"
@@ -84,7 +84,7 @@ def warning_due(limits: RankLimits, attempt_dir: Path, end: RankEnd) -> bool:
     return 0 < limits.warn_before_s >= end.left_s and not (attempt_dir / _WARNED).exists()
 
 
-def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
+def warn(limits: RankLimits, attempt_dir: Path, processes: set[FoundProcess]) -> int:
     """Send the warning signal, once, to every process that has a handler for it. Returns to how many.
 
     The signal would end a process without a handler: a shell that started the program, or a data loader.

@@ -17,7 +17,7 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.hosts.checkpoints.resume_choice import ResumeChoice
 from gpu_platform.hosts.checkpoints.store import StoredCheckpoint
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
-from gpu_platform.hosts.processes.step_process import Bounds, GivenUp, NoAnswer, look, run_python
+from gpu_platform.hosts.processes.step_process import Bounds, GivenUp, NoStepAnswer, look, run_python
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -109,7 +109,7 @@ class CheckpointSteps:
         bounds = Bounds(wall_s=self._check_s, cpu_s=self._check_s, memory_bytes=_MEMORY_BYTES, output_bytes=64 << 20)
         try:
             answer = run_python(step, arguments, bounds, given_up, cgroup)
-        except NoAnswer as error:
+        except NoStepAnswer as error:
             raise HostUnavailable(
                 f"{self._host} did not verify {subject} within {self._check_s:g} s (node.checkpoint_check_s) and "
                 f"{_MEMORY_BYTES >> 20} MiB of memory ({error.details['why']}): name one checkpoint "

@@ -24,7 +24,7 @@ from gpu_platform.hosts.processes.step_process import look
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.own_thread import in_own_thread
-from gpu_platform.hosts.system.process_tree import Process, send_signal
+from gpu_platform.hosts.system.process_tree import FoundProcess, send_signal
 from gpu_platform.job import LISTENING
 from gpu_platform.settings import NodeSettings
 
@@ -128,7 +128,7 @@ class CheckpointRequester:
         name = plan.checkpoint.signal or self._node.checkpoint_signal
         return None if name == "none" else name
 
-    def _handlers(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> list[Process]:
+    def _handlers(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> list[FoundProcess]:
         """Processes that handle the signal, if the job says that it takes requests. In other jobs the signal may
         mean something else."""
         name, wanted = self._signal(plan), plan.checkpoint

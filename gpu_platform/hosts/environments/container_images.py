@@ -25,13 +25,13 @@ import structlog
 from gpu_platform import disk_room
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments.image_pull import Pulled, PullLimits, pull, remove_left_pulls
 from gpu_platform.hosts.environments.registry_way import Registries
 from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
-from gpu_platform.hosts.processes.step_process import LOOK_S, Bounds, GivenUp, Program, StepEnd, Stopped, run
+from gpu_platform.hosts.processes.step_process import LOOK_S, Bounds, GivenUp, StepEnd, StepProgram, StepStopped, run
 from gpu_platform.inherited import inherited
+from gpu_platform.settings import NodeSettings
 
 _PREFIX = "docker://"
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -86,7 +86,7 @@ _FOR_NOBODY = _For()
 class ContainerImages:
     """Thread-safe. Several node workers of one machine may share the directory."""
 
-    def __init__(self, directory: Path, host: str, settings: EnvironmentSettings, allow: Sequence[str]) -> None:
+    def __init__(self, directory: Path, host: str, settings: NodeSettings, allow: Sequence[str]) -> None:
         """``allow``: as ``node.network.allow``."""
         self._registries = Registries(tuple(settings.image_registries), tuple(allow))
         self.directory, self._host = directory, host
@@ -189,17 +189,17 @@ class ContainerImages:
 
     def _for_good(self, name: str, done: Pulled) -> PreflightFailed | HostUnavailable | None:
         """The error of a pull that it is no use to repeat here."""
-        if done.stopped is Stopped.GIVEN_UP:
+        if done.stopped is StepStopped.GIVEN_UP:
             return self._given_up(name)
-        if done.stopped is Stopped.TOO_LARGE:
+        if done.stopped is StepStopped.TOO_LARGE:
             return self._too_large(name, "it became larger while it was got")
-        if done.stopped is Stopped.TOO_SLOW:
+        if done.stopped is StepStopped.TOO_SLOW:
             return self._refused(
                 f"{self._host} did not get the container image {name} within {self._timeout_s:g} s "
                 "(node.image_timeout_s): use a nearer registry or a smaller image, or load it there (podman load)",
                 only_here=True,
             )
-        if done.stopped is Stopped.NO_ROOM or disk_room.says_full(done.said[-_SAID:]):
+        if done.stopped is StepStopped.NO_ROOM or disk_room.says_full(done.said[-_SAID:]):
             return self._no_room(name)
         return None
 
@@ -293,8 +293,8 @@ class ContainerImages:
 
     def _step(self, job: _For, name: str, argv: list[str], file_bytes: int | None = None) -> StepEnd:
         bounds = Bounds(self._timeout_s, memory_bytes=_MEMORY_BYTES, file_bytes=file_bytes, output_bytes=_SAYS_BYTES)
-        ended = run(Program(argv, cgroup=job.cgroup, env=inherited()), bounds, job.given_up)
-        if ended.stopped is Stopped.GIVEN_UP:
+        ended = run(StepProgram(argv, cgroup=job.cgroup, env=inherited()), bounds, job.given_up)
+        if ended.stopped is StepStopped.GIVEN_UP:
             raise self._given_up(name)
         if ended.stopped is not None:
             raise HostUnavailable(

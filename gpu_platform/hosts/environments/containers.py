@@ -18,7 +18,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.environment import DOCKER_LABEL, SQUASHFS_LABEL, ContainerKind
-from gpu_platform.domain.jobs.secrets import is_of_the_platform
+from gpu_platform.domain.jobs.secret_uses import is_of_the_platform
 from gpu_platform.hosts.environments.container_images import ContainerImages, Image, docker_tool, squashfs_tool
 from gpu_platform.hosts.environments.driver_libraries import DRIVER_DIR, driver_files
 from gpu_platform.hosts.environments.removal import remove_tree, remove_what_is_left
@@ -27,7 +27,7 @@ from gpu_platform.hosts.isolation.accounts import account_of
 from gpu_platform.hosts.isolation.isolation import step_cgroup
 from gpu_platform.hosts.isolation.jail import ROOT
 from gpu_platform.hosts.processes import stopping
-from gpu_platform.hosts.processes.step_process import Bounds, NoAnswer, look, run_python
+from gpu_platform.hosts.processes.step_process import Bounds, NoStepAnswer, look, run_python
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import paths, records
 from gpu_platform.settings import NodeSettings
@@ -140,7 +140,7 @@ class ContainerStage(Stage):
         given_up, cgroup = partial(stopping.is_closed, self._home, plan.key), step_cgroup(self._home, plan, "unpack")
         try:
             found = run_python("unpack_squashfs", arguments, bounds, given_up, cgroup)
-        except NoAnswer as error:
+        except NoStepAnswer as error:
             raise _refused(
                 plan,
                 container,

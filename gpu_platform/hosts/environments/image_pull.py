@@ -21,7 +21,7 @@ from gpu_platform.disk_room import KEPT_BY_PULLS, is_full
 from gpu_platform.hosts.environments import registry_way
 from gpu_platform.hosts.environments.registry_way import Registries
 from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
-from gpu_platform.hosts.processes.step_process import Bounds, GivenUp, Program, Stopped, run
+from gpu_platform.hosts.processes.step_process import Bounds, GivenUp, StepProgram, StepStopped, run
 
 _PREFIX = "pull-"
 _LOCK = "lock"
@@ -37,7 +37,7 @@ class Pulled(NamedTuple):
     code: int
     said: str
     """What podman wrote to stderr."""
-    stopped: Stopped | None = None
+    stopped: StepStopped | None = None
 
 
 class PullLimits(NamedTuple):
@@ -56,7 +56,7 @@ def pull(reference: str, directory: Path, limits: PullLimits) -> Pulled:
     """Get the image ``docker://…`` into podman's store. What is on its way lies below ``directory`` meanwhile."""
     remove_left_pulls(directory)
     with _own_directory(directory) as (place, lock), registry_way.opened(limits.registries) as way:
-        program = Program(
+        program = StepProgram(
             [*way.command, "podman", "pull", "--quiet", "--", reference],
             cgroup=limits.cgroup,
             env={**way.environ, "TMPDIR": str(place)},
@@ -68,7 +68,7 @@ def pull(reference: str, directory: Path, limits: PullLimits) -> Pulled:
         ended = run(program, bounds, limits.given_up, lambda: _must_end(place, limits))
     stopped = ended.stopped
     if ended.code != 0 and any(text in ended.said.lower() for text in _TOO_LARGE):
-        stopped = Stopped.TOO_LARGE
+        stopped = StepStopped.TOO_LARGE
     return Pulled(ended.code, ended.said, stopped)
 
 
@@ -80,11 +80,11 @@ def remove_left_pulls(directory: Path) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _must_end(place: Path, limits: PullLimits) -> Stopped | None:
+def _must_end(place: Path, limits: PullLimits) -> StepStopped | None:
     """Why a pull must end now."""
     if _size_of(place) > limits.most_bytes:
-        return Stopped.TOO_LARGE
-    return Stopped.NO_ROOM if any(is_full(str(disk), KEPT_BY_PULLS) for disk in limits.disks) else None
+        return StepStopped.TOO_LARGE
+    return StepStopped.NO_ROOM if any(is_full(str(disk), KEPT_BY_PULLS) for disk in limits.disks) else None
 
 
 @contextlib.contextmanager

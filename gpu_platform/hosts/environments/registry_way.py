@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from gpu_platform import outgoing
 from gpu_platform.domain.hosts.network import parse_target
 from gpu_platform.inherited import inherited
-from gpu_platform.outgoing import Reach, Unreachable
+from gpu_platform.outgoing import OutgoingReach, Unreachable
 
 DOCKER = "docker.io"
 _CLONE_NEWNET = 0x4000_0000
@@ -130,7 +130,7 @@ class Proxy:
         here = {("127.0.0.1", port) for host, port in listed if host in outgoing.LOOPBACK}
         # The operator's own entry with an address means this address. A name in an entry may be inside if an entry of
         # node.network.allow says so.
-        self._reach = Reach(
+        self._reach = OutgoingReach(
             trusted=frozenset(here | {one for one in listed if outgoing.is_address(one[0])}),
             listed=frozenset(listed),
             targets=tuple(parse_target(entry) for entry in registries.allow),

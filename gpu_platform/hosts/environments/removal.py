@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.hosts.processes.step_process import Bounds, Program, run
+from gpu_platform.hosts.processes.step_process import Bounds, StepProgram, run
 
 _REMOVED = ".removed-"
 _BOUNDS = Bounds(wall_s=3600.0)
@@ -65,7 +65,7 @@ class _Remover:
             said = ""
             with contextlib.suppress(Exception):
                 said = run(
-                    Program(["nice", "-n", "19", "rm", "-rf", "--one-file-system", "--", str(path)]), _BOUNDS
+                    StepProgram(["nice", "-n", "19", "rm", "-rf", "--one-file-system", "--", str(path)]), _BOUNDS
                 ).said
             if os.path.lexists(path):
                 log.warning("tree.not_removed", path=str(path), error=said[-200:])

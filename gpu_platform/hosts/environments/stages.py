@@ -7,7 +7,7 @@ from pathlib import Path
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.hosts.environments.containers import ContainerStage
 from gpu_platform.hosts.environments.outputs import OutputsStage, outputs_root
-from gpu_platform.hosts.environments.uploads import UploadSource, UploadStage
+from gpu_platform.hosts.environments.uploaded_code import UploadSource, UploadStage
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.settings import Settings
 

@@ -45,7 +45,7 @@ Condition = Literal[
 """A fault that shows without an XID, in NVML or in a job."""
 
 
-class Rule(BaseModel):
+class FaultRule(BaseModel):
     """The action of one XID or condition.
 
     ``do`` is the action. ``then`` replaces it from the ``times``-th fault on the same GPU within the escalation window.
@@ -65,7 +65,7 @@ def _as_rule(value: object) -> object:
     return {"do": value} if isinstance(value, str) else value
 
 
-RuleField = Annotated[Rule, BeforeValidator(_as_rule)]
+RuleField = Annotated[FaultRule, BeforeValidator(_as_rule)]
 
 
 class _Shipped(BaseModel):
@@ -123,10 +123,10 @@ class FaultPolicy:
     """The table from XIDs and conditions to fault actions. Built by :meth:`load`."""
 
     name: str
-    rules: dict[int | str, Rule]
+    rules: dict[int | str, FaultRule]
     """XID or condition -> its rule."""
     names: dict[int | str, str]
-    unknown: Rule
+    unknown: FaultRule
     recovery_actions: dict[int, FaultAction]
     reset_escalation: dict[int, FaultAction]
     """n -> what is done instead of the n-th reset of one GPU within the escalation window. Empty: it is always

@@ -34,7 +34,7 @@ from gpu_platform.hosts.isolation.passwd import account_files
 from gpu_platform.hosts.isolation.workdirs import Named, RefusedDirectory, Tree, look_at, open_below
 from gpu_platform.hosts.network.links import AttemptNetwork
 from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process, read_stat, send_signal
+from gpu_platform.hosts.system.process_tree import FoundProcess, boot_id, is_alive, open_process, read_stat, send_signal
 
 ROOT = "root"
 """In the directory of the attempt: where the root file system of a container is mounted while the jail is made."""
@@ -65,11 +65,11 @@ class Jail:
         return None if record is None else cls(attempt_dir, record)
 
     @property
-    def holder(self) -> Process | None:
+    def holder(self) -> FoundProcess | None:
         """The living process that holds the namespaces."""
         if self._holder is None or self._boot_id != boot_id():
             return None
-        holder = Process(*self._holder)
+        holder = FoundProcess(*self._holder)
         return holder if is_alive(holder) else None
 
     @property
@@ -173,7 +173,7 @@ def _with_root(order: JailOrder, extras: sandbox.Extras, root_fd: int) -> sandbo
     return extras._replace(root=root, holder_files=files)
 
 
-def _furnish(holder: Process, trees: list[Tree], named: list[Named], order: JailOrder) -> None:
+def _furnish(holder: FoundProcess, trees: list[Tree], named: list[Named], order: JailOrder) -> None:
     fd = open_process(holder)
     if fd is None:
         raise OSError(3, "the process that holds the jail has ended")
@@ -219,7 +219,7 @@ def wait_for_maker(attempt_dir: str, patience_s: float) -> bool:
                 time.sleep(0.01)
             words = lock.read().split()
         if number is not None and len(words) == 2:
-            send_signal(Process(int(words[0]), int(words[1])), number)
+            send_signal(FoundProcess(int(words[0]), int(words[1])), number)
     return False
 
 

@@ -26,7 +26,7 @@ from gpu_platform.hosts.isolation.filters import seccomp
 from gpu_platform.hosts.isolation.image_root import holder_command
 from gpu_platform.hosts.isolation.passwd import HOLDER_UID
 from gpu_platform.hosts.isolation.workdirs import is_below, is_system
-from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
+from gpu_platform.hosts.system.process_tree import FoundProcess, is_alive, read_stat
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = 0x0002_0000, 0x0800_0000, 0x2000_0000, 0x4000_0000
 _MOUNT_TIMEOUT_S = 20.0
@@ -219,7 +219,7 @@ def start_sandbox(
     extras: Extras = Extras(),  # noqa: B008
     *,
     meanwhile: Callable[[], object] = lambda: None,
-) -> Process:
+) -> FoundProcess:
     """Start the sandbox. Returns the process that holds the namespaces, after all is mounted. It is pid 1 inside.
     ``meanwhile`` is called while bubblewrap mounts.
 
@@ -293,7 +293,7 @@ def _enter_and(meanwhile: Callable[[], object], cgroup: Cgroup) -> None:
         raise failures[0]
 
 
-def _has_settled(holder: Process, cgroup: Cgroup) -> bool:
+def _has_settled(holder: FoundProcess, cgroup: Cgroup) -> bool:
     """Wait until the holder has dropped its privileges and does nothing any more. False: it ended, or takes too long.
 
     The kernel shows its environment as root's until it is another user and has executed its next program (proc(5)).
@@ -310,7 +310,7 @@ def _has_settled(holder: Process, cgroup: Cgroup) -> bool:
     return True
 
 
-def _limit_files(holder: Process, mounts: Mounts) -> None:
+def _limit_files(holder: FoundProcess, mounts: Mounts) -> None:
     """Limit the number of files in the sandbox's temporary directories: bubblewrap can limit only their size."""
     if mounts.tmp_files is None:
         return

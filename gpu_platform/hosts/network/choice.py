@@ -10,10 +10,10 @@ from functools import cache
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.network import nftables
 from gpu_platform.hosts.network.links import TOOLS_PATH
-from gpu_platform.hosts.network.rules import GangPeers, Rules, render
+from gpu_platform.hosts.network.rules import FirewallRules, GangPeers, render
 from gpu_platform.hosts.system import tools
 from gpu_platform.hosts.system.tools import NotEnded
-from gpu_platform.settings import NetworkSettings
+from gpu_platform.settings.node import NetworkSettings
 
 HOST_NETWORK = (
     "network isolation: ranks use the host's network, reach what listens on 127.0.0.1, and may take ports that other "
@@ -69,7 +69,7 @@ def find_tool(name: str) -> str | None:
 
 
 def _try_rules() -> str | None:
-    sample = Rules(
+    sample = FirewallRules(
         "gpu_platform_probe", "gpprobe-", "198.18.0.0/15", 8474,
         internet=True, control_plane=["192.0.2.1"], gangs=[GangPeers(1, ["192.0.2.2"])],
     )  # fmt: skip

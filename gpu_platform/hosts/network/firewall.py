@@ -21,7 +21,7 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.network import parse_target
 from gpu_platform.hosts.network.names import control_plane, lookup, name_servers, resolve
 from gpu_platform.hosts.network.nftables import Nftables
-from gpu_platform.hosts.network.rules import GangPeers, Rules, render, render_gangs, table_name
+from gpu_platform.hosts.network.rules import FirewallRules, GangPeers, render, render_gangs, table_name
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class Firewall:
         self.table = table_name(settings.node.name, tag)
         self._cgroup = _name_for_nft(cgroup)
         self._only_ours = False
-        self._written: Rules | None = None
+        self._written: FirewallRules | None = None
         self._gangs: Callable[[], Iterable[GangPeers]] = tuple
         self._lock = threading.Lock()
         self._nft: Nftables | None = None
@@ -97,7 +97,7 @@ class Firewall:
     def closed_ports(self) -> list[int]:
         """Ports of this host that only the platform's own processes bind."""
         rules, node = self._written, self._settings.node
-        ports = [node.agent_port, node.network.gang_port]
+        ports = [node.port, node.network.gang_port]
         own = {"127.0.0.1", "::1", *lookup(node.address)}
         addresses, own_ports = self._control_plane if rules is None else (rules.control_plane, rules.own_ports)
         if not own.isdisjoint(addresses):
@@ -125,12 +125,12 @@ class Firewall:
                 self._run(render(replace(rules, gangs=list(self._gangs()))))
                 self._written = rules
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> FirewallRules:
         network = self._settings.node.network
         parsed = [parse_target(entry) for entry in network.allow]
         addresses, ports = control_plane(self._settings)
-        own = [port for port in (*ports, self._settings.node.agent_port) if port]
-        return Rules(
+        own = [port for port in (*ports, self._settings.node.port) if port]
+        return FirewallRules(
             table=self.table,
             prefix=self._prefix,
             subnet=network.subnet,

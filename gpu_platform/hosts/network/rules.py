@@ -34,7 +34,7 @@ class GangPeers:
 
 
 @dataclass(frozen=True)
-class Rules:
+class FirewallRules:
     """All that the table depends on. Addresses are IPv4, if nothing else is said."""
 
     table: str
@@ -65,7 +65,7 @@ def table_name(host: str, tag: str) -> str:
     return f"gpu_platform_{re.sub('[^A-Za-z0-9_]', '_', host)[:60]}_{tag}"
 
 
-def render(rules: Rules) -> str:
+def render(rules: FirewallRules) -> str:
     """The commands that replace the table at once (nft -f)."""
     exact = [target for target in rules.allowed if target.is_exact]
     exact += [Target(network=ipaddress.IPv4Network(server), ports=(53, 53)) for server in rules.dns]
@@ -109,7 +109,7 @@ def render_gangs(table: str, gangs: Iterable[GangPeers]) -> str:
     return "\n".join([f"flush chain {chain}", *(f"add rule {chain} {line}" for line in _gang_peers(gangs)), ""])
 
 
-def _from_ranks(rules: Rules, exact: Iterable[Target]) -> list[str]:
+def _from_ranks(rules: FirewallRules, exact: Iterable[Target]) -> list[str]:
     wide = [target for target in rules.allowed if not target.is_exact]
     platform = [_METADATA, *_of_version(rules.control_plane, 4)]
     return [
@@ -150,7 +150,7 @@ def _connections(most: int) -> list[str]:
     ]
 
 
-def _frames(rules: Rules, ours: str) -> list[str]:
+def _frames(rules: FirewallRules, ours: str) -> list[str]:
     """Frames of gangs come from the hosts of the same gang. They are not in the table of connections: each connection
     inside a gang would be one more there."""
     to_gangs = f"udp dport {rules.gang_port}"
@@ -174,12 +174,12 @@ def _gang_peers(gangs: Iterable[GangPeers]) -> list[str]:
     ]
 
 
-def _masquerade(rules: Rules, ours: str) -> list[str]:
+def _masquerade(rules: FirewallRules, ours: str) -> list[str]:
     rule = f"ip saddr {rules.subnet} oifname != {ours} masquerade"
     return ["chain leaving {", "type nat hook postrouting priority srcnat; policy accept;", rule, "}"]
 
 
-def _host_network(rules: Rules, exact: Iterable[Target]) -> list[str]:
+def _host_network(rules: FirewallRules, exact: Iterable[Target]) -> list[str]:
     """For ranks in the host's network: the platform and metadata are refused, everything else is as on the host."""
     if rules.cgroup is None:
         return []

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from gpu_platform.hosts.nvml.fault_injection import GpuCondition, condition_path, read_condition
 from gpu_platform.hosts.nvml.lazy_pynvml import pynvml
-from gpu_platform.hosts.system.process_tree import Process, is_alive
+from gpu_platform.hosts.system.process_tree import FoundProcess, is_alive
 from gpu_platform.topology.description import MachineDescription, simulated_uuid
 
 _G = TypeVar("_G", bound="SimulatedGpus")
@@ -29,7 +29,7 @@ class SimulatedGpu:
         self.uuid = uuid
         self.stamp: tuple[int, int] | None = None
         self.condition = GpuCondition()
-        self.processes: set[Process] = set()
+        self.processes: set[FoundProcess] = set()
         self.simulated_work = 0
         """How many ranks work on it that are no processes: those of a fleet."""
         self.compute_mode = pynvml.NVML_COMPUTEMODE_DEFAULT

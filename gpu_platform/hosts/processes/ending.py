@@ -22,7 +22,14 @@ from gpu_platform.hosts.system.lease_page import (
     is_registered,
     taken_slots,
 )
-from gpu_platform.hosts.system.process_tree import Process, Stat, all_processes, descendants, read_stat, send_signal
+from gpu_platform.hosts.system.process_tree import (
+    FoundProcess,
+    Stat,
+    all_processes,
+    descendants,
+    read_stat,
+    send_signal,
+)
 
 _IN_VAIN, _CHASED = 20, 2000
 """It looks for processes that fork and end all the time, which no list of all processes has, until it saw so often
@@ -45,7 +52,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_below(
-    roots: Collection[int], also: Iterable[Process] = (), is_foreign: Callable[[Stat], bool] = lambda stat: False
+    roots: Collection[int], also: Iterable[FoundProcess] = (), is_foreign: Callable[[Stat], bool] = lambda stat: False
 ) -> bool:
     """Send SIGKILL to every process below ``roots``, and to ``also`` with what is below those. True: some were there.
 
@@ -68,7 +75,7 @@ def _chase(roots: Collection[int], is_foreign: Callable[[Stat], bool]) -> None:
 
     A process that was sent SIGKILL forks no more (fork(2) fails), so its children are all that it has.
     """
-    killed: set[Process] = set()
+    killed: set[FoundProcess] = set()
     in_vain = 0
     while in_vain < _IN_VAIN and len(killed) < _CHASED:
         before, is_living = len(killed), False

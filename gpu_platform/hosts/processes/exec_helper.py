@@ -31,7 +31,7 @@ from gpu_platform.hosts.processes.starting import execute, explain
 from gpu_platform.hosts.processes.supervisor import become_subreaper, exit_code, name_process
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.lease_page import LEASED, RELAXED, Slot, attempt_mark
-from gpu_platform.hosts.system.process_tree import Process, boot_id, open_process, read_stat
+from gpu_platform.hosts.system.process_tree import FoundProcess, boot_id, open_process, read_stat
 
 _TIOCSPTLCK, _TIOCGPTPEER = 0x4004_5431, 0x5441
 """ioctl_tty(2): unlock a terminal, and open the slave of a master, whatever mounts there are."""
@@ -88,7 +88,7 @@ def _run(order: ExecOrder, control: socket.socket, slot: Slot) -> None:
     started = records.read_record(os.path.join(rank_dir, records.STARTED))
     rank = None
     if started is not None and started["boot_id"] == boot_id() and started.get("pid_known", True):
-        rank = open_process(Process(started["pid"], started["started"]))
+        rank = open_process(FoundProcess(started["pid"], started["started"]))
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
     # Checked after the lock was taken, as a supervisor does: either stop sees the lock, or we see that it closed.
     closed = os.path.exists(os.path.join(order.attempt_dir, records.CLOSED))

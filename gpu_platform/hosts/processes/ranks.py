@@ -14,7 +14,7 @@ from gpu_platform.domain.jobs.attempt import RankExit, RankStarted
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.lock_watch import wait_released
-from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
+from gpu_platform.hosts.system.process_tree import FoundProcess, boot_id, is_alive, open_process
 
 VANISHED_CODE = 128 + 9
 _LAUNCH_PATIENCE_S = 5.0
@@ -89,19 +89,19 @@ class RankProcess:
         return record is not None and record["alone"] and not self._exec_locks()
 
     @property
-    def supervisor(self) -> Process | None:
+    def supervisor(self) -> FoundProcess | None:
         """The process of the supervisor that has this rank. It may take another rank after this one."""
         record = self._read(records.LOCK) if self.is_locked else None
         return _process(record)
 
     @property
-    def exec_helpers(self) -> list[Process]:
+    def exec_helpers(self) -> list[FoundProcess]:
         """Living helpers that run other programs beside the rank."""
         locks = [name for name in self._exec_locks() if records.is_locked(str(self.directory), name)]
         return [process for name in locks if (process := _process(self._read(name))) is not None]
 
     @property
-    def main_process(self) -> Process | None:
+    def main_process(self) -> FoundProcess | None:
         """The rank's own process while it lives, supervised or not."""
         record = self._read(records.STARTED)
         process = _process(record) if record is not None and _knows_pid(record) else None
@@ -161,11 +161,11 @@ def _knows_pid(started: dict[str, Any]) -> bool:
     return started.get("pid_known", True)
 
 
-def _process(record: dict[str, Any] | None) -> Process | None:
+def _process(record: dict[str, Any] | None) -> FoundProcess | None:
     """The recorded process. None also if the record is from before a reboot: its pids mean nothing now."""
     if record is None or record["boot_id"] != boot_id():
         return None
-    return Process(record["pid"], record["started"])
+    return FoundProcess(record["pid"], record["started"])
 
 
 def wait_record(rank: RankProcess) -> RankStarted:
@@ -178,7 +178,7 @@ def wait_record(rank: RankProcess) -> RankStarted:
     return started
 
 
-async def wait_all_ended(processes: list[Process], timeout_s: float | None = None) -> bool:
+async def wait_all_ended(processes: list[FoundProcess], timeout_s: float | None = None) -> bool:
     """Wait by pidfd until all ``processes`` have ended. False: the time was up first."""
     loop = asyncio.get_running_loop()
     fds = [fd for fd in map(open_process, processes) if fd is not None]

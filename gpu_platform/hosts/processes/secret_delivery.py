@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.domain.jobs.secrets import LaunchSecrets
+from gpu_platform.domain.jobs.secret_uses import LaunchSecrets
 from gpu_platform.hosts.isolation.secret_files import IN_JAIL, SecretDirs, SecretFiles, write_secrets
 
 NO_SECRETS = "no_secrets"

@@ -66,7 +66,7 @@ GivenUp = Callable[[], bool]
 log = structlog.get_logger(__name__)
 
 
-class Stopped(StrEnum):
+class StepStopped(StrEnum):
     """Why a step was ended from outside."""
 
     TOO_LARGE = "too_large"
@@ -98,17 +98,17 @@ class StepEnd(NamedTuple):
     code: int
     output: bytes
     said: str
-    stopped: Stopped | None = None
+    stopped: StepStopped | None = None
 
 
-class NoAnswer(PlatformError):
+class NoStepAnswer(PlatformError):
     """A step was ended before it answered. ``why`` is in its details."""
 
     retryable = True
 
 
 @dataclass(frozen=True)
-class Program:
+class StepProgram:
     """A program that is one step. ``account``: whose rights it has; None: ours."""
 
     argv: Sequence[str]
@@ -125,10 +125,10 @@ class Program:
 
 
 def run(
-    program: Program,
+    program: StepProgram,
     bounds: Bounds,
     given_up: GivenUp = lambda: False,
-    watch: Callable[[], Stopped | None] = lambda: None,
+    watch: Callable[[], StepStopped | None] = lambda: None,
 ) -> StepEnd:
     """Run a program until it ends, or must end. ``watch`` is asked every :data:`LOOK_S`; it must return at once.
 
@@ -169,15 +169,15 @@ def run_python(
 ) -> Any:
     """The result of a function of ``step_program``, in a process of its own.
 
-    Raises what the function raised, and :class:`NoAnswer`.
+    Raises what the function raised, and :class:`NoStepAnswer`.
     """
     order = json.dumps({"step": step, "arguments": arguments}).encode() + b"\n"
-    ended = run(Program(_python(), cgroup=cgroup, stdin=order, env={}), bounds, given_up)
-    if ended.stopped is Stopped.GIVEN_UP:
+    ended = run(StepProgram(_python(), cgroup=cgroup, stdin=order, env={}), bounds, given_up)
+    if ended.stopped is StepStopped.GIVEN_UP:
         raise StepGivenUp
     if ended.stopped is not None or not ended.output.endswith(b"\n"):
         why = ended.stopped or "died"
-        raise NoAnswer(f"{step}: {ended.said[-300:] or why}", why=str(why))
+        raise NoStepAnswer(f"{step}: {ended.said[-300:] or why}", why=str(why))
     return _result_of(ended.output)
 
 
@@ -225,7 +225,7 @@ class FileSystemSilent(PreflightFailed):
         super().__init__(message, kind=blame(FailureCause.REQUEST), only_here=True)
 
 
-def _bounded(program: Program, bounds: Bounds) -> list[str]:
+def _bounded(program: StepProgram, bounds: Bounds) -> list[str]:
     account, cgroup = program.account, program.cgroup
     limits = ["--core=0"]
     if bounds.cpu_s is not None:
@@ -270,14 +270,14 @@ def _python() -> list[str]:
 class _Step:
     """A process of a step, and all that it has started."""
 
-    def __init__(self, process: subprocess.Popen[bytes], program: Program) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], program: StepProgram) -> None:
         self.process, self._program, self._cgroup = process, program, program.cgroup
         self._output = bytearray()
         self._said = bytearray()
 
-    def wait(self, bounds: Bounds, given_up: GivenUp, watch: Callable[[], Stopped | None]) -> StepEnd:
+    def wait(self, bounds: Bounds, given_up: GivenUp, watch: Callable[[], StepStopped | None]) -> StepEnd:
         deadline = time.monotonic() + bounds.wall_s
-        stopped: Stopped | None = None
+        stopped: StepStopped | None = None
         streams = {self.process.stdout: self._output, self.process.stderr: self._said}
         if self.process.stdin is not None and isinstance(self._program.stdin, bytes):
             with contextlib.suppress(BrokenPipeError):  # it reads its order before it does anything else
@@ -292,11 +292,11 @@ class _Step:
                 continue
             looked_at = now
             if now > deadline:
-                stopped = Stopped.TOO_SLOW
+                stopped = StepStopped.TOO_SLOW
             elif given_up():
-                stopped = Stopped.GIVEN_UP
+                stopped = StepStopped.GIVEN_UP
             elif len(self._output) > bounds.output_bytes:
-                stopped = Stopped.TOO_LARGE
+                stopped = StepStopped.TOO_LARGE
             else:
                 stopped = watch()
             if stopped is not None:
@@ -306,9 +306,9 @@ class _Step:
                 break
         code = self.process.poll()
         if self._cgroup is not None and code not in (None, 0) and self._cgroup.out_of_memory_kills():
-            stopped = stopped or Stopped.OUT_OF_MEMORY
+            stopped = stopped or StepStopped.OUT_OF_MEMORY
         if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
-            stopped = stopped or Stopped.OUT_OF_CPU
+            stopped = stopped or StepStopped.OUT_OF_CPU
         return StepEnd(-1 if code is None else code, bytes(self._output), self._text(), stopped)
 
     def end(self) -> None:

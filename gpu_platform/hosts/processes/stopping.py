@@ -25,7 +25,7 @@ from gpu_platform.hosts.system.lease_page import SlotContent
 from gpu_platform.hosts.system.own_thread import in_own_thread
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.hosts.system.process_tree import (
-    Process,
+    FoundProcess,
     all_processes,
     boot_id,
     descendants,
@@ -86,7 +86,7 @@ def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
     return found
 
 
-def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess]) -> set[Process]:
+def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess]) -> set[FoundProcess]:
     """Living processes of the attempt, without its supervisors and the helpers of ``jobs exec``.
 
     These are all descendants of a supervisor or helper. None can leave it: it is a subreaper. If a supervisor was
@@ -175,7 +175,7 @@ def _have_ended(ranks: Sequence[RankProcess]) -> bool:
 async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
     if _have_ended(ranks):
         return 0
-    seen: set[Process] = set()
+    seen: set[FoundProcess] = set()
     if grace_s > 0:
         living = await _signal_all(home, key, ranks, signal.SIGTERM, seen)
         await wait_all_ended([*living, *_supervisors_and_helpers(ranks)], grace_s)
@@ -196,8 +196,8 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], 
 
 
 async def _signal_all(
-    home: Path, key: AttemptKey, ranks: Sequence[RankProcess], number: int, seen: set[Process]
-) -> set[Process]:
+    home: Path, key: AttemptKey, ranks: Sequence[RankProcess], number: int, seen: set[FoundProcess]
+) -> set[FoundProcess]:
     living = await in_own_thread(lambda: attempt_processes(home, key, ranks), name="stop")
     living |= {process for process in seen if is_alive(process)}  # one that hangs no longer says whose it is
     seen |= living
@@ -215,11 +215,11 @@ def _wait_for_jail(home: Path, key: AttemptKey) -> None:
         log.error("attempt.jail_maker_hangs", job=key.job_id, attempt=key.attempt)
 
 
-def _supervisors_and_helpers(ranks: Sequence[RankProcess]) -> list[Process]:
+def _supervisors_and_helpers(ranks: Sequence[RankProcess]) -> list[FoundProcess]:
     """Living supervisors, and helpers of ``jobs exec``."""
     found = [process for rank in ranks for process in (rank.supervisor, *rank.exec_helpers)]
     return [process for process in found if process is not None and is_alive(process)]
 
 
-def _pids(processes: Sequence[Process] | set[Process]) -> list[int]:
+def _pids(processes: Sequence[FoundProcess] | set[FoundProcess]) -> list[int]:
     return sorted(process.pid for process in processes)

@@ -20,7 +20,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.system.environs import started_with
-from gpu_platform.hosts.system.process_tree import Process, all_processes, send_signal
+from gpu_platform.hosts.system.process_tree import FoundProcess, all_processes, send_signal
 from gpu_platform.hosts.system.tools import GivenUp, never, run_tool
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -103,7 +103,7 @@ class MpsDaemon:
             time.sleep(0.01)
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[FoundProcess]:
         """The control daemon and its servers, the daemon first."""
         mark = [_MARK.encode() + b"=" + self._name]
         table = all_processes()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 import structlog
 
-from gpu_platform.hosts.system.process_tree import Process, Stat, has_environ
+from gpu_platform.hosts.system.process_tree import FoundProcess, Stat, has_environ
 
 PATIENCE_S = 0.5
 """An answer takes microseconds."""
@@ -20,7 +20,7 @@ PATIENCE_S = 0.5
 log = structlog.get_logger(__name__)
 
 _lock = threading.Lock()
-_silent: dict[Process, threading.Thread] = {}
+_silent: dict[FoundProcess, threading.Thread] = {}
 """Processes that did not answer, and the threads that wait for them."""
 
 
@@ -42,14 +42,14 @@ def started_with(processes: Iterable[Stat], entries: Collection[bytes]) -> set[i
 class _Reading:
     """A thread that asks one process after the other."""
 
-    def __init__(self, processes: list[Process], entries: Collection[bytes]) -> None:
+    def __init__(self, processes: list[FoundProcess], entries: Collection[bytes]) -> None:
         self._processes, self._entries = processes, entries
         self._at = 0
         self._is_left = False
         self._done = threading.Event()
         self.found: set[int] = set()
 
-    def read(self) -> Process | None:
+    def read(self) -> FoundProcess | None:
         """Ask them. Returns the one that does not answer; those after it were not asked then. None: all have."""
         if not self._processes:
             return None
@@ -67,7 +67,7 @@ class _Reading:
             at = self._at
         return None
 
-    def without(self, silent: Process) -> _Reading:
+    def without(self, silent: FoundProcess) -> _Reading:
         """Those that come after it."""
         return _Reading(self._processes[self._processes.index(silent) + 1 :], self._entries)
 
@@ -81,7 +81,7 @@ class _Reading:
         self._done.set()
 
 
-def _hangs(process: Process) -> bool:
+def _hangs(process: FoundProcess) -> bool:
     with _lock:
         thread = _silent.get(process)
         if thread is not None and not thread.is_alive():

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive
+from gpu_platform.hosts.system.process_tree import FoundProcess, boot_id, is_alive
 from gpu_platform.hosts.system.records import PRIVATE_DIRECTORY, PRIVATE_FILE, check_owner
 
 SLOTS = 512
@@ -90,9 +90,9 @@ class SlotContent(NamedTuple):
     """One slot: a supervisor, and its rank."""
 
     state: int
-    owner: Process
+    owner: FoundProcess
     """The supervisor."""
-    rank: Process | None
+    rank: FoundProcess | None
     """None: it is not known (yet)."""
     since_s: float
     """When the supervisor took the rank, on the boot clock."""
@@ -198,7 +198,7 @@ def write_lease_to(fd: int, lease: Lease, now: float) -> None:
 class GuardSeen(NamedTuple):
     """The newest guard."""
 
-    process: Process
+    process: FoundProcess
     looked_s: float
     """When it last looked, on the boot clock."""
 
@@ -206,7 +206,7 @@ class GuardSeen(NamedTuple):
 def newest_guard(read: Read) -> GuardSeen | None:
     """The guard that wrote itself into the page last. None: none has."""
     pid, started, looked_s = _GUARD.unpack(read(_GUARD_AT, _GUARD.size))
-    return GuardSeen(Process(pid, started), looked_s) if pid else None
+    return GuardSeen(FoundProcess(pid, started), looked_s) if pid else None
 
 
 def note_guard(fd: int, guard: GuardSeen) -> None:
@@ -222,8 +222,9 @@ def taken_slots(read: Read) -> Iterator[tuple[int, SlotContent]]:
             continue
         state, owner, since, rank, rank_since, since_s, attempt, cgroup = _SLOT.unpack(read(at, _SLOT.size))
         if state != FREE:
-            process, name = Process(rank, rank_since) if rank else None, cgroup.rstrip(b"\0").decode(errors="replace")
-            yield number, SlotContent(state, Process(owner, since), process, since_s, attempt, name)
+            process = FoundProcess(rank, rank_since) if rank else None
+            name = cgroup.rstrip(b"\0").decode(errors="replace")
+            yield number, SlotContent(state, FoundProcess(owner, since), process, since_s, attempt, name)
 
 
 def is_left_by_killed(content: SlotContent) -> bool:
@@ -231,7 +232,7 @@ def is_left_by_killed(content: SlotContent) -> bool:
     return not is_alive(content.owner)
 
 
-def is_registered(read: Read, process: Process) -> bool:
+def is_registered(read: Read, process: FoundProcess) -> bool:
     """True if the process has a slot."""
     return any(slot.owner == process for _, slot in taken_slots(read))
 
@@ -254,11 +255,11 @@ def clear_slot(fd: int, number: int, content: SlotContent) -> None:
 class Slot:
     """The slot of this process, until it ends."""
 
-    def __init__(self, fd: int, number: int, owner: Process) -> None:
+    def __init__(self, fd: int, number: int, owner: FoundProcess) -> None:
         self._fd, self._at, self._owner = fd, _HEAD_BYTES + number * _SLOT_BYTES, owner
 
     @classmethod
-    def claim(cls, page_fd: int, own_fd: int, owner: Process) -> Slot:
+    def claim(cls, page_fd: int, own_fd: int, owner: FoundProcess) -> Slot:
         """Take a free slot. ``own_fd``: the number of the descriptor that it needs. Raises ``OSError``."""
         fd = reopen(page_fd)
         if fd != own_fd:
@@ -290,7 +291,7 @@ class Slot:
         os.pwrite(self._fd, _SLOT.pack(IDLE, *self._owner, 0, 0, since_s, attempt, name), self._at)
         os.pwrite(self._fd, struct.pack("<q", state), self._at)
 
-    def started(self, rank: Process) -> None:
+    def started(self, rank: FoundProcess) -> None:
         """The rank is this process."""
         os.pwrite(self._fd, struct.pack("<2q", *rank), self._at + 24)
 

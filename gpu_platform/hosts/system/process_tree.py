@@ -14,7 +14,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 
-class Process(NamedTuple):
+class FoundProcess(NamedTuple):
     """A process: its pid and its start time, because the kernel uses pids again."""
 
     pid: int
@@ -25,7 +25,7 @@ class Process(NamedTuple):
 class Stat(NamedTuple):
     """A process as the kernel shows it."""
 
-    process: Process
+    process: FoundProcess
     parent: int
     zombie: bool
     """It has ended and waits for its parent."""
@@ -53,10 +53,10 @@ def read_stat(pid: int | Literal["self"]) -> Stat | None:
     pid = int(text[: text.index(b" ")])
     # The name is in brackets and may itself contain brackets and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"), int(fields[3]))
+    return Stat(FoundProcess(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"), int(fields[3]))
 
 
-def is_alive(process: Process) -> bool:
+def is_alive(process: FoundProcess) -> bool:
     """True while exactly this process runs, not another one with the same pid."""
     stat = read_stat(process.pid)
     return stat is not None and stat.process == process and not stat.zombie
@@ -87,7 +87,7 @@ def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
 
 def descendants(
     roots: Iterable[int], table: dict[int, Stat], also: Callable[[int], bool] = lambda pid: False
-) -> set[Process]:
+) -> set[FoundProcess]:
     """Living processes below ``roots``, without the roots; also those that ``also`` picks, and all below them."""
     roots = set(roots)
     children: dict[int, list[int]] = {}
@@ -104,7 +104,7 @@ def descendants(
     return {table[pid].process for pid in found - roots if not table[pid].zombie}
 
 
-def open_process(process: Process) -> int | None:
+def open_process(process: FoundProcess) -> int | None:
     """A pidfd of exactly this process. None: it is gone. The pidfd becomes readable when the process ends."""
     try:
         fd = os.pidfd_open(process.pid)
@@ -116,7 +116,7 @@ def open_process(process: Process) -> int | None:
     return fd
 
 
-def send_signal(process: Process, number: int) -> bool:
+def send_signal(process: FoundProcess, number: int) -> bool:
     """Send the signal to exactly this process. False: it was gone already."""
     fd = open_process(process)
     if fd is None:

@@ -1,4 +1,4 @@
-"""The records on disk that agent, spawner and supervisor share. Standard library only: the spawner imports it.
+"""The records on disk that node worker, spawner and supervisor share. Standard library only: the spawner imports it.
 
 In a rank's directory::
 
@@ -16,7 +16,7 @@ In the attempt's directory::
 
     plan.json prepared.json    what was asked, without environments, and what was answered.
     closed       the attempt was stopped. A supervisor looks for it after it took its lock, and the
-                 agent looks for locks after it wrote it: one of the two always sees the other.
+                 node worker looks for locks after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it has used so far; after its end, in all.
     logs-removed.json  when and why the logs went; see ``retention``.

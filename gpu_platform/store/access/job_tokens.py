@@ -22,7 +22,7 @@ MAY = frozenset({Permission.JOBS_READ, Permission.JOBS_SUBMIT, Permission.JOBS_S
 
 
 @dataclass(frozen=True, slots=True)
-class HeldAttempt:
+class AttemptAndOwner:
     """An attempt that holds something on a host, and whose it is."""
 
     namespace: str
@@ -32,7 +32,7 @@ class HeldAttempt:
 
 
 @reading
-def held_attempt(session: Session, key: AttemptKey, host: str) -> HeldAttempt | None:
+def held_attempt(session: Session, key: AttemptKey, host: str) -> AttemptAndOwner | None:
     """The attempt, if it is its job's newest and holds something on ``host``. None: it does not, or no longer.
 
     A host that was declared LOST meanwhile gets nothing for it, nor does a reservation that is kept for a repair.
@@ -47,7 +47,7 @@ def held_attempt(session: Session, key: AttemptKey, host: str) -> HeldAttempt | 
         .limit(1)
     )
     row = session.execute(query).one_or_none()
-    return None if row is None else HeldAttempt(row.namespace, row.user, row.spec)
+    return None if row is None else AttemptAndOwner(row.namespace, row.user, row.spec)
 
 
 @writing

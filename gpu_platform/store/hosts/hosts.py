@@ -69,23 +69,23 @@ class HostAddresses:
 
     address: str
     """By ranks of other hosts."""
-    agent_url: str
+    url: str
     """Its node worker, which serves logs."""
 
 
 @reading
 def addresses(session: Session, name: str) -> HostAddresses:
     """Where the host is reached. Raises :class:`NotFound`."""
-    row = session.execute(select(host.c.address, host.c.agent_url).where(host.c.name == name)).one_or_none()
+    row = session.execute(select(host.c.address, host.c.url).where(host.c.name == name)).one_or_none()
     if row is None:
         raise _no_such_host(name)
-    return HostAddresses(row.address, row.agent_url)
+    return HostAddresses(row.address, row.url)
 
 
 @reading
 def host_at(session: Session, address: str, *, other_than: str) -> str | None:
     """Another host that has this address, for its ranks or its node worker. None: there is none."""
-    url = [host.c.agent_url.contains(f"{before}{address}:", autoescape=True) for before in ("//", "@")]
+    url = [host.c.url.contains(f"{before}{address}:", autoescape=True) for before in ("//", "@")]
     return session.scalar(select(host.c.name).where(host.c.name != other_than, or_(host.c.address == address, *url)))
 
 

@@ -127,7 +127,7 @@ def _renew(
     if values["checkpoints"] != row.checkpoints:
         root = values.get("checkpoint_root", row.checkpoint_root)
         remember_checkpoints(session, report, root, row.checkpoints)
-    if values.get("state") == HostState.LOST or "agent_url" in values:
+    if values.get("state") == HostState.LOST or "url" in values:
         membership.refresh(session)
     elif is_back:
         membership.joined(session)
@@ -202,7 +202,7 @@ def _identity(report: HostReport) -> dict[str, Any]:
         "session": report.session,
         "boot_id": report.boot_id,
         "address": report.address,
-        "agent_url": report.agent_url,
+        "url": report.url,
     }
 
 

@@ -70,7 +70,7 @@ def refresh(session: Session) -> None:
     if session.get_bind().dialect.name == "postgresql":
         # Two hosts that register at once would each write a list without the other.
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    members = json.dumps([[row.name, _address(row.agent_url)] for row in session.execute(_LIVING)])
+    members = json.dumps([[row.name, _address(row.url)] for row in session.execute(_LIVING)])
     newest = session.execute(_NEWEST).one_or_none()
     if newest is not None and newest.members == members:
         return
@@ -151,13 +151,13 @@ def _list(session: Session, version: int) -> _List | None:
 
 
 @functools.lru_cache(maxsize=16_384)
-def _address(agent_url: str) -> str:
+def _address(worker_url: str) -> str:
     """Without the password, which is for the service alone."""
-    parts = urlsplit(agent_url)
+    parts = urlsplit(worker_url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-_LIVING = select(host.c.name, host.c.agent_url).where(host.c.state != HostState.LOST.value).order_by(host.c.name)
+_LIVING = select(host.c.name, host.c.url).where(host.c.state != HostState.LOST.value).order_by(host.c.name)
 _COUNT = select(func.count()).select_from(host).where(host.c.state != HostState.LOST.value)
 _NEWEST = select(membership).order_by(membership.c.version.desc()).limit(1)
 _VERSION = select(func.max(membership.c.version))

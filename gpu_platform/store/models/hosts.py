@@ -65,7 +65,7 @@ class HostRecord(Record, table=True):
     boot_id: str | None = optional_text_column()
     """The boot of the host that sent the last report."""
     address: str = text_column()
-    agent_url: str = text_column()
+    url: str = text_column()
     leaf: str | None = optional_text_column()
     spine: str | None = optional_text_column()
     reason: str | None = optional_text_column()

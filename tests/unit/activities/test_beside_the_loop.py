@@ -18,7 +18,7 @@ from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.jobs.run_times import CompletedRun
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.store_cluster import NOW, Cluster, key, uuid_of
+from tests.support.store_cluster import NOW, Cluster, key, uuid_of
 
 
 def test_who_does_not_leave_is_told_again_ever_more_rarely(store: Store) -> None:

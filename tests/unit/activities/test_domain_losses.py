@@ -14,7 +14,7 @@ from gpu_platform.domain.hosts.gpu import ClusterCounts
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import hosts
-from tests.store_cluster import NOW, Cluster, expire_leases
+from tests.support.store_cluster import NOW, Cluster, expire_leases
 
 LATER = timedelta(seconds=60)
 

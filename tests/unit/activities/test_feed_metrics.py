@@ -18,7 +18,7 @@ from gpu_platform.domain.jobs.work_kind import WorkKind
 from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs.work_kinds import UNKNOWN
-from tests.store_cluster import NOW
+from tests.support.store_cluster import NOW
 
 
 class Feed:

@@ -14,8 +14,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import first_places
-from tests.store_cluster import Cluster, key, spec
-from tests.waiting import eventually
+from tests.support.store_cluster import Cluster, key, spec
+from tests.support.waiting import eventually
 
 
 def decisions() -> float:

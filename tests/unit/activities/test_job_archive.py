@@ -32,8 +32,8 @@ from gpu_platform.store.jobs.jobs import record_submission
 from gpu_platform.store.jobs.usage import usage_report
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.store_cluster import NOW, Cluster, set_job_state, spec
-from tests.waiting import DEADLINE_S
+from tests.support.store_cluster import NOW, Cluster, set_job_state, spec
+from tests.support.waiting import DEADLINE_S
 
 KEEP = timedelta(days=30)
 LATER = NOW + timedelta(days=32)

@@ -17,8 +17,8 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.models import leader as leader_table
 from gpu_platform.store.restoring import restoring
-from tests.settable_clock import SettableClock
-from tests.store_cluster import NOW, Cluster
+from tests.support.settable_clock import SettableClock
+from tests.support.store_cluster import NOW, Cluster
 
 TTL_S = 10.0
 ROUND_S = 1.0

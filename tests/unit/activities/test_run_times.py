@@ -19,7 +19,7 @@ from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from service.operations import dry_runs
 from service.operations.warnings import may_need_warnings, warnings_of
-from tests.store_cluster import NOW, Cluster, key
+from tests.support.store_cluster import NOW, Cluster, key
 
 
 def _running(cluster: Cluster, job_id: str, gpu: int = 0, **spec: object) -> None:

@@ -15,7 +15,7 @@ from temporalio.converter import ActivitySerializationContext
 from temporalio.testing import ActivityEnvironment
 
 from activities.payloads import orders
-from activities.payloads.orders import Asked, CheckingOrders, OrderGuard, SigningOrders
+from activities.payloads.orders import CheckingOrders, OrderedStep, OrderGuard, SigningOrders
 from gpu_platform.hosts.system import records
 from gpu_platform.identity import signing
 from gpu_platform.identity.signing import OrderRefused, OrderSigner, PinnedKeys
@@ -44,7 +44,7 @@ def context(**fields: object) -> ActivitySerializationContext:
     return dataclasses.replace(asked, **fields)  # type: ignore[arg-type]
 
 
-async def confirmed(asked: Asked) -> str | None:
+async def confirmed(asked: OrderedStep) -> str | None:
     return None
 
 
@@ -165,7 +165,7 @@ async def test_an_unsigned_order_is_carried_out_only_while_the_setting_says_so(k
 
 
 async def test_control_does_not_sign_what_the_database_does_not_confirm(key: Path) -> None:
-    async def refused(asked: Asked) -> str | None:
+    async def refused(asked: OrderedStep) -> str | None:
         return f"no {asked.step} on {asked.host} for {asked.workflow_id}"
 
     assert await SigningOrders(OrderSigner.load(key), refused).encode(context(), ARGUMENT) == ARGUMENT

@@ -12,7 +12,7 @@ from activities.leader.window_keeper import WindowKeeper
 from gpu_platform.domain.windows import WindowRequest
 from gpu_platform.store import Store, windows
 from gpu_platform.store.leadership import leader
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 HOUR = 3600.0
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.cli.jobs.received_archive import BadArchive, ReceivedArchive, remove_tree
-from tests.examples import few
+from tests.support.examples import few
 
 
 class Pieces(io.RawIOBase):

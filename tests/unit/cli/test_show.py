@@ -19,7 +19,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.run_time import RunTime
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from tests.store_cluster import NOW, placement
+from tests.support.store_cluster import NOW, placement
 from workers.local import demo
 
 

@@ -15,7 +15,7 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.observers import Progress
-from tests.command_line import Ran, run_to_end
+from tests.support.command_line import Ran, run_to_end
 
 CLUSTER = "hosts: [{count: 2, machine: dgx-h100}]\n"
 JOBS = [

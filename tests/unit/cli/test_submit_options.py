@@ -17,9 +17,9 @@ from gpu_platform.domain.placing.promise import PromisedStart
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import promises, queue
 from gpu_platform.store.leadership import leader
-from tests.command_line import run
-from tests.store_cluster import NOW, TTL_S, Cluster
-from tests.unit.service.api_server import application, served
+from tests.support.api_server import application, served
+from tests.support.command_line import run
+from tests.support.store_cluster import NOW, TTL_S, Cluster
 
 NOWHERE = "127.0.0.1:1"
 

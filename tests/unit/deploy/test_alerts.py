@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gpu_platform.alerting.rules import alerts, rules
 from gpu_platform.cli.app import app as cli
 from gpu_platform.settings import Settings
-from tests.prometheus import needs, run
+from tests.support.prometheus import needs, run
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -122,8 +122,8 @@ def test_the_examples_ask_at_the_ports_of_the_settings_under_the_names_that_the_
         "gpu-platform-scheduler": settings.scheduler.metrics_port,
         "gpu-platform-control": settings.control.metrics_port,
         "gpu-platform-gateway": settings.gateway.metrics_port,
-        "gpu-platform-node-dgx-a": settings.node.agent_port,
-        "gpu-platform-node": settings.node.agent_port,
+        "gpu-platform-node-dgx-a": settings.node.port,
+        "gpu-platform-node": settings.node.port,
     }
     for name in ("prometheus.example.yaml", "prometheus.up.yaml"):
         for job in yaml.safe_load((PROMETHEUS / name).read_text())["scrape_configs"]:

@@ -24,13 +24,12 @@ from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
-from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import NodeSettings, ServiceSettings, Settings
+from gpu_platform.settings import NodeSettings, ServiceSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server
-from tests.unit.service.api_server import ADMIN, sign_in
-from tests.waiting import eventually
+from tests.support.api_server import ADMIN, sign_in
+from tests.support.waiting import eventually
 from workers import healthcheck
 
 ROOT = Path(__file__).parents[3]
@@ -205,7 +204,7 @@ async def test_a_service_that_answers_is_healthy_and_another_is_not(
 async def test_gateway_and_node_worker_are_healthy_while_they_take_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        node = Settings(node=NodeSettings(name="a", address="127.0.0.1", agent_port=port))
+        node = Settings(node=NodeSettings(name="a", address="127.0.0.1", port=port))
         gateway = Settings.model_validate({"gateway": {"host": "0.0.0.0", "port": port}})
         assert await says("node", node, monkeypatch) == 0
         assert await says("gateway", gateway, monkeypatch) == 0
@@ -216,6 +215,6 @@ async def test_gateway_and_node_worker_are_healthy_while_they_take_connections(m
 async def test_a_node_worker_on_any_free_port_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await says("node", Settings.model_validate({"node": {"agent_port": 0}}), monkeypatch) == 1
+    assert await says("node", Settings.model_validate({"node": {"port": 0}}), monkeypatch) == 1
     assert "set it" in capsys.readouterr().err
     assert healthcheck.main(["scheduler"]) == 2

@@ -8,7 +8,7 @@ from gpu_platform.client.wire import MAX_REASON
 from gpu_platform.domain.jobs import array, artifacts, schedule
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES
 from gpu_platform.domain.jobs.notify import MAX_RULES
-from gpu_platform.domain.jobs.secrets import MAX_SECRETS
+from gpu_platform.domain.jobs.secret_uses import MAX_SECRETS
 from gpu_platform.domain.jobs.spec import MAX_GANG_BYTES
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES
 from gpu_platform.domain.pipelines import expressions, pipeline, readiness, yaml_lines
@@ -20,8 +20,8 @@ from service.http import body_limit
 from service.http.connections import MOST_WAITING
 from service.http.costs import SHARES
 from service.http.turns import TURN_WITHIN_S
-from tests.pages import DOCS
 from tests.security.test_bounds import ROWS
+from tests.support.pages import DOCS
 
 ARRAYS = body_limit.LARGER["POST", "/v1/arrays"]
 LARGEST = {

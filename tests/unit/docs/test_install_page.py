@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from tests import pages
-from tests.pages import ROOT
+from tests.support import pages
+from tests.support.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "install.md"
 BLOCKS = [block.commands for block in pages.blocks(PAGE) if block.language in pages.SHELL]

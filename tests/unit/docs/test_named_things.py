@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.settings import Settings
-from tests import pages
-from tests.pages import EXPLAINING, FOLLOWED, ROOT
+from tests.support import pages
+from tests.support.pages import EXPLAINING, FOLLOWED, ROOT
 
 PACKAGES = ("activities", "gpu_platform", "service", "workers", "workflows")
 TOP = (*PACKAGES, "deploy", "docs", "examples", "scripts")

@@ -23,8 +23,8 @@ from gpu_platform.store import migrate, models
 from gpu_platform.topology.description import MachineDescription
 from gpu_platform.topology.machine import machine_of
 from gpu_platform.topology.subsets import best_subset
-from tests import recipes
-from tests.recipes import PATCHES, RECIPES, ROOT
+from tests.support import recipes
+from tests.support.recipes import PATCHES, RECIPES, ROOT
 
 
 def test_contributing_names_every_recipe() -> None:
@@ -52,7 +52,16 @@ def test_the_files_and_names_of_a_recipe_exist(recipe: str) -> None:
 def test_the_check_of_a_recipe_runs_tests_that_exist(recipe: str) -> None:
     checked = re.findall(r"^    \.venv/bin/python -m pytest (.*)$", recipes.text(recipe), re.MULTILINE)
     assert len(checked) == 1
-    assert [path for path in checked[0].split() if not (ROOT / path).exists()] == []
+    new = recipes.patched_files(recipe) if recipe in PATCHES else []
+    assert [path for path in checked[0].split() if path not in new and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("recipe", PATCHES)
+def test_a_recipe_ends_with_the_commands_that_make_all_of_it(recipe: str) -> None:
+    apply, *made, check = recipes.commands(recipe)
+    assert apply == f"git apply {recipes.patch_of(recipe).relative_to(ROOT)}"
+    assert [target for line in made for target in line.split()[1:]] == list(recipes.made(recipe))
+    assert check.startswith(".venv/bin/python -m pytest ")
 
 
 def test_the_page_for_each_patch_links_it() -> None:
@@ -67,7 +76,7 @@ def test_a_recipe_names_exactly_the_files_of_its_patch(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", PATCHES)
 def test_a_patch_applies(recipe: str) -> None:
     patch = recipes.patch_of(recipe).relative_to(ROOT)
-    check = ["git", "apply", "--check", *recipes.APPLY, patch]
+    check = ["git", "apply", "--check", patch]
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, recipes.RENEW.format(patch=patch, error=done.stderr)
 

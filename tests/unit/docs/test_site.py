@@ -17,7 +17,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from tests.pages import DOCS, HOW_TOS, ROOT
+from tests.support.pages import DOCS, HOW_TOS, ROOT
 
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -34,8 +34,8 @@ from gpu_platform.scheduling.simulator.inputs.files import load_cluster, load_tr
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.app import create_app
-from tests import pages
-from tests.pages import EXPLAINING, FOLLOWED, ROOT, SHELL, Block
+from tests.support import pages
+from tests.support.pages import EXPLAINING, FOLLOWED, ROOT, SHELL, Block
 
 OTHER_LANGUAGES = {"text", "yaml", "json", "python", "promql"}
 ASKS_NO_SERVICE = {"up", "doctor", "simulate", "keys", "ca", "machines", "inject", "fleet", "completion", "alerts"}

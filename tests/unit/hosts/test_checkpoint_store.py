@@ -14,8 +14,8 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified, pars
 from gpu_platform.hosts.checkpoints.pins import pinned
 from gpu_platform.hosts.checkpoints.resume_choice import choose_resume, release_resume
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
-from tests.hosts_rig import HostRig
-from tests.store_cluster import key
+from tests.support.hosts_rig import HostRig
+from tests.support.store_cluster import key
 
 
 def write(root: Path, label: str, at: float | None = None, text: str = "state") -> Path:
@@ -84,7 +84,7 @@ def plan(tmp_path: Path):
         resume_from_attempt=attempt - 1 or None,
         checkpoint=CheckpointPolicy(**policy),
     )
-    rig.agent.close()
+    rig.worker.close()
 
 
 def test_a_job_begins_with_what_it_was_submitted_with_and_goes_on_from_its_own(tmp_path: Path, plan) -> None:

@@ -13,8 +13,8 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.hosts.checkpoints import checkpoint_times
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
-from tests.store_cluster import key
-from tests.waiting import eventually
+from tests.support.store_cluster import key
+from tests.support.waiting import eventually
 
 
 def complete(root: Path, of: AttemptKey, at: float) -> Path:

@@ -17,7 +17,7 @@ from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_lim
 from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
-from tests.examples import few
+from tests.support.examples import few
 
 CPUS = set(range(16))
 INVENTORY = load_description("dgx-h100").inventory("box").model_copy(update={"simulated": False})

@@ -15,7 +15,7 @@ from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 def install(path: Path, version: str, how: str) -> Path:
@@ -64,7 +64,7 @@ def test_a_driver_runs_its_own_major_version_and_older_ones(
 def plan_with(tmp_path: Path, cuda: str | None) -> HostPlan:
     rig = HostRig(tmp_path / "state")
     plan = rig.plan("true", env={"PATH": "/my/bin"}).model_copy(update={"cuda": cuda})
-    rig.agent.close()
+    rig.worker.close()
     return plan
 
 

@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health import fitness
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.system.records import boot_clock_s
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 
 class Watched:
@@ -27,7 +27,7 @@ class Watched:
             self.host.nvml,
             self.host.inventory,
             self.host.settings.node,
-            own_pids=lambda uuid: self.host.agent.attempt_pids(uuid),
+            own_pids=lambda uuid: self.host.worker.attempt_pids(uuid),
             on_fault=self.faults.append,
         )
         self.host.restart([self.fitness])

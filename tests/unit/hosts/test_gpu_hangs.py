@@ -14,7 +14,7 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.settings import NodeSettings
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
 

@@ -20,8 +20,8 @@ from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_reports import now_ms
 from gpu_platform.hosts.health.health import HealthMonitor, _same_device
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 
 
 class Watched:
@@ -53,7 +53,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     rig = Watched(tmp_path)
     yield rig
     rig.monitor.stop()
-    rig.host.agent.close()
+    rig.host.worker.close()
 
 
 async def test_an_injected_xid_becomes_a_fault_with_the_policys_action(watched: Watched) -> None:
@@ -148,7 +148,7 @@ def test_uncorrectable_ecc_takes_the_gpu_and_a_reset_ends_it(watched: Watched) -
     watched.strike(2, uncorrected_ecc=1)
     watched.monitor.poll_once()
     assert watched.seen == [(2, None, "reset")]
-    watched.host.agent.reset_gpu(watched.uuids[2])
+    watched.host.worker.reset_gpu(watched.uuids[2])
     watched.monitor.poll_once()
     watched.strike(2, uncorrected_ecc=1)
     assert watched.seen == [(2, None, "reset"), (2, None, "reset")]

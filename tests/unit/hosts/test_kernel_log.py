@@ -16,7 +16,7 @@ from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.kernel_log import parse, place_of
-from tests.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig
 
 HOUR_MS = 3_600_000
 

@@ -18,7 +18,7 @@ import pytest
 from gpu_platform.hosts.processes import mpi_gang
 from gpu_platform.hosts.processes.launchers import MPI_VARIABLES
 from gpu_platform.hosts.system.ports import free_port
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 KEY = "the key of the gang"
 START = "import sys; source = sys.argv.pop(1); exec(compile(source, 'mpi_gang.py', 'exec'))"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.hosts.network import is_allowed, is_public, parse_target
-from gpu_platform.environment_settings import EnvironmentSettings
 from gpu_platform.hosts.environments.registry_way import Proxy, Registries
 from gpu_platform.outgoing import Unreachable
+from gpu_platform.settings import NodeSettings
 
 FORBIDDEN = (
     *("0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.255.255.254", "169.254.169.254", "172.31.0.1"),
@@ -39,7 +39,7 @@ FORBIDDEN = (
 )
 """Also spellings that are no address: they are never taken as one."""
 PUBLIC = ("1.1.1.1", "151.101.1.140", "2606:4700:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1", "2002:101:101::1")
-DEFAULTS = tuple(EnvironmentSettings().image_registries)
+DEFAULTS = tuple(NodeSettings().image_registries)
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)

@@ -25,8 +25,8 @@ from gpu_platform.hosts.accounting.sample_recorder import Sample, SampleRecorder
 from gpu_platform.hosts.nvml.gpu_signals import Reading
 from gpu_platform.hosts.system.paths import samples_dir
 from gpu_platform.settings import NodeSettings
-from tests.hosts_rig import HostRig
-from tests.waiting import eventually
+from tests.support.hosts_rig import HostRig
+from tests.support.waiting import eventually
 from workers.node.samples import SampleKeeper, sample_keeper
 
 NOON = 1_800_000_000 // DAY_S * DAY_S + DAY_S // 2

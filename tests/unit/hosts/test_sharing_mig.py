@@ -28,8 +28,8 @@ from gpu_platform.hosts.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from gpu_platform.topology.mig import MigModel, mig_model
-from tests.examples import few
 from tests.fake_nvml import FakeNvml, has_compiler
+from tests.support.examples import few
 
 
 @pytest.fixture(params=["simulated", "fake", "real"])

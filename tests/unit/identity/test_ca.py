@@ -16,7 +16,7 @@ from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority, fingerprint
 from gpu_platform.identity.certificates import Certificate, CertificateFiles, make_key_and_request
 from gpu_platform.identity.renewal import from_ca, keep_renewed, renew_now
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gpu_platform.domain.errors import Unavailable
 from gpu_platform.identity import renewal
 from gpu_platform.identity.certificates import CertificateFiles
 from gpu_platform.identity.enrolment import Issued
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 async def test_a_renewal_that_fails_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

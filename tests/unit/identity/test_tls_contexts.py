@@ -11,7 +11,7 @@ import pytest
 from gpu_platform.identity import certificates
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, Peer, TlsContexts, make_key_and_request
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 DOMAIN = "gpu-platform.internal"
 

@@ -14,11 +14,10 @@ from gpu_platform.domain.errors import CannotStart, NotSent
 from gpu_platform.domain.notifications import Message
 from gpu_platform.notifications.apprise_process import without_secrets
 from gpu_platform.notifications.sending import Targets
-from gpu_platform.notifications.settings import NotificationSettings
 from gpu_platform.private_files import write_file
-from gpu_platform.reading_settings import read_settings
-from gpu_platform.settings import Settings
-from tests.recipients import PASSWORD, TOKEN, mailbox, webhook
+from gpu_platform.settings import NotificationSettings, Settings
+from gpu_platform.settings.reading import read_settings
+from tests.support.recipients import PASSWORD, TOKEN, mailbox, webhook
 
 MESSAGE = Message(title="[lab] HostLost firing", body="1 host is LOST\n- über & <b>all</b>", tone="failure")
 

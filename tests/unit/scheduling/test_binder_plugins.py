@@ -11,7 +11,7 @@ from gpu_platform.scheduling.dry_run import simulate_submission
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from tests.builders import cluster, job
-from tests.plugins import BINDERS, install
+from tests.support.plugins import BINDERS, install
 
 BINDER = """
 import numpy as np

@@ -14,7 +14,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.store import Store
 from service.operations.dry_runs import dry_run
 from tests.builders import cluster
-from tests.store_cluster import Cluster, inventory
+from tests.support.store_cluster import Cluster, inventory
 
 DOCKER, SQUASHFS = {DOCKER_LABEL: "podman"}, {SQUASHFS_LABEL: "unsquashfs"}
 

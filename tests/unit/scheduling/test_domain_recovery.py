@@ -9,7 +9,7 @@ from gpu_platform.scheduling.policy import MoveBudget, Policy
 from gpu_platform.scheduling.preempting.displaced_jobs import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.virtual_time import VirtualTime
+from tests.support.virtual_time import VirtualTime
 
 
 def lose(play: VirtualTime, *hosts: str) -> list[RunningRow]:

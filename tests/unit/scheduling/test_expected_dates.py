@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
-from tests.virtual_time import VirtualTime
+from tests.support.virtual_time import VirtualTime
 
 
 def _lasts(row: PlacementRequest) -> float:

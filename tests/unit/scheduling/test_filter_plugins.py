@@ -17,7 +17,7 @@ from gpu_platform.scheduling.policy import Policy, build_framework
 from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
-from tests.plugins import EXAMPLES, FILTERS, SCORES, install
+from tests.support.plugins import EXAMPLES, FILTERS, SCORES, install
 
 WHOLE = EXAMPLES / "plugin-whole-hosts" / "whole_hosts.py"
 

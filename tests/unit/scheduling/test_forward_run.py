@@ -17,7 +17,7 @@ from gpu_platform.scheduling.explaining.forward_run import Estimates
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
-from tests.virtual_time import VirtualTime
+from tests.support.virtual_time import VirtualTime
 
 
 def playing(machines: cluster, *jobs: job, policy: Policy | None = None) -> VirtualTime:

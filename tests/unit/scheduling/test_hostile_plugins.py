@@ -13,7 +13,7 @@ from gpu_platform.scheduling import plugin_loading
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from tests.builders import cluster, job
-from tests.plugins import BINDERS, FILTERS, ORDER_FACTORS, SCORES, install
+from tests.support.plugins import BINDERS, FILTERS, ORDER_FACTORS, SCORES, install
 
 KINDS: dict[PluginKind, tuple[str, dict[str, object]]] = {
     "filter": (FILTERS, {"filters": ["wild"]}),

@@ -20,9 +20,9 @@ from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.queue_order import ORDERS, UNKNOWN_RUN_S
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.plugins import ORDER_FACTORS, install
-from tests.simulations import came, hosts, trace
+from tests.support.examples import few
+from tests.support.plugins import ORDER_FACTORS, install
+from tests.support.simulations import came, hosts, trace
 
 HOUR = 3600.0
 QUOTAS = Quotas(namespaces=(Namespace(name="urgent", order=2.0), Namespace(name="idle", order=-1.5)))

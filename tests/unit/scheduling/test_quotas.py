@@ -12,8 +12,8 @@ from gpu_platform.scheduling.dry_run import simulate_submission
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
 from tests.builders import cluster, job
-from tests.examples import few
-from tests.virtual_time import VirtualTime
+from tests.support.examples import few
+from tests.support.virtual_time import VirtualTime
 
 
 def quotas(policy: str, *namespaces: Namespace, reserved_ratio: float = 0.5) -> Quotas:

@@ -12,8 +12,8 @@ from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.store import Store, windows
 from gpu_platform.store.jobs import jobs
 from service.operations.windows import window_warnings
-from tests.store_cluster import NOW, Cluster, spec
-from tests.unit.service.api_server import application, bearer, in_process, sign_in
+from tests.support.api_server import application, bearer, in_process, sign_in
+from tests.support.store_cluster import NOW, Cluster, spec
 
 START = "2036-01-01T00:00:00Z"
 OPERATOR, STUDENT, OTHER = ("gpt_" + name * 10 for name in ("oper", "stud", "othe"))

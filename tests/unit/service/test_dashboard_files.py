@@ -11,7 +11,7 @@ import httpx
 
 from gpu_platform.store import Store
 from service.routers.dashboard import PAGES, site
-from tests.unit.service.api_server import application, in_process
+from tests.support.api_server import application, in_process
 
 FOLDER = Path(__file__).parents[3] / "service" / "dashboard"
 VENDOR = FOLDER / "vendor"

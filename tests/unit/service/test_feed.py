@@ -16,8 +16,8 @@ from gpu_platform.store import events as store_events
 from gpu_platform.store.jobs import jobs
 from service import feed as feed_module
 from service.feed import EventFeed
-from tests.store_cluster import NOW, set_job_state, spec
-from tests.waiting import eventually
+from tests.support.store_cluster import NOW, set_job_state, spec
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from gpu_platform.store.jobs import queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import queue_entry
 from service.metrics import exposition
-from tests.store_cluster import NOW, Cluster, key, set_job_state
+from tests.support.store_cluster import NOW, Cluster, key, set_job_state
 from workers.gateway import server as gateway
 
 OF_NODE_WORKERS = ("gpu_platform_gpu_", "gpu_platform_rank_", "gpu_platform_host_")

@@ -12,7 +12,7 @@ from gpu_platform.domain.access.roles import CLUSTER, Permission, Role
 from gpu_platform.store import Store
 from service.http.body_limit import MAX_BODY_BYTES
 from service.routers.alerts import PROMETHEUS
-from tests.unit.service.api_server import application, bearer, in_process, sign_in
+from tests.support.api_server import application, bearer, in_process, sign_in
 
 NO_TEMPORAL = "127.0.0.1:1"
 ALERT = {"labels": {"alertname": "HostLost"}, "startsAt": "2026-11-26T08:00:00Z", "endsAt": "2026-11-26T08:04:00Z"}

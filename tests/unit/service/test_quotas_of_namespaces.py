@@ -7,8 +7,8 @@ import httpx
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
-from tests.store_cluster import NOW, Cluster
-from tests.unit.service.api_server import application, bearer, in_process, sign_in
+from tests.support.api_server import application, bearer, in_process, sign_in
+from tests.support.store_cluster import NOW, Cluster
 
 NOWHERE = "127.0.0.1:1"
 

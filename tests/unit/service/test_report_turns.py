@@ -19,8 +19,8 @@ from service.operations import heartbeats
 from service.operations.heartbeats import HeartbeatWriter
 from service.operations.identities import Revocations
 from service.operations.report_turns import ReportTurns
-from tests.store_cluster import inventory
-from tests.waiting import eventually
+from tests.support.store_cluster import inventory
+from tests.support.waiting import eventually
 
 LONG_S = 60.0
 
@@ -159,7 +159,7 @@ async def test_no_host_waits_for_the_row_of_another(store: Store) -> None:
             name=name,
             session="s1",
             address="127.0.0.1",
-            agent_url="http://127.0.0.1:1",
+            url="http://127.0.0.1:1",
             inventory=inventory(name, 1),
             facts="0" * 16,
             seq=1,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpu_platform.domain.errors import TooManyRequests
 from service.access.routes import ROUTES
 from service.http.costs import COSTS, SHARES, Cost, If, cost_of
-from service.http.turns import Share, Turns
-from tests.examples import few
+from service.http.turns import Turns, TurnShare
+from tests.support.examples import few
 
 
 def test_every_route_has_a_class() -> None:
@@ -45,7 +45,7 @@ def test_the_class_may_depend_on_the_query(route: str, query: str, cost: Cost) -
 
 
 async def test_a_flood_of_one_caller_delays_another_by_a_turn_of_each() -> None:
-    turns = Turns("pieces", Share(of_one=1, waiting_of_one=100, at_once=2))
+    turns = Turns("pieces", TurnShare(of_one=1, waiting_of_one=100, at_once=2))
     done: list[str] = []
 
     async def work(caller: str) -> None:
@@ -62,7 +62,7 @@ async def test_a_flood_of_one_caller_delays_another_by_a_turn_of_each() -> None:
 
 
 async def test_who_asks_for_too_much_is_told_what_is_allowed() -> None:
-    turns, over = Turns("pieces", Share(of_one=1, waiting_of_one=2, at_once=4)), asyncio.Event()
+    turns, over = Turns("pieces", TurnShare(of_one=1, waiting_of_one=2, at_once=4)), asyncio.Event()
 
     async def work() -> None:
         async with turns.turn("mallory"):
@@ -82,7 +82,7 @@ async def test_who_asks_for_too_much_is_told_what_is_allowed() -> None:
 
 
 async def test_a_turn_that_does_not_come_is_not_waited_for() -> None:
-    turns = Turns("pieces", Share(of_one=1, waiting_of_one=2, at_once=2), within_s=0.05)
+    turns = Turns("pieces", TurnShare(of_one=1, waiting_of_one=2, at_once=2), within_s=0.05)
     async with turns.turn("mallory"), turns.turn("eve"):
         with pytest.raises(TooManyRequests, match=r"no turn came within 0\.05 s"):
             async with turns.turn("alice"):
@@ -93,10 +93,10 @@ async def test_a_turn_that_does_not_come_is_not_waited_for() -> None:
 
 @settings(deadline=None, max_examples=few(60))
 @given(
-    share=st.builds(Share, st.integers(1, 3), st.integers(0, 4), st.integers(1, 5)),
+    share=st.builds(TurnShare, st.integers(1, 3), st.integers(0, 4), st.integers(1, 5)),
     asked=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=40),
 )
-def test_no_more_run_than_may_and_every_turn_ends(share: Share, asked: list[tuple[str, int, bool]]) -> None:
+def test_no_more_run_than_may_and_every_turn_ends(share: TurnShare, asked: list[tuple[str, int, bool]]) -> None:
     running: Counter[str] = Counter()
 
     async def work(turns: Turns, caller: str, steps: int) -> None:

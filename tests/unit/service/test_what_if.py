@@ -15,8 +15,8 @@ from gpu_platform.store import Store
 from service.operations import dry_runs
 from service.operations.what_if_process import with_hosts
 from service.operations.what_ifs import WhatIfs
-from tests.store_cluster import Cluster
-from tests.unit.service.api_server import application, in_process
+from tests.support.api_server import application, in_process
+from tests.support.store_cluster import Cluster
 
 PATH = "/v1/snapshot:what-if"
 

@@ -12,7 +12,7 @@ from gpu_platform.scheduling.simulator.inputs.run_times import run_times_of
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.observers import Observers
 from gpu_platform.scheduling.simulator.records import SimulationRun
-from tests.simulations import came, hosts
+from tests.support.simulations import came, hosts
 
 EARLIER = [came(f"e{n}", at=0, runs=100.0 if n % 2 else 5000.0, limit=6000, name="ab"[n % 2]) for n in range(40)]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.benchmarks.reference_queues import conservative_backfill, fcfs
-from tests.simulations import came
+from tests.support.simulations import came
 
 JOBS = [
     came("half", at=0, gpus=4, runs=100),

@@ -20,7 +20,7 @@ from gpu_platform.scheduling.simulator.inputs.time_limits import (
 )
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.inputs.typical_mix import as_policy, derive_mix
-from tests.simulations import came
+from tests.support.simulations import came
 
 
 def test_random_limits_are_chosen_ones_that_end_no_job_and_follow_the_seed() -> None:

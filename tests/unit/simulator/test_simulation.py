@@ -9,7 +9,7 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.records import JobOutcome
-from tests.simulations import came, hosts, trace
+from tests.support.simulations import came, hosts, trace
 
 
 def test_two_jobs_of_a_whole_host_run_one_after_the_other() -> None:

@@ -15,7 +15,7 @@ from gpu_platform.scheduling.simulator.inputs.failures import Outage, random_out
 from gpu_platform.scheduling.simulator.inputs.files import load_cluster, load_failures, load_policy, load_trace
 from gpu_platform.scheduling.simulator.inputs.readers import read_trace
 from gpu_platform.scheduling.simulator.inputs.trace import gang
-from tests.simulations import hosts
+from tests.support.simulations import hosts
 
 OPENB = """\
 name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time

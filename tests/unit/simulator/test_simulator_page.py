@@ -14,7 +14,7 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.records import Timeline
 from gpu_platform.scheduling.simulator.reports.page import best_of, html_page, metrics_of
 from gpu_platform.scheduling.simulator.reports.report import SimulationReport, report_on
-from tests.simulations import came, hosts, trace
+from tests.support.simulations import came, hosts, trace
 
 
 def reports() -> list[SimulationReport]:

@@ -8,7 +8,7 @@ from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quota
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.records import JobOutcome
-from tests.simulations import came, hosts, trace
+from tests.support.simulations import came, hosts, trace
 
 PREEMPTING = Policy(preemption=True, min_run_s=0.0)
 TWO = Quotas(

@@ -11,7 +11,7 @@ from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, H
 from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob
-from tests.simulations import trace
+from tests.support.simulations import trace
 
 
 def part(name: str, percent: int, *, at: float = 0, runs: float = 100, namespace: str = "default") -> TraceJob:

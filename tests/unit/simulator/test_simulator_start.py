@@ -18,7 +18,7 @@ from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, SimulationRun
 from gpu_platform.scheduling.simulator.reports.report import report_on
 from tests.builders import job
-from tests.simulations import came, hosts
+from tests.support.simulations import came, hosts
 
 NOW = 1_760_000_000.0
 

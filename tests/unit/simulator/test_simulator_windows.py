@@ -16,9 +16,9 @@ from gpu_platform.scheduling.simulator.inputs.files import load_windows
 from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome
-from tests.simulations import came, hosts
+from tests.support.simulations import came, hosts
+from tests.support.window_worlds import ForeseenWorld, WindowTrace
 from tests.unit.simulator.test_simulator_start import NOW, live, records, replay, waiting
-from tests.window_worlds import ForeseenWorld, WindowTrace
 
 HOST, OTHER = (row.name for row in hosts(2))
 

@@ -13,7 +13,7 @@ from gpu_platform.scheduling.simulator.observers import Observers
 from gpu_platform.scheduling.simulator.records import SimulationRun, Timeline
 from gpu_platform.scheduling.simulator.reports.report import report_on
 from gpu_platform.scheduling.simulator.reports.told import estimates_of, promises_of
-from tests.simulations import came, hosts, trace
+from tests.support.simulations import came, hosts, trace
 
 
 def test_a_job_that_starts_before_its_promise_keeps_it() -> None:

@@ -18,7 +18,7 @@ from gpu_platform.cli.slurm.formats import letters, lines, long_names, of_sacct
 from gpu_platform.cli.slurm.list_options import FILTERS
 from gpu_platform.cli.submitting import scripts
 from gpu_platform.slurm import amounts
-from gpu_platform.slurm.arrays import read_array
+from gpu_platform.slurm.array_option import read_array
 from gpu_platform.slurm.constraints import read_constraint
 from gpu_platform.slurm.dependencies import read_dependencies
 from gpu_platform.slurm.exporting import exported

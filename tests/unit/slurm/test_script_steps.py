@@ -19,7 +19,7 @@ import pytest
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.steps import environ, output, protocol, runner
 from gpu_platform.steps.environ import Layout, spread
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 KEY = "0123456789abcdef"
 

@@ -15,8 +15,8 @@ from gpu_platform.store import Store, change_watch, events
 from gpu_platform.store.change_watch import ChangeWatch, Pacer
 from service import feed as feed_module
 from service.feed import EventFeed
-from tests.store_cluster import NOW
-from tests.waiting import eventually
+from tests.support.store_cluster import NOW
+from tests.support.waiting import eventually
 
 
 class Told:

@@ -29,7 +29,7 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.store_cluster import NOW, Cluster, expire_leases, key, spec, uuid_of
+from tests.support.store_cluster import NOW, Cluster, expire_leases, key, spec, uuid_of
 
 HOUR = timedelta(hours=1)
 

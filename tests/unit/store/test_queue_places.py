@@ -17,7 +17,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue, queue_view
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import queue_entry
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 POLICIES = [
     *({"order": order} for order in sorted(ORDERS)),

@@ -14,8 +14,8 @@ from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.models import gpu, host, job
 from gpu_platform.store.transitions import next_state
-from tests.state_guard import GuardedStore
-from tests.store_cluster import Cluster
+from tests.support.state_guard import GuardedStore
+from tests.support.store_cluster import Cluster
 from workers.local import cluster as local_cluster
 
 STORE = Path(__file__).parents[3] / "gpu_platform" / "store"

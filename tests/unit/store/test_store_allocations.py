@@ -17,7 +17,7 @@ from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state, uuid_of
+from tests.support.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state, uuid_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store, retention
 from gpu_platform.store.jobs import arrays, interrupts, jobs, owners
 from gpu_platform.store.models import idempotency, job_array
-from tests.store_cluster import NOW
+from tests.support.store_cluster import NOW
 
 SPEC = JobSpec(command=["x", "{index}"], namespace="research", user="ada")
 

@@ -32,7 +32,7 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, first_places
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
 from gpu_platform.store.state import read_running
-from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 
 LATER = NOW + timedelta(hours=1)
 

@@ -22,7 +22,7 @@ from gpu_platform.store.jobs import arrays, dependencies, elements, jobs, known_
 from gpu_platform.store.jobs.counterparts import MOST_CANCELLED, ReadyElements
 from gpu_platform.store.models import dependency, job, job_array, queue_entry
 from gpu_platform.store.reservations.elements import ChosenElements, ElementStep, ElementStepDone, advance_elements
-from tests.store_cluster import NOW, Cluster, spec
+from tests.support.store_cluster import NOW, Cluster, spec
 
 LATER = NOW + timedelta(hours=1)
 FIRST, SECOND = "a-1", "a-2"

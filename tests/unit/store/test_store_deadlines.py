@@ -9,7 +9,7 @@ import pytest
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from tests.store_cluster import NOW, Cluster, spec
+from tests.support.store_cluster import NOW, Cluster, spec
 
 HOUR = timedelta(hours=1)
 

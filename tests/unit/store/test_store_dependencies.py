@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events, retention
 from gpu_platform.store.jobs import dependencies, jobs, queue
-from tests.store_cluster import NOW, Cluster, set_job_state, spec
+from tests.support.store_cluster import NOW, Cluster, set_job_state, spec
 
 LATER = NOW + timedelta(hours=1)
 OK, ANY, FAIL = DependencyKind.OK, DependencyKind.ANY, DependencyKind.FAIL

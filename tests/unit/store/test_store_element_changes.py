@@ -25,7 +25,7 @@ from gpu_platform.store.jobs.element_changes import ElementsChanged, change_elem
 from gpu_platform.store.jobs.holds import Asker
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations.elements import ElementStep, ElementStepDone, advance_elements
-from tests.store_cluster import NOW, Cluster, placement, spec
+from tests.support.store_cluster import NOW, Cluster, placement, spec
 
 ARRAY = "a-1"
 LATER = NOW + timedelta(hours=1)

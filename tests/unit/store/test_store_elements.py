@@ -21,7 +21,7 @@ from gpu_platform.store.jobs import arrays, elements, queue
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.reservations.elements import ElementStep, ElementStepDone, advance_elements
-from tests.store_cluster import Cluster, placement, spec
+from tests.support.store_cluster import Cluster, placement, spec
 
 ARRAY = "a-1"
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.store import Store, events
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 
 def test_events_come_in_pages(store: Store) -> None:

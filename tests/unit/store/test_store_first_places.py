@@ -15,7 +15,7 @@ from gpu_platform.store.events import read_events
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, first_places, reserving
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, spec
+from tests.support.store_cluster import NOW, Cluster, check_invariants, key, placement, spec
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.store_cluster import NOW, TTL_S, Cluster, key, spec
+from tests.support.store_cluster import NOW, TTL_S, Cluster, key, spec
 
 SILENT = NOW + timedelta(seconds=TTL_S)
 LATER = NOW + timedelta(days=100)

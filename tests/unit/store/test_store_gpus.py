@@ -12,7 +12,7 @@ from gpu_platform.domain.states import GpuState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.reservations import releasing
-from tests.store_cluster import (
+from tests.support.store_cluster import (
     LATER,
     NOW,
     Cluster,

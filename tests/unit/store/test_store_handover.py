@@ -18,7 +18,7 @@ from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import gpu_states, hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import allocations, attempts, handover, releasing, reserving
-from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
+from tests.support.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
 
 FAULT = Failure(kind=FailureKind.HARDWARE, message="XID 79", gpu_uuid=uuid_of("a", 0))
 

@@ -13,7 +13,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import flapping, gpu_states, gpus, hosts
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.reservations import attempts
-from tests.store_cluster import NOW, Cluster, expire_leases
+from tests.support.store_cluster import NOW, Cluster, expire_leases
 
 
 @pytest.fixture

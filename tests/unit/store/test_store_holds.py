@@ -16,7 +16,7 @@ from gpu_platform.store.jobs import arrays, dependencies, elements, holds, jobs,
 from gpu_platform.store.jobs.holds import Asker
 from gpu_platform.store.reservations import first_places
 from gpu_platform.store.reservations.elements import ElementStep, advance_elements
-from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, since, spec
+from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state, since, spec
 
 ADA, OPERATOR = Asker("ada"), Asker("olga", is_operator=True)
 LATER = NOW + timedelta(hours=1)

@@ -18,7 +18,7 @@ from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import releasing, reserving
 from gpu_platform.store.restoring import restoring
 from gpu_platform.store.state import read_running, read_state
-from tests.store_cluster import (
+from tests.support.store_cluster import (
     LATER,
     NOW,
     TTL_S,
@@ -60,13 +60,13 @@ def test_the_first_report_registers_and_later_ones_are_silent(store: Store) -> N
     assert hosts.read_hosts(store, ["b"]) == hosts.read_gpus(store, ["b"]) == []
 
 
-@pytest.mark.parametrize("news", [{"session": "s2"}, {"leaf": "l2"}, {"agent_url": "http://127.0.0.1:2"}])
+@pytest.mark.parametrize("news", [{"session": "s2"}, {"leaf": "l2"}, {"url": "http://127.0.0.1:2"}])
 def test_news_of_a_host_are_announced_once(cluster: Cluster, news: dict[str, Any]) -> None:
     for _ in range(2):
         cluster.report("a", 2, **news)
     assert since(cluster.store, 1) == ["host.registered"]
     assert events.read_events(cluster.store, 1)[0].data["changed"] == list(news)
-    assert hosts.addresses(cluster.store, "a").agent_url == news.get("agent_url", "http://127.0.0.1:1")
+    assert hosts.addresses(cluster.store, "a").url == news.get("url", "http://127.0.0.1:1")
 
 
 def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) -> None:

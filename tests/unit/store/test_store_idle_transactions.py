@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.store import Store, engines
-from tests.postgres import Databases
-from tests.store_cluster import NOW, Cluster
+from tests.support.postgres import Databases
+from tests.support.store_cluster import NOW, Cluster
 
 
 @pytest.fixture

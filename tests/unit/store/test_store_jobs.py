@@ -28,7 +28,17 @@ from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans
-from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, set_job_state, spec, uuid_of
+from tests.support.store_cluster import (
+    NOW,
+    Cluster,
+    check_invariants,
+    inventory,
+    key,
+    placement,
+    set_job_state,
+    spec,
+    uuid_of,
+)
 
 
 def submit(store: Store, job_id: str, idempotency_key: str | None = None, now=NOW, **fields):

@@ -19,7 +19,7 @@ from gpu_platform.store.jobs.jobs import IdempotencyKey
 from gpu_platform.store.reservations import attempts, handover, releasing
 from gpu_platform.store.restoring import restoring
 from gpu_platform.store.restoring.restoring import RememberedJob
-from tests.store_cluster import NOW, Cluster, key, placement, spec
+from tests.support.store_cluster import NOW, Cluster, key, placement, spec
 
 TRAINING, BATCH = WorkKind.TRAINING, WorkKind.BATCH
 

@@ -16,7 +16,7 @@ from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.jobs import checkpoints
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.restoring import restoring
-from tests.store_cluster import LATER, NOW, Cluster, expire_leases, inventory, key, uuid_of
+from tests.support.store_cluster import LATER, NOW, Cluster, expire_leases, inventory, key, uuid_of
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sqlalchemy import delete
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.leadership import leader, leases, membership
-from tests.store_cluster import NOW, Cluster, expire_leases
+from tests.support.store_cluster import NOW, Cluster, expire_leases
 
 
 def listed(store: Store) -> tuple[int, list[str]]:

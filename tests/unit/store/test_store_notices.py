@@ -15,7 +15,7 @@ from gpu_platform.store.events import last_seq, read_events
 from gpu_platform.store.jobs import notices
 from gpu_platform.store.jobs.job_states import change_job, lock_job
 from gpu_platform.store.jobs.jobs import submit_job
-from tests.store_cluster import NOW
+from tests.support.store_cluster import NOW
 
 OPENED = OpenTargets(targets=[OpenTarget(name="team", kind="json", namespaces=["*"])])
 

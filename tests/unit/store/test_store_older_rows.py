@@ -13,7 +13,7 @@ from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import older_rows, restoring
 from gpu_platform.store.restoring.older_rows import RowStanding
 from gpu_platform.store.restoring.restoring import RememberedJob
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, spec
+from tests.support.store_cluster import NOW, Cluster, check_invariants, key, placement, spec
 
 
 @pytest.fixture

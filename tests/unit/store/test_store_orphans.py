@@ -15,7 +15,7 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans, restoring
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state
+from tests.support.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state
 
 LOST = Failure(kind=FailureKind.HARDWARE, message="its workflow was terminated")
 

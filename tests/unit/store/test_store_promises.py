@@ -19,7 +19,7 @@ from gpu_platform.domain.placing.promise import (
 from gpu_platform.store import Store, events, state
 from gpu_platform.store.jobs import jobs, promises, queue, queue_view
 from gpu_platform.store.leadership import leader, leases
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 START = NOW.timestamp() + 1000.123456789
 PROMISE = PromisedStart("j1", 1, START, NOW.timestamp(), "key", 60.0, (PromisedPlace("a", ("GPU-a-0", "GPU-a-1")),))

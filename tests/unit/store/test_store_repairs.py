@@ -11,7 +11,7 @@ from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpu_states, hosts, repairs, service_cases
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from gpu_platform.domain.hosts.lease import Heartbeat, HostReport
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import heartbeats, reports
 from gpu_platform.store.leadership import leases
-from tests.store_cluster import NOW, TTL_S, Cluster, expire_leases, inventory, since
+from tests.support.store_cluster import NOW, TTL_S, Cluster, expire_leases, inventory, since
 
 
 def report(store: Store, seq: int, *, by_temporal: bool) -> None:
@@ -16,7 +16,7 @@ def report(store: Store, seq: int, *, by_temporal: bool) -> None:
         name="b",
         session="s1",
         address="127.0.0.1",
-        agent_url="http://127.0.0.1:1",
+        url="http://127.0.0.1:1",
         inventory=inventory("b", 1),
         facts="0" * 16,
         seq=seq,

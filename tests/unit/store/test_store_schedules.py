@@ -10,7 +10,7 @@ from gpu_platform.domain.jobs.schedule import MAX_CATCH_UP, ScheduleRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules
-from tests.store_cluster import NOW
+from tests.support.store_cluster import NOW
 
 
 def nightly(user: str, namespace: str = "default") -> ScheduleRequest:

@@ -19,7 +19,7 @@ from gpu_platform.domain.errors import CannotStart, InvalidRequest, StorageFull,
 from gpu_platform.store import Store, events, models
 from gpu_platform.store.database import writing
 from gpu_platform.store.migrate import newest_revision
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 
 def test_the_migrations_lead_to_the_models(store: Store) -> None:

@@ -6,7 +6,7 @@ from activities.leader.start_ratios import KEEP_AGAIN_S, StartRatios
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
-from tests.store_cluster import NOW
+from tests.support.store_cluster import NOW
 
 HOUR = 3600.0
 

@@ -16,7 +16,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, uploads
 from gpu_platform.store.jobs import arrays, jobs, schedules
 from gpu_platform.store.uploads import UploadKey, UploadLimits, UploadPart
-from tests.store_cluster import NOW, set_job_state, spec
+from tests.support.store_cluster import NOW, set_job_state, spec
 
 KEY = UploadKey("lab", "ada", hashlib.sha256(bytes(range(250))).hexdigest())
 LIMITS = UploadLimits(1000, 2000)

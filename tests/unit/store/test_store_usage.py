@@ -16,7 +16,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs.usage import usage_of_job, usage_report
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.store_cluster import NOW, Cluster, key
+from tests.support.store_cluster import NOW, Cluster, key
 
 
 def measured(rank: int, host: str, **fields: Any) -> RankUsage:

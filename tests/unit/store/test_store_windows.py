@@ -15,7 +15,7 @@ from gpu_platform.domain.windows import WindowChanges, WindowRequest
 from gpu_platform.store import Store, windows
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.leadership import leader
-from tests.store_cluster import NOW, Cluster
+from tests.support.store_cluster import NOW, Cluster
 
 HOUR = timedelta(hours=1)
 

@@ -16,7 +16,7 @@ from gpu_platform.store.jobs import usage
 from gpu_platform.store.jobs.job_states import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
-from tests.store_cluster import NOW, Cluster, check_invariants, expire_leases, inventory, key
+from tests.support.store_cluster import NOW, Cluster, check_invariants, expire_leases, inventory, key
 
 
 @pytest.fixture

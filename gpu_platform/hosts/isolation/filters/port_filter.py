@@ -1,6 +1,6 @@
 """The port filter: the kernel refuses ranks in the host's network the ports that are others'.
 
-There, a rank could take the ports of other attempts' rendezvous, or that of the node's agent while it restarts. An eBPF
+There, a rank could take the ports of other attempts' rendezvous, or that of the node worker while it restarts. An eBPF
 program of type ``BPF_PROG_TYPE_CGROUP_SOCK_ADDR`` looks at each bind(2), for IPv4 and IPv6, TCP and UDP. Ports that
 nobody of the platform uses stay free for all: a notebook goes on to listen on the port that its user chose. Kernel:
 include/uapi/linux/bpf.h (``struct bpf_sock_addr``), bpf(2). Standard library only.

@@ -211,7 +211,7 @@ def _hosts() -> None:
         sa.Column("session", sa.Text(), nullable=False),
         sa.Column("boot_id", sa.Text(), nullable=True),
         sa.Column("address", sa.Text(), nullable=False),
-        sa.Column("agent_url", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
         sa.Column("leaf", sa.Text(), nullable=True),
         sa.Column("spine", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
