@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from gpu_platform.domain.array_ids import array_of
-from gpu_platform.domain.jobs.array_steps import ElementAgain, ElementFault, ElementHostLost, ElementInterrupt
+from gpu_platform.domain.jobs.array_steps import ElementAgain, ElementHostLost, ElementInterrupt
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt
 
@@ -47,7 +47,7 @@ def of_element(job_id: str, argument: Interrupt | GpuFault | HostLost | None) ->
     """The argument of that signal."""
     match argument:
         case GpuFault():
-            return ElementFault(job_id=job_id, fault=argument)
+            return argument
         case HostLost():
             return ElementHostLost(job_id=job_id, lost=argument)
         case Interrupt():

@@ -36,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
         ArrayInput,
         CarriedElements,
         ElementAgain,
-        ElementFault,
         ElementHostLost,
         ElementInterrupt,
         ElementsAgain,
@@ -45,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
         ElementsPlaced,
         RememberedArray,
     )
-    from gpu_platform.domain.jobs.attempt import HostLost
+    from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
     from gpu_platform.domain.jobs.index_set import IndexSet
     from gpu_platform.domain.jobs.job import Interrupt, StoppedBy
     from gpu_platform.domain.states import ArrayState, JobState
@@ -157,9 +156,9 @@ class ArrayWorkflow:
         self._elements.interrupt(request.job_id, "preempt", request.interrupt)
 
     @workflow.signal
-    def element_gpu_fault(self, request: ElementFault) -> None:
+    def element_gpu_fault(self, fault: GpuFault) -> None:
         """Signal: JobWorkflow's ``gpu_fault``, for one element."""
-        self._elements.gpu_fault(request.job_id, request.fault)
+        self._elements.gpu_fault(fault)
 
     @workflow.signal
     def element_host_lost(self, request: ElementHostLost) -> None:

@@ -138,7 +138,7 @@ class JobWorkflow:
     @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
         """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU on the host that says so."""
-        if not is_fault_of(fault, self._progress.attempt, self._attempt.placement):
+        if not is_fault_of(fault, self._key, self._attempt.placement):
             return
         if fault.report.fault_id not in self._attempt.faults:
             self._attempt.faults[fault.report.fault_id] = fault

@@ -32,7 +32,7 @@ from gpu_platform.hosts.processes import step_process
 from gpu_platform.hosts.processes.step_process import Bounds, Program, StepGivenUp, Stopped, run
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.hosts_rig import HostRig, is_running
+from tests.hosts_rig import HostRig, NoFaults, is_running
 from tests.hung_mount import hung_mount
 from tests.waiting import eventually
 
@@ -54,7 +54,7 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 
 
 def launching(rig: HostRig) -> LaunchActivities:
-    return LaunchActivities(rig.agent, RankWatcher(rig.agent, lambda *_: None))
+    return LaunchActivities(rig.agent, RankWatcher(rig.agent, NoFaults()))
 
 
 def children() -> set[int]:

@@ -73,7 +73,7 @@ from gpu_platform.reading_settings import read_settings
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.node.disk_probe import DiskProbe
-from workers.node.fault_outbox import FaultDispatcher
+from workers.node.fault_outbox import FaultOutbox
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
 from workers.node.interrupted_watches import FINISHED_WITHIN_S, InterruptedWatches
@@ -102,7 +102,7 @@ REPORT_WITHIN_S = 0.5
 def node_worker(
     client: Client,
     agent: HostAgent,
-    faults: FaultDispatcher,
+    faults: FaultOutbox,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
     interceptors: Sequence[Interceptor] = (),
@@ -110,7 +110,7 @@ def node_worker(
     polls: int = 2,
 ) -> Worker:
     """The Temporal worker of this host, with the activities that it runs. ``polls``: how many ask for steps at once."""
-    watcher = RankWatcher(agent, faults.recent_fault)
+    watcher = RankWatcher(agent, faults)
     launching = LaunchActivities(agent, watcher)
     watching = WatchActivities(watcher, health.telemetry)
     elements = ElementActivities(agent, launching, watcher)
@@ -205,7 +205,7 @@ def _of_all(inventory: HostInventory, why: str | None) -> dict[str, str]:
 async def run_activities(
     settings: Settings,
     agent: HostAgent,
-    faults: FaultDispatcher,
+    faults: FaultOutbox,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
@@ -366,7 +366,7 @@ async def main() -> None:
         lease_file=Path(lease_file),
         secrets=ServiceSecrets(settings, identity),
     )
-    faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
+    faults = FaultOutbox(home / "faults", client, agent, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
     sessions = ExecSessions(home.resolve(), node.name, agent.start_helper, jailed=inventory.isolation == JAILED)
@@ -417,7 +417,7 @@ def keeper_apart(
     agent: HostAgent,
     make_report: Callable[[], HostReport],
     forget_resets_before: Callable[[int], None],
-    faults: FaultDispatcher,
+    faults: FaultOutbox,
     record: LeaseRecord,
     identity: NodeIdentity,
 ) -> LeaseKeeper:

@@ -246,15 +246,16 @@ class ElementsUnderWay:
             attempt.preempt = attempt.preempt or request
         self._look(element)
 
-    def gpu_fault(self, job_id: str, fault: GpuFault) -> None:
+    def gpu_fault(self, fault: GpuFault) -> None:
         """A GPU had a fault. Ignored unless the element's current attempt holds the GPU on the host that says so."""
+        job_id = fault.attempt.job_id
         element = self._driven.get(job_id)
         if element is None:
             # The element's own workflow looks whether it holds the GPU there.
             if tells_of_itself(fault):
                 self.forward(job_id, "gpu_fault", fault)
             return
-        if is_fault_of(fault, element.key.attempt, element.attempt.placement):
+        if is_fault_of(fault, element.key, element.attempt.placement):
             element.attempt.faults.setdefault(fault.report.fault_id, fault)
             self._look(element)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array, ArraySpec, OnFailure
-from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, Prepared, WatchRequest
+from gpu_platform.domain.jobs.attempt import HostExits, HostLost, HostPlan, Prepared, WatchRequest
 from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -113,13 +113,6 @@ class ElementsPlaced(BaseModel):
     """The argument of ArrayWorkflow's signal ``placed``."""
 
     elements: list[ElementPlaced]
-
-
-class ElementFault(BaseModel):
-    """The argument of ArrayWorkflow's signal ``element_gpu_fault``."""
-
-    job_id: str
-    fault: GpuFault
 
 
 class ElementHostLost(BaseModel):

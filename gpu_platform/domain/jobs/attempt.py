@@ -290,15 +290,13 @@ class FaultReport(BaseModel):
     between_jobs: bool = False
     """It was found while no job was on the GPU. So no job gets it, but the GPU is still healed."""
 
-    def as_failure(self, *, rank: int | None = None, exit_code: int | None = None) -> Failure:
+    def as_failure(self) -> Failure:
         """The failure of an attempt that this fault ended."""
         cause = FailureCause.PROGRAM_FAULT if self.action is FaultAction.FAIL_JOB else FailureCause.GPU_FAULT
         return Failure(
             kind=blame(cause),
             message=self.message,
             host=self.host,
-            rank=rank,
-            exit_code=exit_code,
             # A job that hangs may be its host's fault as well as a GPU's: the retry avoids the whole host.
             gpu_uuid=self.gpu_uuid if self.attempt is None else None,
             xid=self.xid,
@@ -306,10 +304,10 @@ class FaultReport(BaseModel):
 
 
 class GpuFault(BaseModel):
-    """The argument of JobWorkflow's signal ``gpu_fault``."""
+    """The argument of the signal ``gpu_fault`` of JobWorkflow, and of ``element_gpu_fault`` of ArrayWorkflow."""
 
-    attempt: int
-    """The attempt that ran on the GPU. An old fault does not stop a later attempt."""
+    attempt: ReportedAttempt
+    """The attempt that was on the GPU when the host saw the fault. Another attempt ignores it, however late it comes."""
     report: FaultReport
 
 
