@@ -19,6 +19,7 @@ from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import number_ranks, running_slices
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.reserved import Reserved
 
 
 @dataclass
@@ -74,6 +75,12 @@ class Attempt:
     """How many such signals came."""
     stopping: list[asyncio.Task[Any]] = field(default_factory=list)
     """Stops that were sent to lost hosts. Nobody waits for them."""
+
+    def hold(self, reserved: Reserved) -> None:
+        """The attempt holds this place now."""
+        self.placement, self.terms, self.may_run = reserved.placement, reserved.terms, reserved.repeated
+        if reserved.limit is not None:
+            self.spec = reserved.limit.applied_to(self.spec)
 
     def interrupted(self) -> bool:
         """True if something stops the attempt from outside: a user, the scheduler, a fault or a lost host."""

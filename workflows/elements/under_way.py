@@ -185,12 +185,7 @@ class ElementsUnderWay:
         ``skipped``: indices that were cancelled before their elements were made, by ``skipped_by``.
         """
         self._own.note_ended(done.own_ended.items())
-        started = []
-        for reserved in done.reserved:
-            element = self._driven[reserved.key.job_id]
-            element.attempt.terms = reserved.terms
-            started.append((element, reserved.plan))
-        self._hosts.launch(started)
+        self._hosts.launch([(self._driven[plan.key.job_id], plan) for plan in done.reserved])
         for key in done.conflicts:
             if (element := self._driven.get(key.job_id)) is not None:
                 element.standing, element.attempt.placement = Standing.WAITS, None

@@ -101,7 +101,7 @@ class RememberedArray(BaseModel):
 
 
 class ElementPlaced(BaseModel):
-    """The leader's answer to one element that waits."""
+    """The leader's answer to one element that waits. It travels with those to others, so it says whose it is."""
 
     key: AttemptKey
     placement: Placement

@@ -88,7 +88,7 @@ class RankLimits(BaseModel):
 
 
 class HostPlan(BaseModel):
-    """Everything that one host needs for its ranks of an attempt: the last of the four shapes of a job.
+    """Everything that one host needs for its ranks of an attempt.
 
     Command and environment are here once, not per rank: the message travels through Temporal, which limits its size.
     """
@@ -177,7 +177,8 @@ class Prepared(BaseModel):
 
 
 class LaunchRequest(BaseModel):
-    """Start all ranks of the plan. The rendezvous is not in the plan: it is known when rank 0's host is prepared.
+    """Start all ranks of the plan. The plan follows from the job and its place alone, so that control can compare it
+    before it signs. The rendezvous does not: the host of rank 0 chooses it.
 
     ``rendezvous`` None: the gang is on one host, which prepares and picks the port itself.
     """
@@ -307,7 +308,7 @@ class GpuFault(BaseModel):
     """The argument of the signal ``gpu_fault`` of JobWorkflow, and of ``element_gpu_fault`` of ArrayWorkflow."""
 
     attempt: ReportedAttempt
-    """The attempt that was on the GPU when the host saw the fault. Another attempt ignores it, however late it comes."""
+    """The attempt that was on the GPU when the host saw the fault. Others ignore it, however late it comes."""
     report: FaultReport
 
 

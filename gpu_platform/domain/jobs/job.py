@@ -18,7 +18,7 @@ from gpu_platform.domain.states import JobState
 
 
 class JobInput(BaseModel):
-    """The argument of JobWorkflow: what was asked for, and how far the job has come.
+    """The argument of JobWorkflow, which has only one: what was asked for, and how far the job has come.
 
     ``takes_over`` is called ``begin_again`` in what Temporal keeps.
     """
