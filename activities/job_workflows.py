@@ -42,8 +42,6 @@ class CleanupInput(BaseModel):
     """The argument of CleanupWorkflow: an attempt that no workflow drives, and how its job ends."""
 
     key: AttemptKey
-    hosts: list[str] = []
-    """Hosts where ranks may run. Only older releases filled it; now the workflow asks the database."""
     message: str
     """The reason, which becomes the job's failure."""
     state: JobState = JobState.FAILED

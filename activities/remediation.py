@@ -26,8 +26,8 @@ class GpuReason(BaseModel):
 class GpuHolder(AttemptKey, frozen=True):
     """An attempt that holds a GPU."""
 
-    since_ms: int | None = None
-    """Unix time. None: a control worker of before has not said."""
+    since_ms: int
+    """Unix time."""
 
 
 class ResetResult(BaseModel):
@@ -83,17 +83,4 @@ class RemediationActivities:
                 result.max_failures,
                 result.problem,
                 self._settings.back_off if result.counts else None,
-            )
-
-    @activity.defn(name="quarantine_gpu")
-    def take_gpu_offline(self, request: GpuReason) -> None:
-        """Take the GPU OFFLINE until an operator brings it back."""
-        with host_may_be_removed():
-            gpu_states.set_gpu_state(
-                self._store,
-                request.gpu_uuid,
-                GpuState.OFFLINE,
-                reason=request.reason,
-                actor="remediation",
-                now=utc_now(),
             )

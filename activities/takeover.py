@@ -37,7 +37,7 @@ class TakeoverActivities:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @activity.defn(name="begin_again")
+    @activity.defn
     def take_over(self, job_id: str) -> TakenOverJob:
         """Take the job out of the queue for the lost workflow, and read how far it got.
 

@@ -225,7 +225,7 @@ class JobWorkflows:
     async def _start(
         self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, takes_over: bool = False
     ) -> None:
-        given = JobInput(job_id=job_id, spec=spec, takes_over=takes_over, named_watches=True)
+        given = JobInput(job_id=job_id, spec=spec, takes_over=takes_over)
         async with self.reaching() as client:
             try:
                 await self._starter.start_job(client, given, signal=signal, rpc_timeout=RPC_TIMEOUT)

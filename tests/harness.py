@@ -296,7 +296,7 @@ class Platform:
         """Start the workflow of a job."""
         await self.client.start_workflow(
             "JobWorkflow",
-            JobInput(job_id=job_id, spec=spec, named_watches=True),
+            JobInput(job_id=job_id, spec=spec),
             id=job_id,
             task_queue="control",
             search_attributes=of_submission(spec),

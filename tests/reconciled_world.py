@@ -205,7 +205,7 @@ class World:
                 self.clean_up_now(CleanupInput(key=key, message="cancelled", state=JobState.CANCELLED, actor="ada"))
 
     def write_over(self) -> None:
-        """As an older release's cleanup did: the row of a job that runs says FAILED, and GPUs are still held."""
+        """Somebody writes by hand: the row of a job that runs says FAILED, and GPUs are still held."""
         running = [key.job_id for key in allocations.held_attempts(self.store)]
         live = sorted(set(running) & set(orphans.live_jobs(self.store)))
         if live:

@@ -158,7 +158,6 @@ def control_worker(
             remediation.begin_reset,
             remediation.gpu_holders,
             remediation.finish_reset,
-            remediation.take_gpu_offline,
             repair.remediation_policy,
             repair.hold_gpu,
             repair.begin_repair,

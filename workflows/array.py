@@ -83,9 +83,7 @@ class ArrayWorkflow:
         self._id, self._spec = input.array_id, input.spec
         self._stop = Stop(cancel=carried.cancel, kill=carried.kill)
         self._making = ElementMaking(self._id, self._spec, carried, input.at_once)
-        self._elements = ElementsUnderWay(
-            self._id, self._spec, self._stop, self._count_end, named_watches=input.named_watches
-        )
+        self._elements = ElementsUnderWay(self._id, self._spec, self._stop, self._count_end)
         self._ended: Counter[JobState] = Counter(carried.ended)
         self._ended_indices = {state: {*IndexSet.parse(text)} for state, text in carried.ended_indices.items() if text}
         """Nothing is decided by this: a database that was lost is restored from it."""
@@ -93,8 +91,7 @@ class ArrayWorkflow:
         self._writes: list[asyncio.Task[None]] = []
         """What is being written of stops. It is there before the end is written."""
         self._steps = 0
-        if carried.before_signals:
-            self._elements.take_up(carried)
+        self._elements.take_up(carried)  # now, because signals may come before `run` begins
 
     @workflow.run
     async def run(self, input: ArrayInput) -> ArrayResult:
@@ -218,9 +215,7 @@ class ArrayWorkflow:
     async def _work(self) -> ArrayResult:
         if self._input.takes_over:
             await self._take_over()
-        elif (carried := self._input.carried) is not None:
-            if not carried.before_signals:
-                self._elements.take_up(carried)
+        elif self._input.carried is not None:
             self._elements.resume()
         else:
             self._making.left = await database_step(ArrayActivities.begin_array, self._id, summary="Array is RUNNING")
@@ -348,7 +343,7 @@ class ArrayWorkflow:
 
     def _carried(self) -> ArrayInput:
         carried = self._carried_elements()
-        return self._input.model_copy(update={"carried": carried, "takes_over": False, "named_watches": True})
+        return self._input.model_copy(update={"carried": carried, "takes_over": False})
 
     def _carried_elements(self) -> CarriedElements:
         making, elements = self._making, self._elements
@@ -365,7 +360,6 @@ class ArrayWorkflow:
             ended=dict(self._ended),
             progress=elements.progress_of_retries,
             ended_indices={state: str(IndexSet.of(sorted(found))) for state, found in self._ended_indices.items()},
-            before_signals=True,
         )
 
     # -- conditions ----------------------------------------------------------------------------

@@ -17,16 +17,10 @@ with workflow.unsafe.imports_passed_through():
     from activities.cleanup import CleanupActivities
     from activities.job_workflows import CleanupInput
     from activities.node.launch import LaunchActivities
-    from activities.reservation import EndAttempt, ReservationActivities
     from gpu_platform.domain.contracts import node_task_queue
     from gpu_platform.domain.jobs.attempt import HostLost, StopRequest
-    from gpu_platform.domain.jobs.blame import FailureCause, blame
-    from gpu_platform.domain.jobs.job import Failure, JobProgress
-    from gpu_platform.domain.states import JobState
     from workflows import policies
     from workflows.steps import cut_summary, database_step, despite_cancel, until
-
-LOOK_FIRST = "cleanup-looks-first"
 
 
 @workflow.defn(name="CleanupWorkflow")
@@ -47,9 +41,6 @@ class CleanupWorkflow:
         await despite_cancel(asyncio.create_task(self._work(input)))
 
     async def _work(self, input: CleanupInput) -> None:
-        if not workflow.patched(LOOK_FIRST):
-            await self._end_at_once(input)
-            return
         found = await database_step(
             CleanupActivities.find_orphan, input.key, summary="Does a workflow drive the attempt?"
         )
@@ -79,24 +70,3 @@ class CleanupWorkflow:
             summary=cut_summary(f"Stop of all ranks on {host}"),
             **policies.STOP,
         )
-
-    async def _end_at_once(self, input: CleanupInput) -> None:
-        """Do what older releases did, without looking first. Only workflows that such a release started come here."""
-        await asyncio.gather(*[self._stop(input, host) for host in input.hosts])
-        await database_step(
-            ReservationActivities.end_attempt,
-            EndAttempt(
-                key=input.key,
-                state=JobState.FAILED,
-                actor="cleanup",
-                failure=Failure(kind=blame(FailureCause.WORKFLOW_LOST), message=input.message),
-                progress=JobProgress(attempt=input.key.attempt),
-            ),
-            summary="Release what the attempt holds",
-        )
-
-    async def _stop(self, input: CleanupInput, host: str) -> None:
-        stopping = self._start_stop(input, host)
-        await workflow.wait_condition(lambda: stopping.done() or host in self._lost)
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)

@@ -76,7 +76,6 @@ class JobWorkflow:
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
         self._takes_over = input.takes_over
-        self._named_watches = input.named_watches
         self._waits_s = input.waits_s
         self._timeline = JobTimeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
@@ -103,9 +102,8 @@ class JobWorkflow:
 
     async def _cancel_in_temporal(self, reason: str) -> None:
         """Temporal's own cancellation (the UI's button) means the same as our signal."""
-        if workflow.patched("ask-before-cancel"):
-            asked = CancelledInTemporal(key=self._key, reason=reason)
-            await database_step(InterruptActivities.note_cancel, asked, summary="Note that the job is cancelled")
+        asked = CancelledInTemporal(key=self._key, reason=reason)
+        await database_step(InterruptActivities.note_cancel, asked, summary="Note that the job is cancelled")
         self._stop.cancel = self._stop.cancel or Interrupt(actor=ACTOR, reason=reason)
 
     # -- signals and queries -------------------------------------------------------------------
@@ -197,7 +195,7 @@ class JobWorkflow:
             await self._wait_for_retry(ending)
             if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._kept is None:
                 await wait_for_last_stops(self._stopping)
-                given = JobInput(job_id=self._id, spec=self._spec, progress=self._progress, named_watches=True)
+                given = JobInput(job_id=self._id, spec=self._spec, progress=self._progress)
                 workflow.continue_as_new(given)
 
     async def _wait_for_retry(self, ending: Ending) -> None:
@@ -278,7 +276,7 @@ class JobWorkflow:
         if kept is not None:
             attempt.hold(kept.reserved)
         ending = await self._run_attempt(attempt, kept)
-        if not ending.workflow_is_older and is_user_failure(ending) and workflow.patched("wait-before-retry"):
+        if not ending.workflow_is_older and is_user_failure(ending):
             ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
         await self._close(attempt, ending)
         return ending
@@ -311,7 +309,7 @@ class JobWorkflow:
                 return completed(attempt, exits).model_copy(update={"ended_before_running": True})
             attempt.prepared = rendezvous or launched[0].prepared
             await mark_running(attempt, plans, placed, self._timeline)
-            return await watch_gang(attempt, plans, self._progress, named=self._named_watches)
+            return await watch_gang(attempt, plans, self._progress)
         except FailureError as error:
             # Local activities fail without an ActivityError around it. Any other exception is a bug: then Temporal
             # tries the workflow task again and nothing is compensated.

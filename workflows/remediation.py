@@ -53,10 +53,6 @@ Who took it sooner was placed while the report was on its way, on a GPU that nee
 MOST_FAILURES, LONGEST_INTERVAL_S = 100, 3600.0
 
 
-REPAIR = "repair-of-hosts"
-REMOVED = "removed-host-ends-reset"
-
-
 def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
     """The repair steps that may help against such a fault and that the policy allows."""
     if action is FaultAction.SERVICE:
@@ -67,7 +63,7 @@ def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
 
 def _is_later(holder: GpuHolder, report: FaultReport) -> bool:
     """True if the attempt took the GPU when the fault was over."""
-    return holder.since_ms is not None and holder.since_ms > report.at_ms + LATE_MS
+    return holder.since_ms > report.at_ms + LATE_MS
 
 
 @workflow.defn(name=REMEDIATION_WORKFLOW)
@@ -168,12 +164,10 @@ class RemediationWorkflow:
         action = report.action
         if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
             state = await self._reset(report)
-            if self._problem and state is GpuState.OFFLINE and workflow.patched(REPAIR):
+            if self._problem and state is GpuState.OFFLINE:
                 state = await self._repair_host(report, self._problem)
-        elif action.takes_gpu and workflow.patched(REPAIR):
-            state = await self._repair_host(report, "")
         elif action.takes_gpu:
-            state = await self._take_offline(report)
+            state = await self._repair_host(report, "")
         return state
 
     async def _repair_host(self, report: FaultReport, problem: str) -> GpuState | None:
@@ -244,7 +238,7 @@ class RemediationWorkflow:
             **RESET,
         )
         await workflow.wait_condition(lambda: reset.done() or self._host_removed)
-        if not reset.done() and workflow.patched(REMOVED):
+        if not reset.done():
             reset.cancel()
             raise ApplicationError(f"host {report.host} was removed", type=HOST_REMOVED, non_retryable=True)
         try:
@@ -259,16 +253,6 @@ class RemediationWorkflow:
                 return result.model_copy(update={**failed, "max_failures": 1})
             return result.model_copy(update=failed)
         return result
-
-    async def _take_offline(self, report: FaultReport) -> GpuState:
-        await database_step(
-            RemediationActivities.take_gpu_offline,
-            GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message),
-            summary="GPU becomes OFFLINE",
-        )
-        self._note(f"OFFLINE until an operator brings it back: {report.message}")
-        await self._wait_until_free(report)
-        return GpuState.OFFLINE
 
     async def _wait_until_free(self, report: FaultReport) -> None:
         """Wait until no job holds the GPU. The node worker signalled the jobs that it knew; others that still hold

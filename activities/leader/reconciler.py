@@ -129,7 +129,7 @@ class Reconciler:
         )
         known = None if row.state is JobState.PENDING else progress
         await self._workflows.start(
-            JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True, named_watches=True)
+            JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True)
         )
 
     async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:

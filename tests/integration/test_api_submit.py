@@ -224,7 +224,7 @@ async def test_a_kill_of_a_job_whose_workflow_temporal_lost_begins_it_again_to_e
     assert (await api.http.post("/v1/jobs/j-lost/kill")).status_code == 202
     assert await api.heard("j-lost") == [["kill", "admin", ""]]
     given = await api.workflow("j-lost").query("spec")
-    assert given["begin_again"] is True
+    assert given["takes_over"] is True
 
 
 async def test_a_restored_database_is_said_for_a_day(api: Api) -> None:

@@ -33,8 +33,7 @@ class LooksOnce(Reconciler):
         if job.state.is_terminal or job.state is JobState.PENDING:
             return
         key = AttemptKey(job_id=job_id, attempt=job.attempt)
-        hosts = job.placement.hosts if job.placement and job.state.holds_gpus else []
-        await self._workflows.clean_up(CleanupInput(key=key, hosts=hosts, message="its workflow was not known"))
+        await self._workflows.clean_up(CleanupInput(key=key, message="its workflow was not known"))
 
 
 class SweepsOnlyTheLiving(Reconciler):

@@ -273,7 +273,7 @@ async def cleanup_that_looks_first(platform: Platform) -> str:
 async def cleanup_of_a_healthy_job(platform: Platform) -> str:
     job = await running(platform, shell("sleep 600"))
     key = AttemptKey(job_id=job.id, attempt=1)
-    await TemporalJobWorkflows(platform.client).clean_up(CleanupInput(key=key, hosts=["a", "b"], message="a mistake"))
+    await TemporalJobWorkflows(platform.client).clean_up(CleanupInput(key=key, message="a mistake"))
     await closed(platform, cleanup_id(key))
     await platform.signal(job.id, "kill")
     await platform.ends(job.id, JobState.CANCELLED)

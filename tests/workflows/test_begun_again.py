@@ -110,7 +110,7 @@ async def test_one_look_does_nothing_and_a_healthy_job_survives_every_mistake(pl
     workflows = TemporalJobWorkflows(platform.client)
     await two_looks(platform)
     key = AttemptKey(job_id=job.id, attempt=1)
-    assert await workflows.clean_up(CleanupInput(key=key, hosts=["a"], message="a mistake"))
+    assert await workflows.clean_up(CleanupInput(key=key, message="a mistake"))
     await asyncio.wait_for(platform.workflow(f"cleanup-{job.id}-1").result(), 20)
     assert platform.job(job.id).state is JobState.RUNNING
     assert platform.nodes["a"].agent.attempts() == [key]
@@ -168,7 +168,7 @@ async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platfor
 @pytest.mark.some(1)
 @pytest.mark.parametrize("workflow_is", ["terminated", "open"])
 async def test_what_an_ended_job_still_holds_is_stopped_and_released(platform: Platform, workflow_is: str) -> None:
-    """Its row was written by somebody else, e.g. the cleanup of an older release."""
+    """Its row was written by somebody else, e.g. by hand."""
     job = await running(platform, sleeper())
     set_job_state(platform.store, job.id, JobState.FAILED, now=datetime.now(UTC), actor="somebody")
     if workflow_is == "terminated":

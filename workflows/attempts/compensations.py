@@ -23,9 +23,6 @@ from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
 from workflows.steps import cut_summary, until
 
-STOP_LOST_HOSTS = "stop-lost-hosts"
-STOP_UNTIL_CONFIRMED = "stop-until-confirmed"
-
 
 async def stop_hosts(attempt: Attempt, ending: Ending) -> None:
     """Stop the attempt's ranks on all its hosts. Returns when each host has confirmed it or is lost."""
@@ -39,13 +36,13 @@ async def wait_for_last_stops(stopping: Sequence[asyncio.Task[Any]]) -> None:
 
 
 async def _stop_host(attempt: Attempt, host: str, ending: Ending) -> None:
-    while not await _stopped(attempt, host, ending) and workflow.patched(STOP_UNTIL_CONFIRMED):
+    while not await _stopped(attempt, host, ending):
         await until(lambda: host in attempt.lost, policies.STOP_AGAIN)
 
 
 async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
     """True: the host confirmed that no process is left, or it is lost. False: every stop failed for good."""
-    if host in attempt.lost and workflow.patched(STOP_LOST_HOSTS):
+    if host in attempt.lost:
         # No grace: the job may start elsewhere at any moment.
         _leave(attempt, [_start_stop(attempt, host, ending, grace_s=0)])
         return True
@@ -58,7 +55,7 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
             stops.append(_start_stop(attempt, host, ending, grace_s=0))
         _leave(attempt, stops)
         return True
-    if not _any_done(stops) and host not in attempt.lost:
+    if not _any_done(stops):
         # A kill ends the grace. Both stops may reach the host, where a stop can be repeated.
         stops.insert(0, _start_stop(attempt, host, ending, grace_s=0))
         await workflow.wait_condition(lambda: _any_done(stops) or host in attempt.lost)
@@ -108,7 +105,7 @@ def _any_done(stops: Sequence[workflow.ActivityHandle]) -> bool:
 
 def _is_left(attempt: Attempt, host: str, stops: Sequence[workflow.ActivityHandle]) -> bool:
     """True when the host is lost before any stop ended: nobody waits for the stops any longer."""
-    return host in attempt.lost and not _any_done(stops) and workflow.patched(STOP_LOST_HOSTS)
+    return host in attempt.lost and not _any_done(stops)
 
 
 def _leave(attempt: Attempt, stops: Sequence[workflow.ActivityHandle]) -> None:

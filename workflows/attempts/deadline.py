@@ -13,9 +13,6 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from workflows.attempts.attempt import Stop
 from workflows.steps import database_step, sleep_until
 
-ASKS_LIMITS = "asks-limits"
-"""The patch since which the database says who is too late for a deadline: time limits change."""
-
 
 class JobDeadline:
     """Watches the deadline of a job, and writes into ``stop`` what has come.
@@ -32,7 +29,7 @@ class JobDeadline:
 
     def note_limit(self) -> None:
         """The job's time limit may have changed. Without a deadline it learns that with its reservation."""
-        if self._spec().deadline_at is not None and workflow.patched(ASKS_LIMITS):
+        if self._spec().deadline_at is not None:
             self._limit_told = True
 
     async def watch(self) -> None:
@@ -43,14 +40,13 @@ class JobDeadline:
             start = latest_start(self._spec())
             assert start is not None
             await sleep_until(start, lambda: self._limit_told)
-            if workflow.patched(ASKS_LIMITS):
-                self._limit_told = False
-                change = await database_step(
-                    ReservationActivities.changed_limit, self._id, summary="Has its time limit changed?"
-                )
-                if change is not None:
-                    self._take_limit(change)
-                start = latest_start(self._spec())
+            self._limit_told = False
+            change = await database_step(
+                ReservationActivities.changed_limit, self._id, summary="Has its time limit changed?"
+            )
+            if change is not None:
+                self._take_limit(change)
+            start = latest_start(self._spec())
             self._stop.too_late = start is not None and start <= workflow.now()
         await sleep_until(deadline)
         self._stop.deadline_passed = True

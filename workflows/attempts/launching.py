@@ -21,9 +21,6 @@ from workflows.steps import cut_summary
 
 T = TypeVar("T")
 
-ASK_HOST_AGAIN = "ask-host-again"
-AVOID_FAILED_HOST = "avoid-failed-host"
-
 
 async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepared] | Interrupted:
     """Prepare every host of the gang: one answer per plan. This is the start barrier: no rank starts before all
@@ -94,11 +91,11 @@ async def on_host(host: str, start: Callable[[], workflow.ActivityHandle[T]], as
         try:
             return readable(host, await asked)
         except ActivityError as error:
-            if not _was_not_taken(error) or not workflow.patched(ASK_HOST_AGAIN):
+            if not _was_not_taken(error):
                 raise
         return readable(host, await start())
     except (ActivityError, UnreadableAnswer) as error:
-        if is_cancelled_exception(error) or not workflow.patched(AVOID_FAILED_HOST):
+        if is_cancelled_exception(error):
             raise
         raise HostStepFailed(host) from error
 

@@ -43,7 +43,7 @@ async def mark_running(attempt: Attempt, plans: list[HostPlan], placement: Place
 async def _note_start(attempt: Attempt, timeline: JobTimeline) -> None:
     """Record which checkpoint an attempt after the first resumes from, or why it starts from the beginning."""
     prepared = attempt.prepared
-    if attempt.key.attempt == 1 or prepared is None or not workflow.patched("note-what-it-goes-on-from"):
+    if attempt.key.attempt == 1 or prepared is None:
         return
     message = await database_step(
         ReservationActivities.note_start,

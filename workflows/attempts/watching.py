@@ -21,11 +21,9 @@ from workflows.attempts.failures import rank_failure
 from workflows.steps import cut_summary, until
 
 
-async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress, *, named: bool) -> Ending:
-    """Watch all ranks until the attempt ends. Returns how it ended. Counts what it costs the job in ``progress``.
-
-    ``named``: see ``JobInput.named_watches``."""
-    watches = [_start_watch(attempt, plan, named=named) for plan in plans]
+async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress) -> Ending:
+    """Watch all ranks until the attempt ends. Returns how it ended. Counts what it costs the job in ``progress``."""
+    watches = [_start_watch(attempt, plan) for plan in plans]
 
     def exits(index: int) -> HostExits:
         plan = plans[index]
@@ -54,7 +52,7 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
-        watches = [_start_watch(attempt, plan, named=named, changes=changes) for plan in plans]
+        watches = [_start_watch(attempt, plan, changes=changes) for plan in plans]
     spec = attempt.spec
     failed = failure()
     if failed is None and all(watch.done() for watch in watches):
@@ -87,9 +85,7 @@ def _time_left(spec: JobSpec, began: datetime) -> timedelta | None:
     return max(timedelta(seconds=spec.time_limit_s) - (workflow.now() - began), timedelta(0))
 
 
-def _start_watch(
-    attempt: Attempt, plan: HostPlan, *, named: bool, changes: int = 0
-) -> workflow.ActivityHandle[HostExits]:
+def _start_watch(attempt: Attempt, plan: HostPlan, *, changes: int = 0) -> workflow.ActivityHandle[HostExits]:
     """``changes``: how often the time limit was changed: the watch has another name then, and tells the host."""
     name = watch_id(plan.host, attempt.key.attempt) + (f":{changes}" if changes else "")
     limit = attempt.new_limit if changes else None
@@ -97,7 +93,7 @@ def _start_watch(
         WatchActivities.watch_ranks,
         WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks], limit=limit),
         task_queue=node_task_queue(plan.host),
-        activity_id=name if named else None,
+        activity_id=name,
         summary=cut_summary(f"Health watch on {plan.host}"),
         **policies.WATCH,
     )

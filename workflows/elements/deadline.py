@@ -6,10 +6,9 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from activities.arrays import ArrayActivities, LateElements
+from activities.arrays import ArrayActivities
 from gpu_platform.domain.jobs.deadline import latest_start
 from gpu_platform.domain.jobs.spec import JobSpec
-from workflows.attempts.deadline import ASKS_LIMITS
 from workflows.elements.making import ElementMaking
 from workflows.elements.under_way import ElementsUnderWay
 from workflows.steps import database_step, sleep_until
@@ -25,7 +24,7 @@ class ArrayDeadline:
 
     def note_limits(self) -> None:
         """Time limits may have changed. Without a deadline nothing here counts on them."""
-        if self._spec.deadline_at is not None and workflow.patched(ASKS_LIMITS):
+        if self._spec.deadline_at is not None:
             self._limits_told = True
 
     async def watch(self, making: ElementMaking, elements: ElementsUnderWay, *, continued: bool) -> None:
@@ -38,11 +37,8 @@ class ArrayDeadline:
             self.note_limits()
         while start is not None:
             await sleep_until(start, lambda: self._limits_told)
-            if workflow.patched(ASKS_LIMITS):
-                self._limits_told = False
-                found = await database_step(ArrayActivities.late_elements, self._id, summary="Who is too late?")
-            else:
-                found = LateElements(late=dict.fromkeys(elements.driven), no_more=True)
+            self._limits_told = False
+            found = await database_step(ArrayActivities.late_elements, self._id, summary="Who is too late?")
             making.left = making.left and not found.no_more
             elements.too_late(found.late)
             start = None if found.look_at is None else max(found.look_at, workflow.now() + timedelta(seconds=1))

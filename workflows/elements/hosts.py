@@ -31,15 +31,10 @@ from workflows.steps import cut_summary
 
 
 class ElementHosts:
-    """Starts, watches and stops elements. ``ended`` hears how each of them ended, ``runs`` that its ranks run.
+    """Starts, watches and stops elements. ``ended`` hears how each of them ended, ``runs`` that its ranks run."""
 
-    ``named_watches``: see ``ArrayInput.named_watches``.
-    """
-
-    def __init__(
-        self, runs: Callable[[Element], None], ended: Callable[[Element, EndAttempt], None], *, named_watches: bool
-    ) -> None:
-        self._runs, self._ended, self._named_watches = runs, ended, named_watches
+    def __init__(self, runs: Callable[[Element], None], ended: Callable[[Element, EndAttempt], None]) -> None:
+        self._runs, self._ended = runs, ended
         self._tasks: set[asyncio.Task[None]] = set()
         self._launching: set[str] = set()
         """Hosts on which a launch is under way."""
@@ -67,11 +62,6 @@ class ElementHosts:
             element.ranks = [rank.rank for rank in plan.ranks]
             element.attempt.may_run = True
             self._ready.setdefault(plan.host, []).append((element, plan))
-        if not workflow.patched("one-launch-on-a-host"):
-            ready, self._ready = self._ready, {}
-            for host, batch in ready.items():
-                self._begin(self._launch(host, batch), busy=True)
-            return
         for host in [host for host in self._ready if host not in self._launching]:
             self._launching.add(host)
             self._begin(self._launch_all(host), busy=True)
@@ -168,7 +158,7 @@ class ElementHosts:
 
     def _name_of_watch(self, host: str, first: AttemptKey) -> str | None:
         name = elements_watch_id(host, first)
-        return name if self._named_watches and name not in self._cut else None
+        return None if name in self._cut else name
 
     def _start_watch(
         self, host: str, elements: list[Element], name: str | None
@@ -211,7 +201,7 @@ class ElementHosts:
         if is_user_failure(ending):
             now, random = workflow.now(), workflow.random()
             ending.retry_in_s = wait_before_retry(element.attempt, element.progress, now, random)
-        if lost_its_host(element, ending) and workflow.patched("lost-elements-stay"):
+        if lost_its_host(element, ending):
             element.stays = True
             element.progress.excluded_hosts = []  # the host is LOST: nothing is placed there until it is well again
         ending.ended_before_running = element.ran and not element.is_marked

@@ -64,7 +64,6 @@ class OwnWorkflows:
             progress=own.progress,
             waits_s=own.waits_s,
             takes_over=own.takes_over,
-            named_watches=True,
         )
         self._starting += 1
         try:
@@ -97,7 +96,7 @@ class OwnWorkflows:
 
 
 async def _pass_on(stop: Stop | None, job_id: str) -> None:
-    if stop is None or not (stop.cancel or stop.kill) or not workflow.patched("stops-are-passed-on"):
+    if stop is None:
         return
     for verb, request in (("cancel", stop.cancel), ("kill", stop.kill)):
         if request is not None:

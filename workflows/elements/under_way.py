@@ -39,24 +39,16 @@ class ElementsUnderWay:
     """All elements under way: those that the array drives, and those with workflows of their own.
 
     ``stop``: what stops the whole array, and so each element that is made from then on. ``ended`` hears how each
-    element ended. ``named_watches``: see ``ArrayInput.named_watches``.
+    element ended.
     """
 
-    def __init__(
-        self,
-        array_id: str,
-        spec: JobSpec,
-        stop: Stop,
-        ended: Callable[[str, JobState], None],
-        *,
-        named_watches: bool,
-    ) -> None:
+    def __init__(self, array_id: str, spec: JobSpec, stop: Stop, ended: Callable[[str, JobState], None]) -> None:
         self._id, self._spec, self._stop, self._ended = array_id, spec, stop, ended
         self._step = ArrayStep(array_id=array_id)
         """What has happened since the last step."""
         self._driven: dict[str, Element] = {}
         """Job id -> element that the array drives itself."""
-        self._hosts = ElementHosts(self._note_running, self._note_end, named_watches=named_watches)
+        self._hosts = ElementHosts(self._note_running, self._note_end)
         self._own = OwnWorkflows(ended)
         self._has_interrupts = False
         """An element that waits may have been interrupted."""
@@ -154,7 +146,7 @@ class ElementsUnderWay:
     def take_step(self) -> ArrayStep:
         """What has happened since the last step, at most as much as one step can write."""
         step, self._step = self._step, ArrayStep(array_id=self._id)
-        if len(step.placed) > MOST_PLACED and workflow.patched("bounded-steps"):
+        if len(step.placed) > MOST_PLACED:
             step.placed, self._step.placed = step.placed[:MOST_PLACED], step.placed[MOST_PLACED:]
         return step
 

@@ -31,8 +31,6 @@ class ArrayInput(BaseModel):
     """Temporal lost the array's workflow, and this one takes over."""
     carried: CarriedElements | None = None
     """Set when the workflow continues as new."""
-    named_watches: bool = False
-    """Its watches have names (``elements_watch_id``). False: the release that started the workflow gave them none."""
     packed: str | None = None
     """The :class:`ArraySpec`, packed: nothing but a database that was lost is restored from it. None: it is too large
     for Temporal, and such an array cannot be restored."""
@@ -48,7 +46,6 @@ class ArrayInput(BaseModel):
             at_once=shape.at_once,
             on_failure=shape.on_failure,
             takes_over=takes_over,
-            named_watches=True,
             packed=pack(whole.model_dump_json()),
             repeats=shape.repeats,
         )
@@ -78,8 +75,6 @@ class CarriedElements(BaseModel):
     """Job id -> counters of an element in its second or a later attempt."""
     ended_indices: dict[JobState, str] = {}
     """Which elements have ended in each state, as far as this workflow ended them. Indices as in :class:`IndexSet`."""
-    before_signals: bool = False
-    """The next run takes all this up before it handles a signal. False: an earlier release continued as new."""
 
 
 class RunningElement(BaseModel):
@@ -106,7 +101,7 @@ class ElementPlaced(BaseModel):
     key: AttemptKey
     placement: Placement
     limit_s: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
-    """For which time limit the leader decided. None: for none, or the leader is of an older release."""
+    """For which time limit the leader decided. None: for none."""
 
 
 class ElementsPlaced(BaseModel):

@@ -4,9 +4,9 @@ interrupted."""
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.placement import Placement, Reason
@@ -18,25 +18,18 @@ from gpu_platform.domain.states import JobState
 
 
 class JobInput(BaseModel):
-    """The argument of JobWorkflow, which has only one: what was asked for, and how far the job has come.
-
-    ``takes_over`` is called ``begin_again`` in what Temporal keeps.
-    """
-
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    """The argument of JobWorkflow, which has only one: what was asked for, and how far the job has come."""
 
     job_id: str
     """The job's id, which is also the workflow's id."""
     spec: JobSpec
     progress: JobProgress | None = None
     """Set when a long-lived workflow continues as new."""
-    waits_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    waits_s: float | None = None
     """It asks for GPUs only after so many seconds: it is an element of an array, and its first attempt failed."""
-    takes_over: Annotated[bool, Field(alias="begin_again")] = False
+    takes_over: bool = False
     """Temporal lost the job's workflow, and this one takes over. The job's row says how far it got, and what must be
     undone first."""
-    named_watches: bool = False
-    """Its watches have names (``watch_id``). False: the release that started the workflow gave them none."""
 
 
 class JobProgress(BaseModel):
@@ -91,7 +84,7 @@ class Failure(BaseModel):
     get what the job names, and another one may."""
     host_full: bool = False
     """The host had none left of what its jobs share, such as ports. No hardware is at fault, so it is not charged."""
-    no_secrets: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    no_secrets: bool = False
     """The host did not get the secrets of the job. It is tried again, and not charged."""
 
 

@@ -60,14 +60,9 @@ def time_column() -> Any:
     return Field(sa_type=UtcDateTime)
 
 
-def count_column() -> Any:
-    """A number that is 0 at first, also in rows that older releases write."""
-    return Field(default=0, sa_column_kwargs={"server_default": "0"})
-
-
 def big_count_column() -> Any:
     """A number that is 0 at first and may grow beyond 32 bits."""
-    return Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
+    return Field(default=0, sa_type=BigInteger)
 
 
 def optional_time_column() -> Any:

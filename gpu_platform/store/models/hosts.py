@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, Text, false
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, Text
 from sqlmodel import Field
 
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store.models.columns import (
     Record,
     big_count_column,
-    count_column,
     optional_text_column,
     optional_time_column,
     text_column,
@@ -43,9 +42,9 @@ class HostRecord(Record, table=True):
     """Number of the last report. An older one that arrives late is refused."""
     round: int = big_count_column()
     """The leader's round that the last report brought back; see ``gpu_platform.domain.hosts.lease_protocol``."""
-    voted: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    voted: bool = False
     """The last report said that its host has promised not to be heard."""
-    by_temporal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    by_temporal: bool = False
     """The last report came through Temporal: no service had answered the host."""
     members_known: int = big_count_column()
     """The list of members that the host had when it sent its last report."""
@@ -57,7 +56,7 @@ class HostRecord(Record, table=True):
     At least the Unix time of the registration and of each loss: a host that was removed and comes back, or a database
     that was restored to an older point, does not give the same term twice.
     """
-    declared_lost: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    declared_lost: bool = False
     """An operator said that it is LOST."""
     registered_at: datetime = time_column()
     online_at: datetime | None = optional_time_column()
@@ -74,19 +73,19 @@ class HostRecord(Record, table=True):
     """JSON object uuid -> reason, as last reported."""
     telemetry: str = text_column()
     """JSON list, as last reported. Here and not in ``gpu``: a report then never waits for a reservation."""
-    checkpoints: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
+    checkpoints: str = Field(default="[]", sa_type=Text)
     """JSON list of the attempts' newest, as last reported; here for the same reason."""
     checkpoint_root: str | None = optional_text_column()
     """Hosts with the same one see each other's checkpoints."""
-    facts_hash: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    facts_hash: str = Field(default="", sa_type=Text)
     """Names what its last full report said that heartbeats do not repeat: ``facts_hash`` in
     ``gpu_platform/domain/hosts/lease.py``. Empty: its next heartbeat is answered by asking for a full report."""
     inventory: str = text_column()
-    cpus: int = count_column()
+    cpus: int = 0
     """As the host reported, but never less than jobs hold. ``ram_mib`` works in the same way."""
-    ram_mib: int = count_column()
-    cpus_used: int = count_column()
-    ram_mib_used: int = count_column()
+    ram_mib: int = 0
+    cpus_used: int = 0
+    ram_mib_used: int = 0
 
 
 _HELD = f"('{GpuState.ALLOCATED}', '{GpuState.IN_USE}')"
@@ -132,11 +131,11 @@ class GpuRecord(Record, table=True):
     memory_used_mib: int = 0
     memory_mib: int
     mig_mask: int = 0
-    mig_compute_slices: int = count_column()
-    mig_media: int = count_column()
+    mig_compute_slices: int = 0
+    mig_media: int = 0
     share_mode: str | None = optional_text_column()
     """How it is shared. None: nobody has a share of it."""
-    tenant: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    tenant: str = Field(default="", sa_type=Text)
     """The namespace that shares it; empty with MIG."""
     fault_count: int = 0
     reset_count: int = 0
@@ -147,7 +146,7 @@ class GpuRecord(Record, table=True):
     state_source: str | None = optional_text_column()
     """Who took it out of service (``host``, ``inventory``, ``fault``, …): only they put it back by themselves."""
     reason: str | None = optional_text_column()
-    cordoned: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    cordoned: bool = False
     """An operator drains it: once it is healed, or its host reports it again, it goes on DRAINING."""
     cordon_reason: str | None = optional_text_column()
     facts: str = text_column()

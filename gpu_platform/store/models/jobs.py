@@ -175,14 +175,14 @@ class QueueEntryRecord(Record, table=True):
     user: str = text_column()
     task_token: bytes = Field(sa_type=LargeBinary)
     gpus: str = text_column()
-    groups: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    groups: str = Field(default="", sa_type=Text)
     """JSON list of [name, request]; empty: one group."""
     excluded_gpus: str = text_column()
     excluded_hosts: str = text_column()
     time_limit_s: int | None = None
     preemptible: bool = True
     checkpoints: bool = False
-    grace_s: float = Field(default=10.0, sa_column_kwargs={"server_default": "10"})
+    grace_s: float = 10.0
     urgency: float | None = None
     """With ``place``: the leader's sort key, smaller first. It counts only in orders with head starts. NULL: the leader
     has not seen the job yet."""

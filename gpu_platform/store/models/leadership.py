@@ -21,17 +21,17 @@ class LeaderRecord(Record, table=True):
     since: datetime = time_column()
     round: int = big_count_column()
     """Counts the leader's looks at the leases."""
-    verdict_held: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    verdict_held: str = Field(default="", sa_type=Text)
     """Reasons why silent hosts are not declared LOST now, as JSON. Empty: there are none."""
     policy: str = Field(default="{}", sa_type=Text)
     """The policy in force, as JSON. The service reads it here."""
     older_seen_at: datetime | None = optional_time_column()
     """When a host last proved that it knows a newer state than this database."""
-    restored: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    restored: str = Field(default="", sa_type=Text)
     """The last restore, as JSON: when, and how many jobs; empty: there was none."""
-    plugin_faults: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
+    plugin_faults: str = Field(default="[]", sa_type=Text)
     """Filters and scores of other packages that it has switched off, as JSON: a list of :class:`PluginFault`."""
-    start_ratios: str = Field(default="{}", sa_type=Text, sa_column_kwargs={"server_default": "{}"})
+    start_ratios: str = Field(default="{}", sa_type=Text)
     """How far estimated starts were off, as JSON: see ``gpu_platform.prediction.start_intervals``."""
 
 

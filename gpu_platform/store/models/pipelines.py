@@ -9,7 +9,6 @@ from sqlmodel import Field
 
 from gpu_platform.store.models.columns import (
     Record,
-    count_column,
     optional_text_column,
     optional_time_column,
     text_column,
@@ -28,7 +27,7 @@ class PipelineRecord(Record, table=True):
     name: str = text_column()
     spec: str = text_column()
     state: str = Field(sa_type=Text, index=True)
-    tries: int = count_column()
+    tries: int = 0
     """How often it was retried."""
     uses_cache: bool
     stopped_by: str | None = optional_text_column()

@@ -9,7 +9,6 @@ from sqlmodel import Field
 
 from gpu_platform.store.models.columns import (
     Record,
-    count_column,
     optional_text_column,
     optional_time_column,
     text_column,
@@ -73,7 +72,7 @@ class AllocationRecord(Record, table=True):
 
     job_id: str = Field(primary_key=True, sa_type=Text)
     attempt: int = Field(primary_key=True)
-    number: int = Field(default=0, primary_key=True, sa_column_kwargs={"server_default": "0"})
+    number: int = Field(default=0, primary_key=True)
     """Counts what the attempt holds."""
     gpu_uuid: str | None = optional_text_column()
     host: str = text_column()
@@ -83,9 +82,9 @@ class AllocationRecord(Record, table=True):
     mig_mask: int = 0
     share_mode: str | None = optional_text_column()
     mig_profile: str | None = optional_text_column()
-    cpus: int = count_column()
+    cpus: int = 0
     """CPUs of the host that go with this GPU, or that are all of it; so also ``ram_mib``."""
-    ram_mib: int = count_column()
+    ram_mib: int = 0
     reserved_at: datetime = time_column()
     running_at: datetime | None = optional_time_column()
     lost_at: datetime | None = optional_time_column()

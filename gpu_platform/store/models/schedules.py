@@ -9,7 +9,6 @@ from sqlmodel import Field
 
 from gpu_platform.store.models.columns import (
     Record,
-    count_column,
     optional_text_column,
     text_column,
     time_column,
@@ -29,9 +28,9 @@ class ScheduleRecord(Record, table=True):
     paused: bool
     note: str = text_column()
     created_at: datetime = time_column()
-    revision: int = count_column()
+    revision: int = 0
     """Counts the changes of this row."""
-    applied: int = count_column()
+    applied: int = 0
     """The newest revision that Temporal has."""
 
 
