@@ -249,13 +249,7 @@ class ArrayActivities:
         )
 
     def _own(self, known: KnownArray, job_id: str) -> OwnWorkflow:
-        job = get_job(self._store, job_id)
-        progress = JobProgress(
-            attempt=job.attempt,
-            user_retries=job.user_retries,
-            hardware_retries=job.hardware_retries,
-            preemptions=job.preemptions,
-        )
+        progress = JobProgress.of(get_job(self._store, job_id))
         spec = self._specs(known, [job_id])[job_id]
         return OwnWorkflow(job_id=job_id, spec=spec, progress=progress, takes_over=True)
 

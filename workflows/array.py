@@ -20,13 +20,13 @@ from workflows.attempts.compensations import wait_for_last_stops
 from workflows.elements.deadline import ArrayDeadline
 from workflows.elements.making import ElementMaking
 from workflows.elements.under_way import ElementsUnderWay
+from workflows.job_signals import noted_cancel
 from workflows.steps import database_step, despite_cancel, sleep_until, until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.arrays import ArrayActivities, ArrayStep, StopArray
-    from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
     from activities.search_attributes import STATE
     from gpu_platform.domain.array_ids import index_of
     from gpu_platform.domain.contracts import AttemptKey
@@ -104,9 +104,7 @@ class ArrayWorkflow:
 
     async def _cancel_in_temporal(self, reason: str) -> None:
         """As in JobWorkflow: Temporal's own cancellation means our signal."""
-        asked = CancelledInTemporal(key=AttemptKey(job_id=self._id, attempt=0), reason=reason)
-        await database_step(InterruptActivities.note_cancel, asked, summary="Note that the array is cancelled")
-        self.cancel(Interrupt(actor=ACTOR, reason=reason))
+        self.cancel(await noted_cancel(AttemptKey(job_id=self._id, attempt=0), reason))
 
     # -- signals and queries -------------------------------------------------------------------
 
@@ -118,13 +116,11 @@ class ArrayWorkflow:
     @workflow.signal
     def cancel(self, request: Interrupt) -> None:
         """Signal: make no more elements, and end all that are under way CANCELLED."""
-        self._stop.cancel = self._stop.cancel or request
         self._stop_all("cancel", request)
 
     @workflow.signal
     def kill(self, request: Interrupt) -> None:
         """Signal: as ``cancel``, with SIGKILL at once."""
-        self._stop.kill = self._stop.kill or request
         self._stop_all("kill", request)
 
     @workflow.signal
@@ -173,7 +169,7 @@ class ArrayWorkflow:
     def element_place_again(self, request: ElementAgain) -> None:
         """Signal: the element waits, but has no row in the queue."""
         self._elements.place_again(request.job_id)
-        self._deadline.note_limits()
+        self._deadline.note_limit()
 
     @workflow.signal
     def elements_place_again(self, request: ElementsAgain) -> None:
@@ -181,7 +177,7 @@ class ArrayWorkflow:
         for job_id in request.job_ids:
             self.element_place_again(ElementAgain(job_id=job_id))
             self._elements.forward(job_id, "place_again", None)
-        self._deadline.note_limits()
+        self._deadline.note_limit()
 
     @workflow.signal
     def look_again(self) -> None:
@@ -319,6 +315,7 @@ class ArrayWorkflow:
     # -- what stops it -------------------------------------------------------------------------
 
     def _stop_all(self, verb: str, request: Interrupt) -> None:
+        self._stop.ask(verb, request)
         self._elements.stop_all(verb, request)
         self._making.left = False
         self._writes.append(asyncio.create_task(self._write_stop(verb, request)))

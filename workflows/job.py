@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
-from workflows.attempts.back_off import is_user_failure, longest_wait_s, wait_before_retry
+from workflows.attempts.back_off import back_off, longest_wait_s
 from workflows.attempts.compensations import end_of, stop_hosts, wait_for_last_stops
 from workflows.attempts.deadline import JobDeadline
 from workflows.attempts.dependencies import wait_for_begin, wait_for_other_jobs
@@ -27,14 +27,13 @@ from workflows.attempts.starting import mark_running, prepare_gang
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
-from workflows.job_signals import is_fault_of
+from workflows.job_signals import noted_cancel
 from workflows.steps import despite_cancel, sleep
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities
-    from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
     from activities.reservation import ReservationActivities
     from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import AttemptKey
@@ -102,27 +101,25 @@ class JobWorkflow:
 
     async def _cancel_in_temporal(self, reason: str) -> None:
         """Temporal's own cancellation (the UI's button) means the same as our signal."""
-        asked = CancelledInTemporal(key=self._key, reason=reason)
-        await database_step(InterruptActivities.note_cancel, asked, summary="Note that the job is cancelled")
-        self._stop.cancel = self._stop.cancel or Interrupt(actor=ACTOR, reason=reason)
+        self.cancel(await noted_cancel(self._key, reason))
 
     # -- signals and queries -------------------------------------------------------------------
 
     @workflow.signal
     def cancel(self, request: Interrupt) -> None:
         """Signal: end the job CANCELLED, with SIGTERM, grace, SIGKILL."""
-        self._stop.cancel = self._stop.cancel or request
+        self._stop.ask("cancel", request)
 
     @workflow.signal
     def kill(self, request: Interrupt) -> None:
         """Signal: end the job CANCELLED, with SIGKILL at once. It also ends the grace of a cancel."""
-        self._stop.kill = self._stop.kill or request
+        self._stop.ask("kill", request)
 
     @workflow.signal
     def preempt(self, request: Interrupt) -> None:
         """Signal: stop the attempt with the job's grace to write a checkpoint, and queue the job again."""
-        if self._timeline.state.holds_gpus and request.attempt in (None, self._progress.attempt):
-            self._attempt.preempt = self._attempt.preempt or request
+        if self._timeline.state.holds_gpus:
+            self._attempt.ask_to_preempt(request)
 
     @workflow.signal
     def change_limit(self, change: LimitChange) -> None:
@@ -136,21 +133,17 @@ class JobWorkflow:
     @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
         """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU on the host that says so."""
-        if not is_fault_of(fault, self._key, self._attempt.placement):
-            return
-        if fault.report.fault_id not in self._attempt.faults:
-            self._attempt.faults[fault.report.fault_id] = fault
-            if not fault.report.action.stops_job:
-                self._timeline.note(fault.report.message)
+        if self._attempt.note_fault(fault) and not fault.report.action.stops_job:
+            self._timeline.note(fault.report.message)
 
     @workflow.signal
     def host_lost(self, lost: HostLost) -> None:
         """Signal: a host is LOST. Ignored unless the current attempt holds something there."""
-        held = self._attempt.placement.hosts if self._attempt.placement else []
-        is_current = lost.attempt == self._progress.attempt and lost.host in held
-        # The leader may have reserved the first attempt's place, of which the admission just tells.
-        if is_current or self._timeline.state is JobState.PENDING:
+        if self._timeline.state is JobState.PENDING:
+            # The leader may have reserved the first attempt's place, of which the admission just tells.
             self._attempt.lost.setdefault(lost.host, lost)
+        else:
+            self._attempt.note_loss(lost)
 
     @workflow.signal
     def place_again(self) -> None:
@@ -276,8 +269,7 @@ class JobWorkflow:
         if kept is not None:
             attempt.hold(kept.reserved)
         ending = await self._run_attempt(attempt, kept)
-        if not ending.workflow_is_older and is_user_failure(ending):
-            ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
+        back_off(ending, attempt, self._progress)
         await self._close(attempt, ending)
         return ending
 
