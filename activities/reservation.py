@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
@@ -52,8 +50,6 @@ class Conflict(BaseModel):
 class EndAttempt(BaseModel):
     """How an attempt ends: the job's next state, and which of its GPUs become DEGRADED."""
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
-
     key: AttemptKey
     state: JobState
     """The job's next state: terminal, or QUEUED for a retry, or PREEMPTED."""
@@ -65,13 +61,13 @@ class EndAttempt(BaseModel):
     progress: JobProgress
     usage: list[RankUsage] = []
     """Usage as its hosts measured it. Lost hosts report none."""
-    faulty_gpus: Annotated[dict[str, str], Field(alias="quarantine")] = {}
+    faulty_gpus: dict[str, str] = {}
     """GPU uuid -> fault. These GPUs do not become AVAILABLE: they are DEGRADED, and remediation takes them over."""
     retry_in_s: float | None = None
     """If it is QUEUED: it asks for GPUs again after this many seconds."""
     stopped_by: StoppedBy | None = None
     placed: bool | None = None
-    """It had a placement, and what ran there was stopped. None: a cleanup, or a workflow of an older release."""
+    """It had a placement, and what ran there was stopped. None: a cleanup."""
 
 
 class StartedFrom(BaseModel):
@@ -87,8 +83,6 @@ class StartedFrom(BaseModel):
 class HandoverRequest(BaseModel):
     """End an attempt, and let the next one go on with GPUs that it holds."""
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
-
     key: AttemptKey
     placement: Placement
     """The placement of the next attempt."""
@@ -96,7 +90,7 @@ class HandoverRequest(BaseModel):
     """One of its GPUs must be healed first."""
     failure: Failure | None = None
     hardware_retries: int
-    faulty_gpus: Annotated[dict[str, str], Field(alias="quarantine")] = {}
+    faulty_gpus: dict[str, str] = {}
     """As in :class:`EndAttempt`."""
     usage: list[RankUsage] = []
 

@@ -29,10 +29,10 @@ class Asked:
     def __init__(self) -> None:
         self._at, self._began = time.time(), time.monotonic()
 
-    def answered(self, theirs: float, resolution_s: float = 0.0) -> ClockDifference:
-        """``theirs``: Unix seconds in the answer, cut to ``resolution_s``. It was read about halfway."""
+    def answered(self, theirs: float) -> ClockDifference:
+        """``theirs``: Unix seconds in the answer. It was read about halfway."""
         half_s = (time.monotonic() - self._began) / 2
-        return ClockDifference(theirs + resolution_s / 2 - (self._at + half_s), half_s + resolution_s / 2)
+        return ClockDifference(theirs - (self._at + half_s), half_s)
 
 
 def compare(read: Callable[[], float]) -> ClockDifference:

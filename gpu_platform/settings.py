@@ -280,8 +280,8 @@ class NodeSettings(EnvironmentSettings, JailSettings, _Section):
     """File with the public keys of control workers: this host carries out only orders that are signed with one of
     them. None: it carries out every order that comes through Temporal."""
     require_signed_orders: bool = True
-    """With ``order_keys``: false carries out unsigned orders, too, until the steps that an older release ordered have
-    ended."""
+    """With ``order_keys``: false carries out unsigned orders, too, until the steps that were ordered before control
+    workers had a signing key have ended."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's jailed ranks run as, e.g. ``{alice: alice}``. The ranks of each
     job of any other user run as an account of the job's own, out of ``attempt_uids``. Never root. ``*``, for all users,

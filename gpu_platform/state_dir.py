@@ -20,7 +20,7 @@ _SHARED = ("checkpoints",)
 
 
 def keep_private(state_dir: Path, *, make: bool = False) -> None:
-    """Let this process make private files only, and take from other accounts what an earlier release left open.
+    """Let this process make private files only, and take from other accounts what somebody left open.
 
     Call it first in every process. ``make``: make the state directory if there is none.
 

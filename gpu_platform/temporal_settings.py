@@ -32,8 +32,8 @@ class TemporalSettings(_Section):
     tls_server_name: str | None = None
     """The name in Temporal's certificate, if it is not the host in ``address``."""
     plain_payloads: Literal["refuse", "accept"] = "refuse"
-    """With a key ring: whether data in Temporal that is not sealed is taken. Accept it until the jobs that an older
-    release started have ended."""
+    """With a key ring: whether data in Temporal that is not sealed is taken. Accept it until the jobs that
+    began without a key ring have ended."""
     worker_versioning: bool = False
     """true: control workers use Temporal's worker versioning, and an operator switches from one release to the next.
     All control workers need the same; see ``docs/how-to/switch-releases.md``."""

@@ -12,7 +12,6 @@ from fastapi import Depends, Header, Request
 
 from activities.payloads.converter import ring_of
 from gpu_platform.client.calls import USER_HEADER
-from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.job import Job
@@ -150,12 +149,7 @@ def _actor(access: Annotated[Access, Depends(_access)]) -> str:
     return access.actor
 
 
-def _principal(access: Annotated[Access, Depends(_access)]) -> Principal:
-    return access.who
-
-
 ServiceContextDep = Annotated[ServiceContext, Depends(_context)]
 AccessDep = Annotated[Access, Depends(_access)]
-PrincipalDep = Annotated[Principal, Depends(_principal)]
 ActorDep = Annotated[str, Depends(_actor)]
 """The name for events: who acts, or in whose name."""

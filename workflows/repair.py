@@ -55,8 +55,6 @@ POWER: dict[str, Any] = {
     "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=5), maximum_attempts=2),
 }
 LONGEST_PAUSE_S = 30.0
-SETTLE_S = 120.0
-"""Seconds that a host may need after a reboot until its node worker answers."""
 
 
 class End(Enum):

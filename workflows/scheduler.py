@@ -8,13 +8,12 @@ in the database, so that the old leader's late answers are refused.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from pydantic import BaseModel, ConfigDict, Field
+    from pydantic import BaseModel
 
     from activities.leader.leader import LeaderActivities
     from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
@@ -24,12 +23,9 @@ with workflow.unsafe.imports_passed_through():
 class SchedulerInput(BaseModel):
     """The argument of SchedulerWorkflow."""
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
-
     heartbeat_timeout_s: float = 4.0
-    lead_s: Annotated[float, Field(alias="term_s")] = 24 * 3600.0
-    """The longest time that one process leads in a row, in seconds. Then the workflow continues as new. On the wire:
-    ``term_s``."""
+    lead_s: float = 24 * 3600.0
+    """The longest time that one process leads in a row, in seconds. Then the workflow continues as new."""
 
 
 @workflow.defn(name="SchedulerWorkflow")

@@ -55,7 +55,7 @@ class FeedMetrics:
         self._saved_at: dict[str, datetime] = {}
 
     def record(self, event: Event) -> None:
-        """Take one event. Events of older releases say neither kinds nor times."""
+        """Take one event."""
         count = _COUNTED.get(event.kind)
         if count is not None:
             count(self, event)

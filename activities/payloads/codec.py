@@ -65,7 +65,7 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
     """Seals and opens payloads with a key ring.
 
     ``home``: the scope of what this process writes outside a step on a host. ``accepts_plain``: payloads that are not
-    sealed are taken as they are; an older release wrote such.
+    sealed are taken as they are: the workflow began before there was a key ring.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
             if self._accepts_plain or self._ring is None:
                 return payload
             raise CannotOpen(
-                "this payload in Temporal is not sealed, so anybody may have written it; workflows that an older "
-                "release started need `temporal.plain_payloads: accept` until they have ended"
+                "this payload in Temporal is not sealed, so anybody may have written it; workflows that began without "
+                "a key ring need `temporal.plain_payloads: accept` until they have ended"
             )
         if self._ring is None:
             raise CannotOpen("this payload is sealed, and this process has no key ring: set `key_ring`")

@@ -148,8 +148,8 @@ class CheckingOrders:
 class OrderGuard(Interceptor):
     """Runs an activity of a host only if its order is signed, has not expired and was not used by another activity.
 
-    ``required`` False: unsigned orders are carried out, too, as those of an older release. ``kept``: the file in which
-    used orders of repairs outlast this process. The records of an attempt do that for the other orders.
+    ``required`` False: unsigned orders are carried out, too: see ``node.require_signed_orders``. ``kept``: the file in
+    which used orders of repairs outlast this process. The records of an attempt do that for the other orders.
     """
 
     def __init__(self, *, required: bool, kept: Path | None = None, now: Callable[[], float] = time.time) -> None:

@@ -37,7 +37,6 @@ IGNORE_FILE = ".gpuignore"
 _IGNORE_FILES = (".gitignore", IGNORE_FILE)
 _SHOWN = 5
 _LONGEST_NAME = 200
-_BLOCK = 512
 _READ_BYTES = 1 << 20
 
 

@@ -43,7 +43,7 @@ class Health(BaseModel):
     warnings: list[str] = []
     """What works, but not as it should. Only for who may read the cluster."""
     now: float | None = None
-    """The service's clock, Unix seconds. None: a service of an older release."""
+    """The service's clock, Unix seconds. Only ``/healthz`` says it."""
 
 
 class Clock(BaseModel):

@@ -7,9 +7,9 @@ None holds the address of a target: addresses have passwords in them and stay in
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from gpu_platform.domain.jobs.notify import NotifyOn
 
@@ -70,7 +70,7 @@ class Notification(BaseModel):
 
     target: str
     message: Message
-    address: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    address: str | None = None
     """The recipient, for a target that sends to addresses of users."""
 
 
@@ -79,7 +79,7 @@ class NotificationTest(BaseModel):
 
     target: str | None = None
     """None: all that get alerts."""
-    address: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    address: str | None = None
     """The recipient, for a target that sends to addresses of users."""
     actor: str
 

@@ -50,7 +50,7 @@ class LocalAttempts:
         found: list[AttemptKey] = []
         for path in self.home.glob(f"jobs/*/*/{records.FINISHED}"):
             with contextlib.suppress(FileNotFoundError):  # old records are removed meanwhile
-                # The file is a second name of an older record. Only the time of its last change says when it got it.
+                # The file is a second name of another record. Only the time of its last change says when it got it.
                 if path.stat().st_ctime >= since:
                     found.append(AttemptKey(job_id=path.parent.parent.name, attempt=int(path.parent.name)))
         return sorted(found, key=str)
@@ -216,14 +216,10 @@ class LocalAttempts:
 
     def remove_secrets(self, plan: HostPlan) -> None:
         """Empty the records of an attempt that has ended and still hold its environment: the orders of ranks whose
-        supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
+        supervisors were killed. Raises ``OSError``."""
         for rank in self.ranks(plan.key):
             with contextlib.suppress(FileNotFoundError):
                 os.truncate(f"{rank.directory}/{records.ORDER}", 0)
-        bare = plan.without_environments()
-        if bare != plan:
-            path = str(self.directory(plan.key) / records.PLAN)
-            records.write_record(path, bare.model_dump(mode="json"), durable=False)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

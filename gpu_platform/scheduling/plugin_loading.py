@@ -169,17 +169,6 @@ def failed(fault: PluginFault) -> PluginFailed:
     return PluginFailed(fault.message, **fault.model_dump())
 
 
-def load_plugins() -> dict[str, Score]:
-    """Return name -> score for all installed packages that announce one under ``gpu_platform.plugins``.
-
-    A score counts only if the policy's ``weights`` name it. Raises PluginFailed for one that cannot be loaded.
-    """
-    found, faults = load_scores([entry.name for entry in entry_points(group=SCORES)])
-    if faults:
-        raise failed(faults[0])
-    return found
-
-
 def load_scores(names: Collection[str]) -> tuple[dict[str, Score], list[PluginFault]]:
     """Return the scores ``names`` of installed packages, and the faults of those that cannot be loaded."""
     return _load("score", SCORES, names, SiteScore)

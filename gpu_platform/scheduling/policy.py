@@ -146,7 +146,7 @@ class Policy:
     """A binder of another package (entry point ``gpu_platform.binders``), by name: it chooses the hosts of a job among
     those that passed all filters. Empty: the platform chooses, by scores and domains."""
     plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
-    """Scores of other packages, by name: see ``plugin_loading.load_plugins``."""
+    """Scores of other packages, by name: see ``plugin_loading.load_scores``."""
     site_filters: Annotated[Sequence[NamedFilter], PlainValidator(tuple)] = ()
     """Filters of other packages: see ``plugin_loading.load_filters``."""
     site_binder: Annotated[ChooseHosts | None, PlainValidator(lambda one: one)] = None

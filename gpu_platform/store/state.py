@@ -147,10 +147,7 @@ def record_preempting(
 
 @reading
 def read_moves(session: Session, since: datetime) -> dict[str, list[float]]:
-    """Job -> when the scheduler moved it, after ``since``, in Unix seconds. Only jobs that have not ended.
-
-    Earlier releases did not write down which preemptions are moves.
-    """
+    """Job -> when the scheduler moved it, after ``since``, in Unix seconds. Only jobs that have not ended."""
     query = _PREEMPTED_JOBS.where(event.c.at > since)
     moved: dict[str, list[float]] = {}
     for row in session.execute(query):

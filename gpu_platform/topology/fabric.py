@@ -13,11 +13,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from gpu_platform.domain.jobs.placement import TopologyLevel
 from gpu_platform.domain.placing.scheduler_input import HostRow
-
-FABRIC_LEVELS = (TopologyLevel.NVLINK_DOMAIN, TopologyLevel.LEAF, TopologyLevel.SPINE, TopologyLevel.ANY)
-"""Levels between hosts that a placement names, best first."""
 
 NVLINK = "nvlink"
 _RESERVED = frozenset({NVLINK, "numa", "socket", "host", "any"})

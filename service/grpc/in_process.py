@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Scope
 
 from gpu_platform.client.wire import Problem, problem_of_response
-from gpu_platform.domain.errors import AnswerTooLarge, PlatformError, Unavailable
+from gpu_platform.domain.errors import AnswerTooLarge, Unavailable
 from gpu_platform.rpc.methods import HttpRequest
 from service.http.body_limit import HAS_TURN
 from service.http.rate_limits import caller_of
@@ -193,11 +193,6 @@ class Exchange:
             if not self._is_complete:
                 self._task.cancel()
             await asyncio.wait({self._task})
-
-
-def problem_of(error: PlatformError, request: HttpRequest | None = None) -> Problem:
-    """The problem for an error that the application did not raise itself."""
-    return Problem.of(error, None if request is None else request.path)
 
 
 def _scope(request: HttpRequest, caller: Caller) -> Scope:

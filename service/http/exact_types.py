@@ -1,6 +1,6 @@
 """JSON bodies have exactly the types of their description: a number is no text, no truth value and no time.
 
-Models are read leniently elsewhere, since they also come from files that people write and from older releases.
+Models are read leniently elsewhere, since they also come from files that people write.
 """
 
 from __future__ import annotations

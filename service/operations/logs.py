@@ -34,7 +34,7 @@ CHUNK_BYTES = 64 * 1024
 PIECE_BYTES = 256 * 1024
 """Size of one piece that the service reads from a host."""
 ALL_BYTES = 1 << 50
-"""A number larger than any log. An older node worker answers with at most a MiB."""
+"""A number larger than any log."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _LONGEST_NOTE = 500
 AWAY_AFTER_END_S = 5.0

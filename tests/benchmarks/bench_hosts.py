@@ -285,7 +285,7 @@ async def main() -> None:
 
 def jailed_twin(directory: Path) -> list[HostRig]:
     try:
-        return [with_stages(HostRig(directory / "fenced", isolation="required"))]
+        return [with_stages(HostRig(directory / "jailed", isolation="required"))]
     except HostUnavailable as error:
         print(f"no jails: {error}")
         return []

@@ -1,7 +1,8 @@
 """The release before this one, as a directory from which processes can be started.
 
-It is the newest tag before this commit, else ``PREVIOUS``; ``GPU_PLATFORM_CHAOS_RELEASE`` names another commit. It must
-be one that starts on the schema of this release (see ``gpu_platform/store/migrate.py``).
+It is the newest tag before this commit; before the first release (0.1.0) is tagged, this commit itself.
+``GPU_PLATFORM_CHAOS_RELEASE`` names another commit. It must be one that starts on the schema of this release (see
+``gpu_platform/store/migrate.py``).
 """
 
 from __future__ import annotations
@@ -18,14 +19,9 @@ from tests.chaos.storm import HOSTS
 from workers.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
-PREVIOUS = "fecdaee0bee5623d302ec2f0acf812fb7a4f71cf"
-"""The newest commit whose processes may still run while this release is rolled out. Renew it with each release."""
 _MIGRATE = (
-    "import inspect, sys, gpu_platform; from gpu_platform.store import Store; store = Store(sys.argv[1]); "
-    # Releases before this setting accept a newer schema always.
-    "accepts = 'accept_newer' in inspect.signature(store.migrate).parameters; "
-    "store.migrate(**({'accept_newer': True} if accepts else {})); "
-    "print(gpu_platform.__file__)"
+    "import sys, gpu_platform; from gpu_platform.store import Store; "
+    "Store(sys.argv[1]).migrate(accept_newer=True); print(gpu_platform.__file__)"
 )
 _PREPARE = (
     "import sys; from pathlib import Path; from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec; "
@@ -50,7 +46,7 @@ def unpack_release(directory: Path, *paths: str) -> tuple[str, Path]:
 
     Skips the test if it is not here.
     """
-    name = os.environ.get("GPU_PLATFORM_CHAOS_RELEASE") or _git("describe", "--tags", "--abbrev=0", "HEAD^") or PREVIOUS
+    name = os.environ.get("GPU_PLATFORM_CHAOS_RELEASE") or _git("describe", "--tags", "--abbrev=0", "HEAD^") or "HEAD"
     if not _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"):
         pytest.skip(
             f"commit {name} is not here (a shallow clone, or no git checkout): GPU_PLATFORM_CHAOS_RELEASE=COMMIT"

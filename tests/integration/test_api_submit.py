@@ -24,6 +24,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import restoring
@@ -110,7 +111,8 @@ async def test_a_key_repeated_after_the_service_died_starts_the_workflow(api: Ap
     answer = await api.http.post("/v1/jobs", json={"command": ["true"]}, headers={"Idempotency-Key": "k-2"})
     spec = Job.model_validate_json(answer.content).spec
     # The row is there, the workflow is not: what a service leaves that dies between the two.
-    jobs.submit_job(api.store, "j-orphan", spec, actor="ada", now=NOW, idempotency_key="k-3")
+    key = IdempotencyKey("k-3", "person/admin")
+    jobs.submit_job(api.store, "j-orphan", spec, actor="ada", now=NOW, idempotency_key=key)
     answer = await api.http.post("/v1/jobs", json={"command": ["true"]}, headers={"Idempotency-Key": "k-3"})
     assert (answer.status_code, answer.json()["id"]) == (200, "j-orphan")
     assert await api.heard("j-orphan") == []

@@ -191,7 +191,7 @@ def test_clocks_that_differ(ahead_s: float, uncertain_s: float, outcome: Outcome
 def test_a_time_is_compared_with_the_middle_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     at = iter([10.0, 14.0])  # a question of 4 s
     monkeypatch.setattr(clock_difference, "time", SimpleNamespace(time=lambda: 1000.0, monotonic=lambda: next(at)))
-    assert clock_difference.Asked().answered(1007.0, resolution_s=1.0) == ClockDifference(5.5, 2.5)
+    assert clock_difference.Asked().answered(1007.0) == ClockDifference(5.0, 2.0)
 
 
 @pytest.mark.long

@@ -41,13 +41,10 @@ class Wire(httpx.AsyncBaseTransport):
     def __init__(self, app: FastAPI) -> None:
         self.app = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.sent: list[tuple[str, int]] = []
-        self.knows_heartbeats = True
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         what = request.url.path.rpartition("/")[2]
         self.sent.append((what, len(request.content)))
-        if what == "heartbeat" and not self.knows_heartbeats:
-            return httpx.Response(404, request=request)
         return await self.app.handle_async_request(request)
 
     def count(self, what: str) -> int:
@@ -163,16 +160,6 @@ async def test_a_service_with_another_database_gets_everything(database: Path, t
         await eventually(lambda: hosts.list_hosts(store, _now()), "a full report")
         assert hosts.get_host(store, "a", _now()).gpus_total == 1
         assert wire.count("report") == 2
-    store.close()
-
-
-async def test_a_service_of_an_older_release_gets_full_reports(database: Path, tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{database}")
-    async with node_worker(store, tmp_path) as (wire, _):
-        wire.knows_heartbeats = False
-        await eventually(lambda: wire.count("report") > 3, "full reports")
-        wire.knows_heartbeats, before = True, wire.count("heartbeat")
-        await eventually(lambda: wire.count("heartbeat") > before + 3, "heartbeats again")
     store.close()
 
 

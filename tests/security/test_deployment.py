@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from tests.postgres import find_binaries, running_postgres
 
@@ -35,13 +34,7 @@ def test_platform_and_temporal_are_two_accounts_of_the_database(tmp_path: Path) 
     binaries = find_binaries()
     assert binaries is not None
     with running_postgres(binaries) as url:
-        with psycopg.connect(url, autocommit=True) as superuser:
-            for database in ("gpu_platform", "temporal"):  # as an earlier release left them: owned by the superuser
-                superuser.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
-        old = url.rsplit("/", 1)[0]
-        with psycopg.connect(f"{old}/gpu_platform", autocommit=True) as superuser:
-            superuser.execute("CREATE TABLE jobs (id bigserial PRIMARY KEY)")
-            superuser.execute("CREATE FUNCTION keep() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        server = url.rsplit("/", 1)[0]
         make_roles(url, tmp_path)
         make_roles(url, tmp_path)  # as at each start
         with psycopg.connect(url) as superuser:
@@ -59,13 +52,14 @@ def test_platform_and_temporal_are_two_accounts_of_the_database(tmp_path: Path) 
             }
         own = {("gpu_platform", "gpu_platform"), ("temporal", "temporal"), ("temporal", "temporal_visibility")}
         assert may == own
-        with psycopg.connect(f"{old}/gpu_platform".replace("//postgres@", "//gpu_platform@"), autocommit=True) as owner:
+        own_database = f"{server}/gpu_platform".replace("//postgres@", "//gpu_platform@")
+        with psycopg.connect(own_database, autocommit=True) as owner:
             assert owner.info.user == "gpu_platform"
-            owner.execute("ALTER TABLE jobs ADD COLUMN note text")  # a later migration
+            owner.execute("CREATE TABLE jobs (id bigserial PRIMARY KEY)")  # a migration
+            owner.execute("ALTER TABLE jobs ADD COLUMN note text")  # a later one
             owner.execute("INSERT INTO jobs (note) VALUES ('new')")
-            owner.execute("DROP FUNCTION keep()")
         with pytest.raises(psycopg.OperationalError, match="CONNECT"):
-            psycopg.connect(f"{old}/gpu_platform".replace("//postgres@", "//temporal@"))
+            psycopg.connect(f"{server}/gpu_platform".replace("//postgres@", "//temporal@"))
 
 
 @pytest.fixture

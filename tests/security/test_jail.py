@@ -381,7 +381,7 @@ async def test_a_jail_outlives_the_node_worker_and_its_successor_takes_it_down(h
 
 def test_hosts_say_what_they_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
     jailed = choose_isolation(NodeSettings(isolation="required"))
-    assert jailed.kind == "fenced"
+    assert jailed.kind == "jailed"
     assert not [text for text in jailed.missing if "device" in text]
     plain = choose_isolation(NodeSettings(simulate="dgx-h100"))
     assert plain.kind == "plain-process"

@@ -179,18 +179,6 @@ async def test_idempotency_keys_belong_to_their_principal(temporal: str, sqlite_
         assert (await tenants.submit(ADA, headers=same, name="another")).status_code == 409
 
 
-async def test_a_key_from_before_keys_had_owners_still_makes_no_second_job(temporal: str, sqlite_store: Store) -> None:
-    spec = JobSpec(command=["true"], namespace="team-a", user="ada")
-    jobs.submit_job(sqlite_store, "j-old", spec, actor="ada", now=NOW, idempotency_key="nightly")
-    async with recording(temporal), in_process(application(sqlite_store, temporal)) as http:
-        Cluster(sqlite_store).host("a", gpus=1)
-        sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
-        sign_in(sqlite_store, BOB, "bob", {"team-a": Role.USER})
-        tenants, same = Tenants(http, sqlite_store), {"Idempotency-Key": "nightly"}
-        assert (await tenants.submit(ADA, headers=same)).json()["id"] == "j-old"
-        assert (await tenants.submit(BOB, headers=same)).json()["id"] != "j-old"
-
-
 async def test_a_revoked_or_expired_token_is_refused_at_once(tenants: Tenants) -> None:
     info = tokens.find_token(tenants.store, ADA)
     assert info is not None

@@ -103,7 +103,7 @@ async def test_another_account_reads_neither_logs_nor_records_nor_databases(priv
         shutil.rmtree(place)
 
 
-def test_what_an_earlier_release_left_open_is_closed_at_the_start(tmp_path: Path, private_umask: None) -> None:
+def test_what_somebody_left_open_is_closed_at_the_start(tmp_path: Path, private_umask: None) -> None:
     state = tmp_path / "state"
     (state / "nodes" / "a").mkdir(parents=True)
     (state / "checkpoints").mkdir()
@@ -137,8 +137,6 @@ async def test_a_plan_on_disk_has_no_environment_and_nothing_has_one_after_the_e
     supervisor = plain.agent.local.rank(plan.key, 0).supervisor
     assert supervisor is not None
     os.kill(supervisor.pid, 9)  # it would have removed the order
-    old = json.loads((directory / records.PLAN).read_text()) | {"env": {"TOKEN": SECRET}}
-    (directory / records.PLAN).write_text(json.dumps(old))  # as an earlier release wrote it
     await plain.stop(plan.key)
     assert [str(path) for path in plain.home.rglob("*") if path.is_file() and SECRET in path.read_text("latin1")] == []
 
@@ -173,25 +171,25 @@ async def refused(host: ExecRig, plan: HostPlan) -> str:
 
 
 async def test_an_order_that_was_changed_gives_no_command_outside_the_jail(jailed: ExecRig) -> None:
-    """``fence: null`` in this file once gave a shell with all capabilities, no filter, and the host's processes."""
+    """``jail: null`` in this file once gave a shell with all capabilities, no filter, and the host's processes."""
     plan = attack(jailed.rig, "time.sleep(600)", gpu=None)
     jailed.rig.launch(plan)
     order = rank_dir(jailed.rig.home, plan.key, 0) / records.ORDER
     good = order.read_text()
-    fence = json.loads(good)["fence"]
-    assert (await jailed.run(plan.key, "id", "-u")).out.strip() == str(fence["uid"])
+    jail = json.loads(good)["jail"]
+    assert (await jailed.run(plan.key, "id", "-u")).out.strip() == str(jail["uid"])
     attacks: list[tuple[dict[str, Any], str]] = [
-        ({"fence": None}, "it names no jail"),
-        ({"fence": {**fence, "uid": 0, "gid": 0}}, "it names the account 0"),
-        ({"fence": {**fence, "uid": None, "gid": None}}, "it names the account None"),
-        ({"fence": {**fence, "uid": 65534}}, "it names the account 65534"),
-        ({"fence": {**fence, "rank": 7}}, "it names rank 7"),
+        ({"jail": None}, "it names no jail"),
+        ({"jail": {**jail, "uid": 0, "gid": 0}}, "it names the account 0"),
+        ({"jail": {**jail, "uid": None, "gid": None}}, "it names the account None"),
+        ({"jail": {**jail, "uid": 65534}}, "it names the account 65534"),
+        ({"jail": {**jail, "rank": 7}}, "it names rank 7"),
     ]
     for values, says in attacks:
         change(order, **values)
         assert says in await refused(jailed, plan)
         order.write_text(good)
-    assert (await jailed.run(plan.key, "id", "-u")).out.strip() == str(fence["uid"])
+    assert (await jailed.run(plan.key, "id", "-u")).out.strip() == str(jail["uid"])
 
 
 async def test_an_order_that_names_another_attempt_leads_into_its_own_jail_alone(jailed: ExecRig) -> None:

@@ -1,8 +1,8 @@
 """Record what workflows do, for the replay test: ``python -m tests.workflows.record_histories [NAME ...]``.
 
 Each scenario runs on the real parts of :class:`tests.harness.Platform`; its history goes to
-``tests/workflows/histories/<name>.json``. Record anew only when a change of a workflow is meant to break
-running ones; otherwise a replay that fails is a bug in the change.
+``tests/workflows/histories/<name>.json``. Each shows another way through a workflow. Record anew only
+when a change of a workflow is meant to break running ones; otherwise a replay that fails is a bug in the change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_platform.store import Store
 from tests.harness import Platform
 from tests.recipients import webhook
 from tests.temporal_server import temporal_server
-from tests.workflows import job_scenarios, other_scenarios
+from tests.workflows import scenarios
 from workers.control import notification_worker
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -33,43 +33,25 @@ Scenario = Callable[[Platform], Awaitable[str]]
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
-        job_scenarios.success,
-        job_scenarios.success_at_once,
-        job_scenarios.placed_with_its_admission,
-        job_scenarios.gang_on_two_hosts,
-        job_scenarios.xid_retry,
-        job_scenarios.cancel_while_queued,
-        job_scenarios.cancel_while_running,
-        job_scenarios.kill_cuts_the_grace_short,
-        job_scenarios.cancelled_in_temporal,
-        job_scenarios.preempt_and_requeue,
-        job_scenarios.user_failure_with_retries,
-        job_scenarios.time_limit,
-        job_scenarios.impossible,
-        job_scenarios.not_executable,
-        job_scenarios.host_lost,
-        job_scenarios.spare_goes_on,
-        job_scenarios.place_kept_for_a_reset,
-        job_scenarios.cleanup_after_a_termination,
-        job_scenarios.cleanup_that_looks_first,
-        job_scenarios.cleanup_of_a_healthy_job,
-        job_scenarios.lost_host_is_told_to_stop,
-        job_scenarios.begun_again_while_running,
-        other_scenarios.array_with_a_retry,
-        other_scenarios.array_that_stops_at_a_failure,
-        other_scenarios.array_of_which_elements_are_cancelled,
-        other_scenarios.array_that_loses_a_host,
-        other_scenarios.array_after_a_job,
-        other_scenarios.array_after_the_elements_of_another,
-        other_scenarios.pipeline_with_a_fan_out,
-        other_scenarios.pipeline_that_is_cancelled,
-        other_scenarios.firing_of_a_schedule,
-        job_scenarios.remediation_heals,
-        job_scenarios.remediation_repairs_the_host,
-        other_scenarios.alert_that_is_told_and_ends,
-        other_scenarios.user_who_is_told_of_jobs,
-        job_scenarios.remediation_takes_offline,  # last: the GPUs stay away
-        job_scenarios.remediation_opens_a_service_case,
+        scenarios.success,
+        scenarios.placed_with_its_admission,
+        scenarios.gang_on_two_hosts,
+        scenarios.cancel_while_running,
+        scenarios.preempt_and_requeue,
+        scenarios.user_failure_with_retries,
+        scenarios.host_lost,
+        scenarios.place_kept_for_a_reset,
+        scenarios.begun_again_while_running,
+        scenarios.cleanup_after_a_termination,
+        scenarios.array_with_a_retry,
+        scenarios.array_that_loses_a_host,
+        scenarios.array_after_the_elements_of_another,
+        scenarios.pipeline_with_a_fan_out,
+        scenarios.firing_of_a_schedule,
+        scenarios.remediation_heals,
+        scenarios.remediation_repairs_the_host,
+        scenarios.alert_that_is_told_and_ends,
+        scenarios.user_who_is_told_of_jobs,
     )
 }
 

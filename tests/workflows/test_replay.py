@@ -69,7 +69,7 @@ async def test_the_histories_of_the_last_release_are_replayed(tmp_path: Path) ->
     folder = str(HISTORIES.relative_to(ROOT))
     _, unpacked = unpack_release(tmp_path, folder)
     recorded = sorted((unpacked / folder).glob("*.json"))
-    assert len(recorded) > 20
+    assert recorded
     ours = replayer(*WORKFLOWS, runner=workflow_runner(checked=True))
     for path in recorded:
         await ours.replay_workflow(history(path))
@@ -83,7 +83,7 @@ def test_every_scenario_is_recorded() -> None:
 def test_a_history_tells_nothing_of_the_machine_that_recorded_it(path: Path) -> None:
     texts = strings(json.loads(path.read_text()))
     found = {match for text in texts for match in PATH.findall(text)}
-    assert {name for name in found if not name.startswith(("/bin/sh", "/no/such/"))} == set()
+    assert {name for name in found if not name.startswith("/bin/sh")} == set()
 
 
 @workflow.defn(name="JobWorkflow")

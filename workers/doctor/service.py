@@ -6,7 +6,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpu_platform.client import Client
 from gpu_platform.client.connection import Connection
 from gpu_platform.client.http_async import httpx_options
 from gpu_platform.client.wire import CheckpointRoot, Health, problem_of_response
-from gpu_platform.clock_difference import Asked, ClockDifference, compare
+from gpu_platform.clock_difference import ClockDifference, compare
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.domain.states import HostState
@@ -137,7 +136,7 @@ def _release(part: Part, answer: httpx.Response) -> Result:
 
 
 def _clock(part: Part, http: httpx.Client) -> Result:
-    """Compare this machine's clock with the service's. An older service says only what the header ``Date`` has."""
+    """Compare this machine's clock with the service's."""
     try:
         difference = _difference(http)
     except httpx.TransportError as error:
@@ -149,15 +148,8 @@ def _difference(http: httpx.Client) -> ClockDifference | None:
     def read() -> float:
         return Health.model_validate_json(http.get("/healthz").content).now or 0.0
 
-    answer = http.get("/healthz")
-    health = _health(answer)
-    if health is not None and health.now is not None:
-        return compare(read)
-    if health is None or "date" not in answer.headers:
-        return None
-    asked = Asked()
-    date = parsedate_to_datetime(http.get("/healthz").headers["date"])
-    return asked.answered(date.timestamp(), resolution_s=1.0)
+    health = _health(http.get("/healthz"))
+    return None if health is None or health.now is None else compare(read)
 
 
 def _health(answer: httpx.Response) -> Health | None:
@@ -183,14 +175,10 @@ def _hosts(part: Part, settings: Settings, url: str) -> Iterator[Result]:
         if not hosts:
             return
         try:
-            roots = client.check_checkpoint_roots()
+            roots, clocks = client.check_checkpoint_roots(), client.clocks()
         except PlatformError as error:
             yield part.skipped("node agents", f"only operators may ask them: {error.message}")
             return
-        try:
-            clocks = client.clocks()
-        except PlatformError:
-            clocks = []  # the service is of an older release
     yield from judge_others(part, clocks)
     yield _agents(part, roots)
     yield _checkpoints(part, roots)

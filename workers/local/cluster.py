@@ -226,7 +226,6 @@ class LocalCluster:
         """Start all processes on a state directory that is prepared, and wait until they are ready."""
         try:
             note_token(self.api_url, self.config.state_dir)
-            self._accept_older()
             for child in self.children:
                 await child.start()
             await self.wait_until_ready()
@@ -296,9 +295,6 @@ class LocalCluster:
             self._service_ports.append(free_port())
 
     def _make_keys(self) -> None:
-        if self._is_of_older_release():
-            make_private_directory(self._older.parent)
-            write_file(self._older, b"Steps of jobs that an older release started are neither sealed nor signed.\n")
         if self.gateway is not None:
             self.gateway.make_certificates(list(self.nodes))
         key_ring.create(self.keys)
@@ -306,20 +302,6 @@ class LocalCluster:
         ring = KeyRing.load(self.keys)
         for name in self.nodes:
             ring.scoped(node_task_queue(name)).export(self.node_keys(name))
-
-    def _accept_older(self) -> None:
-        if self._older.exists():
-            for child in self.children:
-                child.env.setdefault("GPU_PLATFORM_TEMPORAL__PLAIN_PAYLOADS", "accept")
-                child.env.setdefault("GPU_PLATFORM_NODE__REQUIRE_SIGNED_ORDERS", "false")
-
-    @property
-    def _older(self) -> Path:
-        """While this file is there, what is neither sealed nor signed is taken."""
-        return self.keys.with_name("accept-older")
-
-    def _is_of_older_release(self) -> bool:
-        return not self.keys.exists() and (self.config.state_dir / "temporal.db").exists()
 
     def _dev_server(self) -> ChildProcess:
         # Its pages ask the service for payloads in clear, with the token that their user has signed in with there.

@@ -43,7 +43,7 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
         """One :class:`ExecChunk` per line as JSON: from ``?offset=`` on, at most ``?most=`` bytes. Empty lines keep the
         connection alive."""
         query = request.query_params
-        most = query.get("most")  # earlier releases of the service do not send it
+        most = query.get("most")
         chunks = session_of(request).follow(
             _number(query.get("offset", "0")),
             _number(query.get("attachment", "0")),

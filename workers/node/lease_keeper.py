@@ -64,8 +64,8 @@ async def _here(order: Order) -> object:
 
 
 LOOKS_PER_LEASE, SELDOM_LOOKS_PER_LEASE = 40, 8
-NOT_UNDERSTOOD = (404, 405, 409)
-"""How a service answers a heartbeat whose facts it does not know, or a service of an older release any heartbeat."""
+FACTS_UNKNOWN = 409
+"""How a service answers a heartbeat whose facts it does not know."""
 RESTART_NOTICE_S = 4.0
 FRESH_VOTES = 0.75
 """The other hosts are asked again when less than this part of the life of a vote is left."""
@@ -282,7 +282,7 @@ class LeaseKeeper:
         if not self._facts.must_be_full(report):
             beat = self._heartbeat(report)
             response = await self._send(http, service, "heartbeat", beat)
-            if response.status_code not in NOT_UNDERSTOOD:
+            if response.status_code != FACTS_UNKNOWN:
                 return self._accept(service.url, response, beat)
             self._facts = self._facts.refused()
         answer = self._accept(service.url, await self._send(http, service, "report", report), report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -68,7 +68,7 @@ class Nic(BaseModel):
     """Indices of the nearest GPUs: behind the same PCIe switch, else in the same NUMA node."""
 
 
-ISOLATED = "fenced"
+ISOLATED = "jailed"
 """How an inventory says that the kernel isolates ranks: they run in a jail."""
 
 
@@ -96,7 +96,7 @@ class HostInventory(BaseModel):
     """GPU model -> MIG profiles whose placement rules are known, e.g. ``1g.10gb``."""
     simulated: bool = False
     isolation: ShortText = "plain-process"
-    """The isolation that ranks get here, e.g. ``fenced`` (a jail) or ``plain-process``; see ``gpu_platform.hosts``."""
+    """The isolation that ranks get here, e.g. ``jailed`` or ``plain-process``; see ``gpu_platform.hosts``."""
     missing_guarantees: list[Text] = Field(default=[], max_length=MAX_ITEMS)
     isolates_gangs: bool = False
     """It gives a gang on several hosts a network of its own."""
@@ -114,9 +114,9 @@ class HostInventory(BaseModel):
     labels: dict[ShortText, ShortText] = Field(default={}, max_length=MAX_ITEMS)
     """Labels that an operator gave the host, e.g. ``{"row": "7"}``, and those of its own (``container-…``). Topology
     levels can be made of them."""
-    outputs_root: Text | None = Field(default=None, exclude_if=lambda value: value is None)
+    outputs_root: Text | None = None
     """Below it are directories of outputs that jobs keep."""
-    refused_gpus: dict[Uuid, HostName] = Field(default={}, max_length=MAX_GPUS, exclude_if=lambda value: not value)
+    refused_gpus: dict[Uuid, HostName] = Field(default={}, max_length=MAX_GPUS)
     """GPUs that the host reports, but that belong to another one: uuid -> whose it is. The store writes this: whatever
     a host says of it is overwritten."""
 
@@ -188,8 +188,8 @@ class HostCount(BaseModel):
 class ClusterCounts(BaseModel):
     """The cluster at a glance: counted by the database, whatever its size."""
 
-    name: str | None = None
-    """The cluster's name. None: a service of an earlier release does not say it."""
+    name: str
+    """The cluster's name."""
     hosts: list[HostCount]
     gpus: list[GpuCount]
     trace_url: str | None = None
@@ -263,13 +263,13 @@ class Host(ShownInNotebooks, BaseModel):
     """Between which of its GPUs there are how many links. Only when one host is shown."""
     nvlink_domain: str | None = None
     """Hosts with the same one reach each other's GPUs by NVLink. None: it is in none."""
-    labels: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = {}
+    labels: dict[str, str] = {}
     """Labels that an operator gave it, for constraints of jobs. ``partition`` is what Slurm's commands show as such."""
     containers: list[str] = []
     """Which containers jobs may have there: directory, docker (images of registries), squashfs (image files)."""
     outputs_root: str | None = None
     """Below it are directories of outputs that jobs keep. None: the host does not say."""
-    refused_gpus: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = {}
+    refused_gpus: dict[str, str] = {}
     """GPUs that it reports, but that belong to another host: uuid -> whose it is. They are not offered here."""
     lease_remaining_s: float
     gpus_total: int

@@ -66,7 +66,7 @@ class Heartbeat(BaseModel):
     protocol: SmallCount = 0
     """The version of the protocol that the node worker speaks: ``protocol.PROTOCOL`` of its release."""
     facts: FactsHash = ""
-    """The hash of the host's facts: see :func:`facts_hash`. Empty: a node worker of an older release."""
+    """The hash of the host's facts: see :func:`facts_hash`. Empty: it has none."""
     attempts: list[ReportedAttempt] = Field(default=[], max_length=MAX_ATTEMPTS)
     """Attempts with processes on this host."""
     checkpoints: list[SavedCheckpoint] = Field(default=[], max_length=MAX_ATTEMPTS)
@@ -77,7 +77,7 @@ class Heartbeat(BaseModel):
     """None: it is not due. What was reported last stays."""
 
     seq: BigCount = 0
-    """The number of this report since the host booted. 0: a node worker of an older release."""
+    """The number of this report since the host booted. 0: it has none."""
     round: BigCount = 0
     """The lease round in the newest answer that the host got."""
     voted: bool = False

@@ -97,8 +97,7 @@ def renews(times: LeaseTimes, echoed_round: int, current: int) -> bool:
 def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:
     """True if a rank may start now that was planned in the host's term ``planned``.
 
-    ``leased_until`` and ``term`` are those of the host's lease. ``planned`` 0: an older release planned it; the term is
-    not checked.
+    ``leased_until`` and ``term`` are those of the host's lease. ``planned`` 0: the term is not checked.
     """
     return now < leased_until and planned in (0, term)
 
@@ -278,7 +277,7 @@ class LeaseRow:
     versions: tuple[int, ...]
     """The versions of every list of members that the host may know, the current one included."""
     counts_rounds: bool = True
-    """False: a node worker of an older release. It knows no rounds and gives no votes."""
+    """False: its reports have no numbers. It brings back no rounds and gives no votes."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpu_platform.domain.errors import InvalidRequest
 
 PROTOCOL = 1
-"""What this release speaks. A release before this number existed speaks 0. Count up with a change that the release
+"""What this release speaks. 0: the other side did not say. Count up with a change that the release
 before does not understand, and keep understanding the release before."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
@@ -81,17 +81,12 @@ class RemediationStatus(BaseModel):
 
 
 class RepairBegun(BaseModel):
-    """Whether the repair of a whole host may begin now.
-
-    ``refusal`` and ``is_final`` have older names in what Temporal keeps, which an alias holds.
-    """
-
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    """Whether the repair of a whole host may begin now."""
 
     began: bool
-    refusal: Annotated[str | None, Field(alias="why_not")] = None
+    refusal: str | None = None
     """Why it may not begin, e.g. because another host of the same failure domain is being repaired."""
-    is_final: Annotated[bool, Field(alias="never")] = False
+    is_final: bool = False
     """The refusal is final: waiting does not help."""
     done_before: bool = False
     """The same step was done for another GPU of the host after this GPU failed. So this GPU is only checked."""

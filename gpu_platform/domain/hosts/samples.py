@@ -48,7 +48,7 @@ class SampleQuery(BaseModel):
     """The length of one point."""
     gpus: Annotated[list[HeldGpu], Field(max_length=MAX_HELD)]
     asked_at: _UnixS | None = None
-    """When the service asked, by its clock. None: a service of an older release asks."""
+    """When the service asked, by its clock. None: it has not asked yet."""
 
     def by_clock(self, now_s: float) -> SampleQuery:
         """The same times by the clock of a host, on which it is ``now_s``. Its samples have the times of that clock."""

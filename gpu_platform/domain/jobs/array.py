@@ -103,7 +103,6 @@ class ArraySpec(BaseModel):
         Field(
             ge=1,
             le=MAX_INDEX + 1,
-            exclude_if=lambda value: value is None,
             description="What elements see as the number of elements; None: how many the array has. An array that "
             "repeats some elements of another one says the number of that one, so that {index} of {count} still fits",
         ),

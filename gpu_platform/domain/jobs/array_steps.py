@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array, ArraySpec, OnFailure
@@ -100,7 +98,7 @@ class ElementPlaced(BaseModel):
 
     key: AttemptKey
     placement: Placement
-    limit_s: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    limit_s: int | None = None
     """For which time limit the leader decided. None: for none."""
 
 

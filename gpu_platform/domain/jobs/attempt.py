@@ -66,11 +66,11 @@ class RankLimits(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     time_limit_s: int | None = None
-    deadline_at: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    deadline_at: float | None = None
     """The ranks end by then, Unix seconds, whatever the time limit is."""
     warn_before_s: int = 0
     warn_signal: str = "USR1"
-    warn_program_only: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    warn_program_only: bool = False
     hang_limit_s: int | None = None
     idle_limit_s: int | None = None
     power_limit_w: int | None = None
@@ -116,20 +116,20 @@ class HostPlan(BaseModel):
     limits: RankLimits = RankLimits()
     term: int = 0
     """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer term
-    and starts nothing. 0: an older release planned it; it is not checked."""
+    and starts nothing. 0: it is not checked."""
     fencing: Fencing = Fencing.LEASE
     require_isolation: bool = False
     """The ranks run in a jail or not at all."""
     resume_from_attempt: int | None = None
     """The newest earlier attempt. The host looks for its checkpoints."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
-    secrets: Annotated[tuple[SecretUse, ...], Field(exclude_if=lambda value: not value)] = ()
+    secrets: tuple[SecretUse, ...] = ()
     """The names of secrets. The host asks the service for their values when it launches the ranks."""
-    job_token: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    artifacts: Annotated[Artifacts | None, Field(exclude_if=lambda value: value is None)] = None
-    environment: Annotated[JobEnvironment | None, Field(exclude_if=lambda value: value is None)] = None
-    launcher: Annotated[Launcher, Field(exclude_if=lambda value: value is Launcher.PLAIN)] = Launcher.PLAIN
-    host_count: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    job_token: bool = False
+    artifacts: Artifacts | None = None
+    environment: JobEnvironment | None = None
+    launcher: Launcher = Launcher.PLAIN
+    host_count: int | None = None
     """How many hosts run ranks. Set for launchers that need it."""
 
     def program(self, rank: RankSpec) -> Program:
@@ -165,11 +165,11 @@ class Prepared(BaseModel):
     """The newest complete checkpoint directory of an earlier attempt, as this host sees it."""
     resume_note: str | None = None
     """Says which newer checkpoints were not used because they are damaged."""
-    gang_key: Annotated[str, Field(exclude_if=lambda value: not value, repr=False)] = ""
+    gang_key: Annotated[str, Field(repr=False)] = ""
     """What the ranks of a gang of ``launcher: mpi`` know and nobody else: rank 0 orders only those that know it."""
     isolates_gangs: bool = False
     """The host gives a gang on several hosts a network of its own."""
-    step_key: Annotated[str | None, Field(repr=False, exclude_if=lambda value: value is None)] = None
+    step_key: Annotated[str | None, Field(repr=False)] = None
     """What the ranks of a script prove to each other (ADR 86). None: the job is no script."""
     gang: list[str] = []
     """The addresses of all hosts of the gang, in the order of node ranks, if each of them isolates gangs. The workflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.jobs.array import SHOWN_INDICES, Array
 from gpu_platform.domain.jobs.changes import JobChanges, LimitChange
@@ -23,8 +23,8 @@ class ElementValues(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    priority: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    limit: LimitChange | None = Field(default=None, exclude_if=lambda value: value is None)
+    priority: int | None = None
+    limit: LimitChange | None = None
 
     @classmethod
     def of(cls, changes: JobChanges) -> ElementValues:

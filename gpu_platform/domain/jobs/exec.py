@@ -31,7 +31,6 @@ class ExecRequest(BaseModel):
         Field(
             ge=1,
             le=MAX_UNREAD_S,
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="The command ends if nobody has read its output for this many seconds; default: 30",
         ),
     ] = None
@@ -40,7 +39,6 @@ class ExecRequest(BaseModel):
         Field(
             ge=1,
             le=65_535,
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="Instead of a command: the session opens connections to this TCP port of the rank",
         ),
     ] = None

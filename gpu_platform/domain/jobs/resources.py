@@ -42,11 +42,6 @@ class RankPer(StrEnum):
     """One process per GPU; LOCAL_RANK selects the device, as torchrun does."""
 
 
-def _is_default(value: bool | float | str | tuple[str, ...] | None) -> bool:
-    """Leave a new field out where it says nothing: earlier releases refuse fields that they do not know."""
-    return not value
-
-
 def models_of(pattern: str) -> tuple[str, ...]:
     """Return the parts of model names in ``H100|A100``, in lower case."""
     return tuple(part.strip().casefold() for part in pattern.split("|"))
@@ -98,7 +93,6 @@ class ResourceRequest(BaseModel):
         Field(
             ge=0,
             le=MAX_CPUS_PER_HOST,
-            exclude_if=_is_default,
             description="CPUs for each GPU, or share of one, on its host; instead of cpus_per_host, which follows from "
             "it (with total: on each host as many as its GPUs need)",
         ),
@@ -108,7 +102,6 @@ class ResourceRequest(BaseModel):
         Field(
             ge=0,
             le=2**31 - 1,
-            exclude_if=_is_default,
             description="Memory of the host for each GPU, or share of one, MiB; instead of ram_mib_per_host, as "
             "cpus_per_gpu",
         ),
@@ -119,16 +112,11 @@ class ResourceRequest(BaseModel):
         Field(description="A CUDA installation of the host: 12 (any 12.x), 12.4, or >=12.4", examples=["12.4"]),
     ] = None
     isolated: Annotated[
-        bool,
-        Field(
-            exclude_if=_is_default,
-            description="Only hosts whose kernel isolates ranks; a job asks for it by require_isolation",
-        ),
+        bool, Field(description="Only hosts whose kernel isolates ranks; a job asks for it by require_isolation")
     ] = False
     reservation: Annotated[
         str | None,
         Field(
-            exclude_if=_is_default,
             max_length=63,
             description="Only what this advance reservation keeps; a job asks for it by its own field reservation",
         ),
@@ -146,10 +134,7 @@ class ResourceRequest(BaseModel):
     ] = None
     exclude_model: Annotated[
         Models | None,
-        Field(
-            exclude_if=_is_default,
-            description="GPUs of these models are not taken: as model, e.g. T4|P100",
-        ),
+        Field(description="GPUs of these models are not taken: as model, e.g. T4|P100"),
     ] = None
     min_bandwidth_gb_s: Annotated[
         float,
@@ -157,7 +142,6 @@ class ResourceRequest(BaseModel):
             ge=0,
             le=10_000,
             allow_inf_nan=False,
-            exclude_if=_is_default,
             description="Least bandwidth between the GPUs of a gang in one direction, GB/s (of a rank group, if the "
             "gang has several)",
         ),
@@ -168,7 +152,6 @@ class ResourceRequest(BaseModel):
     constraints: Annotated[
         Constraints,
         Field(
-            exclude_if=_is_default,
             description="What the labels of each host must say: label=value, label=value|value, label!=value; all must "
             "hold. Fabric levels (leaf, spine, nvlink) are labels, too",
             examples=[["zone=a", "disk!=hdd"]],
@@ -177,14 +160,11 @@ class ResourceRequest(BaseModel):
     hosts_include: Annotated[
         HostPatterns,
         Field(
-            exclude_if=_is_default,
             description="Only hosts with these names: dgx1, dgx*, dgx[1-4,7]; default: all",
             examples=[["dgx[1-4]"]],
         ),
     ] = ()
-    hosts_exclude: Annotated[
-        HostPatterns, Field(exclude_if=_is_default, description="No host with these names, as hosts_include")
-    ] = ()
+    hosts_exclude: Annotated[HostPatterns, Field(description="No host with these names, as hosts_include")] = ()
     strategy: Strategy = Strategy.PACK
     required_level: Annotated[
         str | None,

@@ -64,7 +64,6 @@ class JobSpec(BaseModel):
     launcher: Annotated[
         Launcher,
         Field(
-            exclude_if=lambda value: value is Launcher.PLAIN,  # earlier releases do not know the field
             description="Who starts the processes of the gang. torchrun: the ranks get torchrun's variables, one rank "
             "per GPU unless rank_per says otherwise. mpi: the command runs on rank 0, and its mpirun starts processes "
             "on all hosts of the gang. plain: the platform starts the command once for each rank, and no more",
@@ -79,7 +78,6 @@ class JobSpec(BaseModel):
     kind: Annotated[
         WorkKind | None,
         Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="Kind of work: the cluster's defaults of this kind fill in strategy and priority where the job "
             "does not say them",
         ),
@@ -87,7 +85,6 @@ class JobSpec(BaseModel):
     begin_at: Annotated[
         AwareDatetime | None,
         Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="The job waits for GPUs from then on, not before; a time in the past: at once",
             examples=["2026-12-01T08:00:00Z"],
         ),
@@ -95,7 +92,6 @@ class JobSpec(BaseModel):
     deadline_at: Annotated[
         AwareDatetime | None,
         Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="By then the job must have ended: it is stopped then, and it does not start if its time limit "
             "is longer than what is left",
             examples=["2026-12-01T18:00:00Z"],
@@ -105,7 +101,6 @@ class JobSpec(BaseModel):
         tuple[Dependency, ...],
         Field(
             max_length=MAX_DEPENDENCIES,
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
             description="Jobs, arrays and elements that must end before this one may start, each as its kind says: ok "
             "(COMPLETED), any, or fail (FAILED or CANCELLED). each: elements of an array wait for those of another "
             "array with the same indices, each for its own",
@@ -115,22 +110,17 @@ class JobSpec(BaseModel):
     if_unmet: Annotated[
         IfUnmet | None,
         Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="When a job of `after` ended otherwise: cancel this job (the default), or hold it until "
             "somebody cancels or releases it",
         ),
     ] = None
     hold: Annotated[
         bool,
-        Field(
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="The job waits from the beginning until somebody releases it",
-        ),
+        Field(description="The job waits from the beginning until somebody releases it"),
     ] = False
     reservation: Annotated[
         str | None,
         Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="The job runs in this advance reservation, and nowhere else. It needs a time limit",
             examples=["course"],
         ),
@@ -145,10 +135,7 @@ class JobSpec(BaseModel):
     warn_signal: Annotated[str, Field(pattern=r"^(USR1|USR2|HUP|INT|TERM)$")] = "USR1"
     warn_program_only: Annotated[
         bool,
-        Field(
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="Only the program of each rank gets warn_signal, and not what it started",
-        ),
+        Field(description="Only the program of each rank gets warn_signal, and not what it started"),
     ] = False
     hang_limit_s: Annotated[
         int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Restart the job after so long without a sign of work")
@@ -171,7 +158,6 @@ class JobSpec(BaseModel):
         Field(
             ge=1,
             le=MAX_RETRY_WAIT_S,
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="Wait before the first attempt after a failure of the user's program, less up to a quarter at "
             "random; each further wait is twice as long; None: the cluster's default, or 1 s",
         ),
@@ -181,7 +167,6 @@ class JobSpec(BaseModel):
         Field(
             ge=1,
             le=MAX_RETRY_WAIT_S,
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="The longest of these waits, never shorter than the first; None: the cluster's default, or 300",
         ),
     ] = None
@@ -189,52 +174,41 @@ class JobSpec(BaseModel):
     require_isolation: Annotated[
         bool,
         Field(
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="Run only on hosts whose kernel isolates ranks (fenced), never as plain processes",
+            description="Run only on hosts whose kernel isolates ranks (jailed), never as plain processes",
         ),
     ] = False
     secrets: Annotated[
         tuple[SecretUse, ...],
         Field(
             max_length=MAX_SECRETS,
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
             description="Secrets of the namespace that the ranks get",
         ),
     ] = ()
     job_token: Annotated[
         bool,
-        Field(
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="Give the ranks a token with which they read this job and submit others as its user",
-        ),
+        Field(description="Give the ranks a token with which they read this job and submit others as its user"),
     ] = False
     notify: Annotated[
         tuple[NotifyRule, ...],
         Field(
             max_length=MAX_RULES,
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
             description="Who is told of the job, and of what; left out: the cluster's defaults; empty: nobody",
         ),
     ] = ()
     readable_by: Annotated[
         ReadableBy,
         Field(
-            exclude_if=lambda value: value is ReadableBy.USER,  # earlier releases do not know the field
             description="Who reads what the job prints, and begins other jobs with its checkpoints: its user alone, or "
             "everybody with a role in its namespace. Administrators of the namespace always do",
         ),
     ] = ReadableBy.USER
     artifacts: Annotated[
         Artifacts | None,
-        Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
-            description="Directories of a pipeline's step. Only pipelines set it",
-        ),
+        Field(description="Directories of a pipeline's step. Only pipelines set it"),
     ] = None
     environment: Annotated[
         JobEnvironment | None,
         Field(
-            exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="What the program finds where it runs: uploaded code, a virtual environment, modules, a "
             "container, an outputs directory. Variables are in env",
         ),

@@ -28,30 +28,20 @@ class PastUseRow:
 
 
 class ClusterState(BaseModel):
-    """The state of a live cluster at one moment, in the rows of :mod:`gpu_platform.domain.placing.scheduler_input`.
+    """The state of a live cluster at one moment, in the rows of :mod:`gpu_platform.domain.placing.scheduler_input`."""
 
-    Some fields have another name in the document than in the code: an alias keeps the name that earlier snapshots
-    wrote.
-    """
-
-    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(extra="forbid")
 
     version: Literal[1] = 1
     at: Annotated[float, Field(description="Unix seconds")]
     seq: Annotated[int, Field(description="Number of the last event that it contains")] = 0
     hosts: list[HostRow] = []
     gpus: list[GpuRow] = []
-    host_use: Annotated[list[HostUse], Field(alias="room", description="CPUs and memory of hosts that jobs have")] = []
+    host_use: Annotated[list[HostUse], Field(description="CPUs and memory of hosts that jobs have")] = []
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[PlacementRequest], Field(description="Jobs that wait, in no particular order")] = []
     promises: Annotated[list[PromisedStart], Field(description="Starts that waiting jobs were promised")] = []
-    windows: Annotated[
-        list[WindowRow],
-        Field(
-            exclude_if=lambda value: not value,  # earlier releases do not know the field
-            description="Advance reservations and maintenance windows",
-        ),
-    ] = []
+    windows: Annotated[list[WindowRow], Field(description="Advance reservations and maintenance windows")] = []
     moved: Annotated[
         dict[str, list[float]], Field(description="Job -> when it was moved in the last hour, Unix seconds")
     ] = {}

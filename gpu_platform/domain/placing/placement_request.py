@@ -62,14 +62,11 @@ TOKEN_COMES = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One attempt that waits for a placement: what must be placed together, for whom, and what it must not get.
-
-    In snapshot documents ``resources`` is called ``gpus``.
-    """
+    """One attempt that waits for a placement: what must be placed together, for whom, and what it must not get."""
 
     job_id: str
     attempt: int
-    resources: Annotated[ResourceRequest, Field(alias="gpus")]
+    resources: ResourceRequest
     """What it asks for, spare hosts included. With ``groups``: what the first group asks for."""
     priority: int
     namespace: str

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
 
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import GpuUse, ShareGrant
@@ -71,16 +68,14 @@ class RunningRow:
     preemptible: bool = True
     checkpoints: bool = False
     """It resumes from its checkpoints, so it may be moved."""
-    preempting: Annotated[bool, Field(alias="leaving")] = False
-    """It has been ordered to stop, and still holds its GPUs. In snapshot documents: ``leaving``."""
+    preempting: bool = False
+    """It has been ordered to stop, and still holds its GPUs."""
     shares: tuple[ShareGrant | None, ...] = ()
     """Its share of each of ``gpu_uuids``, None for a whole GPU. Empty: it holds all of them whole."""
     host_use: tuple[HostUse, ...] = ()
     """CPUs and memory that it holds on its hosts; empty if it asked for none."""
-    resources: Annotated[ResourceRequest | None, Field(alias="gpus")] = None
-    """What it asked for, so that another placement can be found for it. None: unknown, so it is never moved. ``gpus``
-    is its name in snapshot documents.
-    """
+    resources: ResourceRequest | None = None
+    """What it asked for, so that another placement can be found for it. None: unknown, so it is never moved."""
     groups: RankGroupRequests = ()
     grace_s: float = 10.0
     """How long it may take to stop."""

@@ -92,7 +92,7 @@ class LiveAttempt:
         path = str(self.directory / records.USAGE)
         # Two threads save: without the lock, the older one may write what it read before the final usage was known.
         with self._saving:
-            records.write_record(path, self.record.model_dump(mode="json", by_alias=True), durable=False)
+            records.write_record(path, self.record.model_dump(mode="json"), durable=False)
 
     def _usage_of(self, rank: RankProcess) -> RankUsage | None:
         started = rank.started

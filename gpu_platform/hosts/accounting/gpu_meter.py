@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
-
-from pydantic import Field
+from typing import NamedTuple
 
 from gpu_platform.hosts.nvml.gpu_signals import Reading
 
@@ -24,8 +22,8 @@ class OwnUse(NamedTuple):
 class GpuMeter:
     """Sums over the readings of one GPU while one attempt holds it."""
 
-    gpu_fraction: Annotated[float, Field(alias="part")] = 1.0
-    """The fraction of the GPU that the attempt holds, 0 to 1. Records on disk call it ``part``."""
+    gpu_fraction: float = 1.0
+    """The fraction of the GPU that the attempt holds, 0 to 1."""
     seconds: float = 0.0
     """The time that the readings cover. All sums are over this time, except the energy counter."""
     utilization_s: float = 0.0

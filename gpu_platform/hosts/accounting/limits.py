@@ -104,8 +104,7 @@ def note_overdue(end: RankEnd, attempt_dir: Path) -> None:
 def overdue(attempt_dir: Path) -> tuple[FailureCause, str] | None:
     """Why the host ended the attempt, if the reason was its time limit or its deadline."""
     record = records.read_record(str(attempt_dir / _OVERDUE))
-    # Only an older release left the cause out.
-    return None if record is None else (FailureCause(record.get("cause", FailureCause.TIME_LIMIT)), record["message"])
+    return None if record is None else (FailureCause(record["cause"]), record["message"])
 
 
 def handles(pid: int, number: int) -> bool:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.domain.jobs.attempt import HostPlan
@@ -24,8 +22,6 @@ from gpu_platform.hosts.isolation.workdirs import is_below
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.step_process import GivenUp, look
 from gpu_platform.settings import NodeSettings
-
-log = structlog.get_logger(__name__)
 
 _PROBE = ".gpu-platform-probe-"
 

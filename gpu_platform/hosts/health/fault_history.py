@@ -107,7 +107,7 @@ class FaultHistory:
             self._standing[gpu_uuid].discard(record["cleared"])
             return
         faults = self._faults[gpu_uuid]
-        faults.append(PastFault(record["cause"], record["at_ms"], record.get("action")))
+        faults.append(PastFault(record["cause"], record["at_ms"], record["action"]))
         del faults[:-_KEPT_PER_GPU]
         self._numbers[gpu_uuid] = record["number"]
         if isinstance(record["cause"], str):

@@ -82,7 +82,7 @@ class Isolation:
 
     @property
     def kind(self) -> str:
-        """Its name in the inventory: ``fenced`` for ranks in a jail, or ``plain-process``."""
+        """Its name in the inventory: ``jailed`` for ranks in a jail, or ``plain-process``."""
         return JAILED if self.jailed else PLAIN
 
 

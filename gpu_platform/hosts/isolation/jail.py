@@ -39,7 +39,7 @@ from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, o
 ROOT = "root"
 """In the directory of the attempt: where the root file system of a container is mounted while the jail is made."""
 _HOLDER = "holder"
-_LOG = "fence.log"
+_LOG = "jail.log"
 _GONE_PATIENCE_S = 10.0
 
 

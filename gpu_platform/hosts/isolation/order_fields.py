@@ -111,11 +111,6 @@ def is_counts(value: object) -> bool:
     return is_list(value, is_count)
 
 
-def is_pair(value: object) -> bool:
-    """True for two numbers from 0 on."""
-    return isinstance(value, list) and len(value) == 2 and is_counts(value)
-
-
 def is_environ(value: object) -> bool:
     """True for an object of texts whose names can be those of variables."""
     return isinstance(value, dict) and all(is_text(k) and k and "=" not in k and is_text(v) for k, v in value.items())

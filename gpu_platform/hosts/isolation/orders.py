@@ -24,7 +24,6 @@ from gpu_platform.hosts.isolation.order_fields import (
     is_list,
     is_object,
     is_or_null,
-    is_pair,
     is_path,
     is_text,
 )
@@ -33,9 +32,6 @@ from gpu_platform.hosts.isolation.sandbox import Mounts, are_files
 from gpu_platform.hosts.isolation.secret_files import SecretFiles
 from gpu_platform.hosts.isolation.workdirs import AS_ACCOUNT, Directory, is_directory
 from gpu_platform.hosts.network.links import NetworkOrder, is_network
-
-_LIMITS_OF_EARLIER_RELEASES = 4
-"""How many values the limits of a rank have in a record of an earlier release."""
 
 _MOUNTS = "[4 lists of absolute paths, a size, a path, 2 sizes, pairs of paths or null]"
 
@@ -117,14 +113,13 @@ class RankOrder(NamedTuple):
     none."""
 
     def to_json(self) -> dict[str, Any]:
-        """The values as they are sent, and kept in ``order.json``. The jail is called ``fence`` there, as in earlier
-        releases."""
-        order: dict[str, Any] = {"kind": "rank", **self._asdict(), "log": [self.log_file_bytes, self.log_files]}
-        for name in ("log_file_bytes", "log_files", "jail"):
-            del order[name]
-        order["lease"] = None if self.lease is None else self.lease.to_json()
-        order["fence"] = None if self.jail is None else self.jail.to_json()
-        return order
+        """The values as they are sent, and kept in ``order.json``."""
+        return {
+            "kind": "rank",
+            **self._asdict(),
+            "lease": None if self.lease is None else self.lease.to_json(),
+            "jail": None if self.jail is None else self.jail.to_json(),
+        }
 
     @classmethod
     def parse(cls, value: object) -> RankOrder:
@@ -135,7 +130,6 @@ class RankOrder(NamedTuple):
         rank_dir = fields.path("rank_dir")
         if os.path.dirname(rank_dir) != attempt_dir:
             raise BadOrder(f"rank_dir {rank_dir!r} is not in the attempt's directory {attempt_dir!r}")
-        log = fields.take("log", is_pair, "two numbers")
         order = cls(
             rank_dir=rank_dir,
             attempt_dir=attempt_dir,
@@ -143,10 +137,10 @@ class RankOrder(NamedTuple):
             env=fields.take("env", is_environ, "an object of texts"),
             workdir=fields.maybe("workdir", fields.text),
             host=fields.text("host"),
-            log_file_bytes=log[0],
-            log_files=log[1],
+            log_file_bytes=fields.count("log_file_bytes"),
+            log_files=fields.count("log_files"),
             lease=fields.maybe("lease", lambda name: LeaseTerms.parse(fields.take(name, is_object, "an object"))),
-            jail=fields.maybe("fence", lambda name: RankJailOrder.parse(fields.take(name, is_object, "an object"))),
+            jail=fields.maybe("jail", lambda name: RankJailOrder.parse(fields.take(name, is_object, "an object"))),
             cpus=fields.maybe("cpus", lambda name: fields.take(name, is_counts, "a list of numbers")),
             secrets=fields.maybe("secrets", fields.path),
         )
@@ -159,8 +153,7 @@ class RankOrder(NamedTuple):
 
         Raises :class:`BadOrder`.
         """
-        known = {"log", "fence", *cls._fields} - {"log_file_bytes", "log_files", "jail"}
-        return cls.parse({"kind": "rank", **{name: record[name] for name in known if name in record}})
+        return cls.parse({"kind": "rank", **{name: record[name] for name in cls._fields if name in record}})
 
 
 class JailOrder(NamedTuple):
@@ -189,7 +182,7 @@ class JailOrder(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
         return {
-            "kind": "fence",
+            "kind": "jail",
             "attempt_dir": self.attempt_dir,
             "hierarchies": list(self.hierarchies),
             "cgroup": self.cgroup,
@@ -208,7 +201,7 @@ class JailOrder(NamedTuple):
     def parse(cls, value: object) -> JailOrder:
         """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
         fields = Fields("the order of a jail", value)
-        fields.kind("fence")
+        fields.kind("jail")
         devices = fields.take("devices", lambda found: is_list(found, _is_device), "a list of [major, minor]")
         cgroup = fields.text("cgroup")
         if os.path.normpath(cgroup) != cgroup or not cgroup.startswith(f"{CGROUP_ROOT}/"):
@@ -292,9 +285,9 @@ def parse_order(value: object) -> RankOrder | JailOrder:
         if order.jail is not None and not (order.jail.uid and order.jail.gid):
             raise BadOrder("a rank in a jail runs as an account other than root's: its uid and gid are missing or 0")
         return order
-    if kind == "fence":
+    if kind == "jail":
         return JailOrder.parse(value)
-    raise BadOrder(f"an order is of the kind 'rank' or 'fence', not {kind!r}")
+    raise BadOrder(f"an order is of the kind 'rank' or 'jail', not {kind!r}")
 
 
 def _limits(fields: Fields) -> Limits:
@@ -309,8 +302,8 @@ def _is_limits(value: object) -> bool:
     checks = (is_count, is_count, is_text, is_text, is_count, is_count, is_count)
     return (
         isinstance(value, list)
-        and _LIMITS_OF_EARLIER_RELEASES <= len(value) <= len(checks)
-        and all(is_or_null(one, check) for one, check in zip(value, checks, strict=False))
+        and len(value) == len(checks)
+        and all(is_or_null(one, check) for one, check in zip(value, checks, strict=True))
     )
 
 

@@ -181,8 +181,6 @@ class HostNetwork:
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.JAIL))
         if record is None:
             return None
-        if "network" not in record:  # an earlier release wrote it: the hosts of its gang are not known here
-            return GangPeers(_vni(key), [])
         gang = None if record["network"] is None else NetworkOrder.parse(record["network"]).gang
         return None if gang is None else GangPeers(gang.vni, gang.hosts)
 

@@ -30,7 +30,7 @@ class GangPeers:
     vni: int
     """The number of the gang's network."""
     hosts: Sequence[str]
-    """The addresses of the gang's hosts. Empty: anybody."""
+    """The addresses of the gang's hosts."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,7 @@ def _frames(rules: Rules, ours: str) -> list[str]:
 def _gang_peers(gangs: Iterable[GangPeers]) -> list[str]:
     """``@th,96,24`` is the number of the network in the header of VXLAN (RFC 7348), behind that of UDP."""
     return [
-        *(
-            f"@th,96,24 {gang.vni}{f' ip saddr {_set(gang.hosts)}' if gang.hosts else ''} notrack accept"
-            for gang in gangs
-        ),
+        *(f"@th,96,24 {gang.vni} ip saddr {_set(gang.hosts)} notrack accept" for gang in gangs),
         'counter drop comment "frames of strangers"',
     ]
 

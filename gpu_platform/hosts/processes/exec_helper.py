@@ -153,7 +153,7 @@ def _trusted(of_rank: RankOrder, order: ExecOrder, *, rank_pid: int) -> RankOrde
         running = ", ".join(map(str, sorted(uids)))
         raise BadOrder(
             f"it names the account {of_rank.jail.uid}, and the rank runs as {running}; no program of a job "
-            "runs as root: a rank that an earlier release started must be restarted"
+            "runs as root"
         )
     return of_rank
 

@@ -61,21 +61,21 @@ class RankProcess:
     @property
     def ran_s(self) -> float | None:
         """Seconds from its start to its end, or until now, on the clock since boot, which nobody can set. None: it did
-        not start, or only the times of the host's clock are known."""
+        not start, or the host has booted since."""
         started, ended = self._read(records.STARTED), self._read(records.EXIT)
         if started is None or not _knows_pid(started):
             return None
         if ended is None:
             until_s = records.boot_clock_s() if started["boot_id"] == boot_id() else None
         else:
-            until_s = ended.get("ended_boot_s")  # None: a supervisor of an older release wrote it
+            until_s = ended["ended_boot_s"]
         return None if until_s is None else max(0.0, until_s - started["started"] / _TICKS_PER_S)
 
     @property
     def used(self) -> dict[str, float] | None:
         """CPU seconds and peak memory (``cpu_s``, ``peak_memory_mib``) once it has ended; see ``supervisor``."""
         record = self._read(records.EXIT)
-        return None if record is None else record.get("usage")
+        return None if record is None else record["usage"]
 
     @property
     def is_locked(self) -> bool:

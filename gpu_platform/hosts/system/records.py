@@ -20,8 +20,8 @@ In the attempt's directory::
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it has used so far; after its end, in all.
     logs-removed.json  when and why the logs went; see ``retention``.
-    fence.json   the attempt's cgroup and who holds its namespaces; see ``jail``.
-    fence.lock   held while the jail is made, and asked for by ``stop`` once it has closed the attempt.
+    jail.json    the attempt's cgroup and who holds its namespaces; see ``jail``.
+    jail.lock    held while the jail is made, and asked for by ``stop`` once it has closed the attempt.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ CLOSED = "closed"
 LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"
 USAGE = "usage.json"
-JAIL = "fence.json"
-JAIL_LOCK = "fence.lock"
+JAIL = "jail.json"
+JAIL_LOCK = "jail.lock"
 
 _LOCK_BYTES = 200
 _PADDED_BYTES = 256
@@ -64,8 +64,7 @@ PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 _OTHERS_WRITE = 0o022
 
 FORMAT = 1
-"""The format of all records. Older ones must stay readable: ranks outlive the release that started them. Records
-from before this number existed have none."""
+"""The format of all records. Older ones must stay readable: ranks outlive the release that started them."""
 
 
 class UntrustedRecord(OSError):
@@ -110,16 +109,6 @@ def write_record(path: str, record: dict[str, Any], *, durable: bool) -> None:
 def write_new(path: str, record: dict[str, Any]) -> None:
     """Write a record that nobody reads before this returns. Not durable."""
     os.close(_write_file(path, record))
-
-
-def write_in_place(path: str, record: dict[str, Any]) -> None:
-    """Write a record into the file that is there, or a new one. A file that was written like this before needs no more
-    room on the disk. Nobody may read it meanwhile. Not durable. Raises ``OSError``."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        _write_padded(fd, record, path)
-    finally:
-        os.close(fd)
 
 
 class StartRecord:

@@ -119,18 +119,6 @@ def address_of(session: Session, path: str) -> str | None:
     return session.scalar(select(machine_identity.c.address).where(machine_identity.c.path == path))
 
 
-@reading
-def certificate_ends(session: Session) -> dict[str, datetime]:
-    """Name -> end of its newest certificate, for machines that were enrolled and are not revoked."""
-    is_believed = machine_identity.c.revoked_at.is_(None) | (
-        machine_identity.c.enrolled_at > machine_identity.c.revoked_at
-    )
-    query = select(machine_identity.c.path, machine_identity.c.expires_at).where(
-        is_believed, machine_identity.c.expires_at.is_not(None)
-    )
-    return {row.path: row.expires_at for row in session.execute(query)}
-
-
 def _enroll(session: Session, path: str, address: str | None, actor: str, now: datetime) -> None:
     # The time of a revocation stays: certificates from before it are not believed again.
     before = session.scalar(select(machine_identity.c.revoked_at).where(machine_identity.c.path == path))

@@ -106,7 +106,7 @@ def _renew(
     judged = judge(session, report.round, stale, now, of=[report.name])
     values = _lease(report, ttl_s, now)
     current = session.scalar(_ROUND) or 0
-    # A node worker of an older release brings back no rounds.
+    # A report without a number brings back no round.
     renewed = report.seq == 0 or renews(LeaseTimes.of(ttl_s), report.round, current)
     is_back = row.state == HostState.LOST and not stale
     # A host that is back has a whole lease to bring the round: else the leader declares it LOST again at once.

@@ -57,7 +57,7 @@ def record_array(
     comes after a job that is not there :class:`NotFound`.
     """
     if idempotency_key is not None:
-        taken = take_key(session, idempotency_key, spec, array_id, now)
+        taken = take_key(session, idempotency_key, array_id, now)
         if taken is not None:
             return _same_submission(session, taken, spec, array)
     _check(session, spec, array, now)

@@ -9,21 +9,10 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IdempotencyConflict, Unavailable
-from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.pipelines.pipeline import PipelineSpec
 from gpu_platform.store.database import insert_new
-from gpu_platform.store.models import idempotency, job
+from gpu_platform.store.models import idempotency
 
 _WITH_KEY = select(idempotency.c.job_id, idempotency.c.said).where(idempotency.c.key == bindparam("key"))
-_WITH_OLDER_KEY = (
-    select(idempotency.c.job_id)
-    .join(job, job.c.id == idempotency.c.job_id)
-    .where(
-        idempotency.c.key == bindparam("key"),
-        job.c.user == bindparam("user"),
-        job.c.namespace == bindparam("namespace"),
-    )
-)
 
 
 class IdempotencyKey(NamedTuple):
@@ -61,16 +50,10 @@ class Taken(NamedTuple):
         return Unavailable(f"the first submission with {self.what} is just being withdrawn; submit it again")
 
 
-def take_key(
-    session: Session, given: IdempotencyKey | str, spec: JobSpec | PipelineSpec, made: str, now: datetime
-) -> Taken | None:
+def take_key(session: Session, given: IdempotencyKey | str, made: str, now: datetime) -> Taken | None:
     """Take the key for the job, array or pipeline ``made``. None: it was free; else who has it."""
     key, stored, said = (given, given, None) if isinstance(given, str) else (given.key, given.stored, given.said)
     what = f"idempotency key {key!r}"
-    # Before keys belonged to principals they were stored as they were. The user's own still count.
-    older = {"key": key, "user": spec.user, "namespace": spec.namespace}
-    if stored != key and (first := session.scalar(_WITH_OLDER_KEY, older)) is not None:
-        return Taken(first, what)
     if insert_new(session, idempotency, {"key": stored, "said": said, "job_id": made, "created_at": now}):
         return None
     taken = session.execute(_WITH_KEY, {"key": stored}).one_or_none()

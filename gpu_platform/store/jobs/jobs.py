@@ -19,7 +19,7 @@ from gpu_platform.domain.jobs.notify import as_column
 from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState
+from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import dependencies
@@ -36,7 +36,6 @@ from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_
 from gpu_platform.tracing import event_data
 
 _WITHDRAWN = "job.withdrawn"
-_TERMINAL = sorted(TERMINAL_JOB_STATES)
 
 
 def record_submission(
@@ -58,7 +57,7 @@ def record_submission(
     after it, or never end by its deadline, :class:`InvalidRequest`.
     """
     if idempotency_key is not None:
-        taken = take_key(session, idempotency_key, spec, job_id, now)
+        taken = take_key(session, idempotency_key, job_id, now)
         if taken is not None:
             return _same_submission(session, taken, spec, retry_of)
     inferred = inferred_kind(session, spec)

@@ -84,7 +84,7 @@ def create(
     :class:`IdempotencyConflict`.
     """
     if idempotency_key is not None:
-        taken = take_key(session, idempotency_key, spec, pipeline_id, now)
+        taken = take_key(session, idempotency_key, pipeline_id, now)
         if taken is not None:
             return _same_submission(session, taken), False
     row = {

@@ -155,7 +155,7 @@ class IdempotencyRecord(Record, table=True):
     job_id: str = Field(index=True, sa_type=Text)
     created_at: datetime = time_column()
     said: str | None = optional_text_column()
-    """A digest of what the submission said, without the cluster's defaults. NULL: of an older release."""
+    """A digest of what the submission said, without the cluster's defaults. NULL: the key says it all."""
 
 
 class QueueEntryRecord(Record, table=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from service.cli.option_groups import grouped_options
 from service.cli.session import JobId
 from service.cli.show import list_columns
 from service.cli.show.listing import ListingOptions
-
-if TYPE_CHECKING:
-    pass
 
 
 def register(jobs: typer.Typer) -> None:

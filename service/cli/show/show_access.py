@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -40,7 +39,3 @@ def _roles(roles: Mapping[str, Role]) -> str:
 
 def _place(namespace: str) -> str:
     return "in the cluster" if namespace == "*" else f"in {namespace}"
-
-
-def _time(at: datetime | None, otherwise: str) -> str:
-    return otherwise if at is None else f"{at:%Y-%m-%d %H:%M}"

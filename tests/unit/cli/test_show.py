@@ -157,7 +157,7 @@ def test_a_certificate_that_was_not_renewed_is_in_the_list_of_hosts() -> None:
             machine="m",
             address="x",
             simulated=False,
-            isolation="fenced",
+            isolation="jailed",
             lease_remaining_s=1,
             gpus_total=0,
             gpus_free=0,

@@ -91,28 +91,6 @@ def test_the_node_worker_has_a_directory_that_no_other_account_owns() -> None:
     assert owners == {"gpu-platform": {"gpu-platform"}, "gpu-platform-node": {"root"}}
 
 
-@pytest.mark.parametrize(
-    ("there", "starts"),
-    [([], True), (["old/nodes"], False), (["old/nodes", "new/nodes"], True), (["new/nodes"], True), (["old"], True)],
-)
-def test_a_node_worker_does_not_leave_its_records_behind(tmp_path: Path, there: list[str], starts: bool) -> None:
-    text = (ROOT / "deploy" / "systemd" / "gpu-platform-node.service").read_text()
-    found = re.search(r"^ExecStartPre=/bin/sh -c '(.+)'$", text, re.MULTILINE)
-    assert found
-    for name in there:
-        (tmp_path / name).mkdir(parents=True)
-    check = found[1].replace("$$", "$")
-    for old, new in (("/var/lib/gpu-platform-node", tmp_path / "new"), ("/var/lib/gpu-platform", tmp_path / "old")):
-        check = check.replace(old, str(new))
-
-    def run(state_dir: Path) -> int:
-        done = subprocess.run(["sh", "-c", check], env={"GPU_PLATFORM_STATE_DIR": str(state_dir)}, check=False)
-        return done.returncode
-
-    assert (run(tmp_path / "new") == 0) is starts
-    assert run(tmp_path / "old") == 0, "it was told to use the old place"
-
-
 def compose() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 

@@ -86,8 +86,8 @@ def test_an_order_arrives_as_it_was_built() -> None:
         (RANK, {"rank_dir": "rank-0"}, "rank_dir .* must be an absolute path"),
         (RANK, {"rank_dir": "/etc/cron.d"}, "rank_dir '/etc/cron.d' is not in the attempt's directory"),
         (RANK, {"rank_dir": "/state/jobs/j/1/../../rank-0"}, "is not in the attempt's directory"),
-        (RANK, {"log": [1, -1]}, "log .* must be two numbers"),
-        (RANK, {"log": [True, 1]}, "log .* must be two numbers"),
+        (RANK, {"log_files": -1}, "log_files .* must be"),
+        (RANK, {"log_file_bytes": True}, "log_file_bytes .* must be"),
         (RANK, {"cpus": ["0"]}, "cpus .* must be a list of numbers"),
         (RANK, {"host": None}, "host .* must be a text, not NoneType"),
         (RANK, {"lease": "none"}, "lease .* must be an object"),
@@ -97,14 +97,14 @@ def test_an_order_arrives_as_it_was_built() -> None:
             "term of the lease of a rank must be a number",
         ),
         (RANK, {"lease": {"path": "/l", "term": 4}}, "the lease of a rank has no field 'ends_rank'"),
-        (RANK, {"fence": {"rank": 0, "limits": [None] * 4, "uid": -1, "gid": 0}}, "uid of the jail of a rank must be"),
+        (RANK, {"jail": {"rank": 0, "limits": [None] * 7, "uid": -1, "gid": 0}}, "uid of the jail of a rank must be"),
         (
             RANK,
-            {"fence": {"rank": 0, "limits": [None] * 3, "uid": 1, "gid": 0}},
+            {"jail": {"rank": 0, "limits": [None] * 3, "uid": 1, "gid": 0}},
             "limits of the jail of a rank must be",
         ),
         (RANK, {"root": True}, "the order of a rank has unknown fields: root"),
-        (RANK, {"kind": "shell"}, "an order is of the kind 'rank' or 'fence', not 'shell'"),
+        (RANK, {"kind": "shell"}, "an order is of the kind 'rank' or 'jail', not 'shell'"),
         (JAIL, {"cgroup": "system.slice/sshd.service"}, "is not below 'gpu-platform'"),
         (JAIL, {"cgroup": "gpu-platform/../init.scope"}, "is not below 'gpu-platform'"),
         (JAIL, {"devices": [[8, "0"]]}, "devices .* must be a list of \\[major, minor\\]"),
@@ -127,10 +127,10 @@ def test_an_order_arrives_as_it_was_built() -> None:
         (JAIL, {"directories": [["/home/ada", "/home", "anyhow"]]}, "directories .* must be"),
         (
             RANK,
-            {"fence": {"rank": 0, "limits": [None] * 4, "uid": None, "gid": None}},
+            {"jail": {"rank": 0, "limits": [None] * 7, "uid": None, "gid": None}},
             "a rank in a jail runs as an account other than root's",
         ),
-        (RANK, {"fence": {"rank": 0, "limits": [None] * 4, "uid": 0, "gid": 5}}, "an account other than root's"),
+        (RANK, {"jail": {"rank": 0, "limits": [None] * 7, "uid": 0, "gid": 5}}, "an account other than root's"),
     ],
 )
 def test_a_bad_order_is_refused_and_says_what_is_wrong(
@@ -142,7 +142,7 @@ def test_a_bad_order_is_refused_and_says_what_is_wrong(
 
 def test_a_field_that_is_missing_is_named() -> None:
     sent = _sent(RANK)
-    for name in ("rank_dir", "attempt_dir", "argv", "env", "host", "log"):
+    for name in ("rank_dir", "attempt_dir", "argv", "env", "host", "log_files"):
         with pytest.raises(BadOrder, match=f"the order of a rank has no field '{name}'"):
             parse_order({key: value for key, value in sent.items() if key != name})
     with pytest.raises(BadOrder, match="not None"):

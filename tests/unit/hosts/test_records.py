@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from gpu_platform.hosts.system import records
 
@@ -25,3 +28,12 @@ def test_a_record_that_a_power_cut_destroyed_is_written_again(tmp_path: Path) ->
     assert stored is not None
     assert stored["port"] == 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_records_of_a_later_release_are_not_guessed_at(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write_record(str(path), {"a": 1}, durable=False)
+    assert records.read_record(str(path)) == {"a": 1}
+    path.write_text(json.dumps({"format": records.FORMAT + 1, "a": 1}))
+    with pytest.raises(RuntimeError, match="was written by a newer release"):
+        records.read_record(str(path))

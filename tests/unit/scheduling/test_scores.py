@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
-from gpu_platform.scheduling.plugin_loading import load_plugins
+from gpu_platform.scheduling.plugin_loading import load_scores
 from gpu_platform.scheduling.plugins.gang import DomainWeights
 from gpu_platform.scheduling.policy import DEFAULT_WEIGHTS, WEIGHTS, Policy, build_framework
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -193,7 +193,8 @@ def test_a_plugin_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytes
     (announced / "entry_points.txt").write_text("[gpu_platform.plugins]\nquiet_hosts = quiet_hosts:QuietHosts\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(PLUGIN)
-    plugins = load_plugins()
+    plugins, faults = load_scores(["quiet_hosts"])
+    assert faults == []
     monkeypatch.delitem(sys.modules, "quiet_hosts")
     machines = cluster().host("a", quiet="no").host("b")
     policy = Policy(weights={"quiet_hosts": 5.0}, plugins=plugins)

@@ -30,11 +30,3 @@ def test_it_costs_no_retry_and_waits_longer_each_time(kind: FailureKind) -> None
     assert (progress.user_retries, progress.hardware_retries) == (0, 0)
     assert (progress.excluded_hosts, progress.excluded_gpus) == ([], [])
     assert after_failure(failure, spec, progress).state is JobState.FAILED
-
-
-def test_the_field_is_not_sent_where_it_is_not_set() -> None:
-    """Earlier releases, and recorded histories, do not know it."""
-    failure = Failure(kind=FailureKind.USER, message="x")
-    assert "no_secrets" not in failure.model_dump(mode="json")
-    sent = JobSpec(command=["true"]).model_dump(mode="json")
-    assert not {"secrets", "job_token"} & sent.keys()

@@ -185,7 +185,6 @@ def _percent0(value: float) -> str:
 
 
 _GPUS, _JOBS = AxisUnit("GPUs", _count, whole=True), AxisUnit("jobs", _count, whole=True)
-_FREE = AxisUnit("of the free GPUs", _percent0)
 
 
 def _charts(reports: Sequence[SimulationReport]) -> Iterable[str]:
