@@ -36,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
         ArrayInput,
         CarriedElements,
         ElementAgain,
-        ElementHostLost,
         ElementInterrupt,
         ElementsAgain,
         ElementsHostLost,
@@ -154,16 +153,15 @@ class ArrayWorkflow:
         self._elements.gpu_fault(fault)
 
     @workflow.signal
-    def element_host_lost(self, request: ElementHostLost) -> None:
+    def element_host_lost(self, lost: HostLost) -> None:
         """Signal: JobWorkflow's ``host_lost``, for one element."""
-        self._elements.host_lost(request.job_id, request.lost)
+        self._elements.host_lost(lost)
 
     @workflow.signal
     def elements_host_lost(self, request: ElementsHostLost) -> None:
         """Signal: ``element_host_lost``, for many elements."""
         for key in request.attempts:
-            lost = HostLost(attempt=key.attempt, host=request.host, reason=request.reason)
-            self._elements.host_lost(key.job_id, lost)
+            self._elements.host_lost(HostLost(attempt=key, host=request.host, reason=request.reason))
 
     @workflow.signal
     def element_place_again(self, request: ElementAgain) -> None:

@@ -105,7 +105,7 @@ class Attempt:
 
     def note_loss(self, lost: HostLost) -> bool:
         """A host is LOST. False: the attempt holds nothing there."""
-        if self.placement is None or lost.attempt != self.key.attempt or lost.host not in self.placement.hosts:
+        if self.placement is None or lost.attempt != self.key or lost.host not in self.placement.hosts:
             return False
         self.lost.setdefault(lost.host, lost)
         return True

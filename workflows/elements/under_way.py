@@ -244,8 +244,9 @@ class ElementsUnderWay:
         if element.attempt.note_fault(fault):
             self._look(element)
 
-    def host_lost(self, job_id: str, lost: HostLost) -> None:
+    def host_lost(self, lost: HostLost) -> None:
         """A host is LOST. Ignored unless the element's current attempt holds something there."""
+        job_id = lost.attempt.job_id
         element = self._driven.get(job_id)
         if element is None:
             self.forward(job_id, "host_lost", lost)

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array, ArraySpec, OnFailure
-from gpu_platform.domain.jobs.attempt import HostExits, HostLost, HostPlan, Prepared, WatchRequest
+from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, Prepared, WatchRequest
 from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -106,13 +106,6 @@ class ElementsPlaced(BaseModel):
     """The argument of ArrayWorkflow's signal ``placed``."""
 
     elements: list[ElementPlaced]
-
-
-class ElementHostLost(BaseModel):
-    """The argument of ArrayWorkflow's signal ``element_host_lost``."""
-
-    job_id: str
-    lost: HostLost
 
 
 class ElementsHostLost(BaseModel):

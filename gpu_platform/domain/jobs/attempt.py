@@ -313,8 +313,9 @@ class GpuFault(BaseModel):
 
 
 class HostLost(BaseModel):
-    """The argument of JobWorkflow's signal ``host_lost``."""
+    """The argument of the signal ``host_lost`` of JobWorkflow, and of ``element_host_lost`` of ArrayWorkflow."""
 
-    attempt: int
+    attempt: AttemptKey
+    """The attempt that holds something on the host. Others ignore it."""
     host: str
     reason: str
