@@ -13,25 +13,12 @@ from activities.first_places import FirstPlaces
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import first_places
-from gpu_platform.store.reservations.first_places import FIRST_ATTEMPT, ReservedPlace
-
-
-class ReservedPlacement(BaseModel):
-    """The first place of a job: the leader decided and reserved it in one step."""
-
-    placement: Placement
-    terms: dict[str, int]
-    """Host -> its term; see ``HostPlan.term``."""
-    repeated: bool = False
-    """The attempt held it before this step began, so its ranks may run there."""
-    limit: LimitChange | None = None
-    """The time limit that the job got while it waited. None: that of its submission."""
+from gpu_platform.store.reservations.first_places import FIRST_ATTEMPT
 
 
 class AdmissionResult(BaseModel):
@@ -41,7 +28,7 @@ class AdmissionResult(BaseModel):
     withdrawn: bool = False
     """The submission was withdrawn before its user got an answer."""
     failure: Failure | None = None
-    reserved: ReservedPlacement | None = None
+    reserved: Reserved | None = None
     """What its first attempt holds already. None: it must wait for a placement."""
 
 
@@ -61,8 +48,7 @@ class AdmissionActivities:
         """
         result, asks = await asyncio.get_running_loop().run_in_executor(self._executor, admit, self._store, job_id)
         if asks:
-            place = await self._first_places.wait(AttemptKey(job_id=job_id, attempt=FIRST_ATTEMPT))
-            result.reserved = _reserved(place, repeated=False)
+            result.reserved = await self._first_places.wait(AttemptKey(job_id=job_id, attempt=FIRST_ATTEMPT))
         return result
 
 
@@ -78,10 +64,6 @@ def admit(store: Store, job_id: str) -> tuple[AdmissionResult, bool]:
     except InvalidRequest as error:
         failure = Failure(kind=blame(FailureCause.NOT_ADMITTED), message=error.message)
         return AdmissionResult(admitted=False, failure=failure), False
-    return AdmissionResult(admitted=True, reserved=_reserved(held, repeated=True)), asks
-
-
-def _reserved(place: ReservedPlace | None, *, repeated: bool) -> ReservedPlacement | None:
-    if place is None:
-        return None
-    return ReservedPlacement(placement=place.placement, terms=place.terms, repeated=repeated, limit=place.limit)
+    if held is not None:
+        held = held.model_copy(update={"repeated": True})
+    return AdmissionResult(admitted=True, reserved=held), asks

@@ -18,9 +18,9 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.job import JobProgress, StoppedBy
-from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.host_plans import plan_hosts
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, element_values, elements, known_arrays
@@ -28,7 +28,6 @@ from gpu_platform.store.jobs.checkpoints import Start
 from gpu_platform.store.jobs.jobs import get_job
 from gpu_platform.store.jobs.known_arrays import KnownArray
 from gpu_platform.store.reservations.elements import ChosenElements, ElementStep, ElementStepDone, advance_elements
-from gpu_platform.store.reservations.reserving import Taken
 
 
 class ArrayStep(BaseModel):
@@ -83,18 +82,11 @@ class ReadyIndices(BaseModel):
     why_never: str = ""
 
 
-class ReservedElement(BaseModel):
-    """An element that holds its place, and what its host starts."""
-
-    key: AttemptKey
-    plan: HostPlan
-    terms: dict[str, int]
-
-
 class ArrayStepDone(BaseModel):
     """What a step led to."""
 
-    reserved: list[ReservedElement] = []
+    reserved: list[HostPlan] = []
+    """What the hosts of elements start that hold their places now."""
     conflicts: list[AttemptKey] = []
     """Their placements could not be reserved. They wait again."""
     waiting: list[AttemptKey] = []
@@ -230,7 +222,6 @@ class ArrayActivities:
 
     def _answer(self, known: KnownArray, step: ArrayStep, done: ElementStepDone) -> ArrayStepDone:
         refused, stays = set(done.refused), set(step.stays)
-        placements = {one.key: one.placement for one in step.placed}
         own = [self._own(known, key.job_id) for key in done.refused]
         ended = [end for end in step.ended if not end.state.is_terminal and end.key not in refused | stays]
         waiting, gangs = (done.made, []) if not known.spec.spans_hosts else ([], done.made)
@@ -247,10 +238,7 @@ class ArrayActivities:
         own += [OwnWorkflow(job_id=key.job_id, spec=specs[key.job_id], progress=JobProgress()) for key in gangs]
         states = elements.states_of(self._store, step.own) if step.own else {}
         return ArrayStepDone(
-            reserved=[
-                _reserved(known, key, placements[key], taken, done.limits.get(key.job_id))
-                for key, taken in done.taken.items()
-            ],
+            reserved=[_plan(known, key, reserved) for key, reserved in done.taken.items()],
             conflicts=list(done.conflicts),
             waiting=waiting,
             position=done.position,
@@ -261,13 +249,7 @@ class ArrayActivities:
         )
 
     def _own(self, known: KnownArray, job_id: str) -> OwnWorkflow:
-        job = get_job(self._store, job_id)
-        progress = JobProgress(
-            attempt=job.attempt,
-            user_retries=job.user_retries,
-            hardware_retries=job.hardware_retries,
-            preemptions=job.preemptions,
-        )
+        progress = JobProgress.of(get_job(self._store, job_id))
         spec = self._specs(known, [job_id])[job_id]
         return OwnWorkflow(job_id=job_id, spec=spec, progress=progress, takes_over=True)
 
@@ -291,8 +273,6 @@ def _spec(known: KnownArray, job_id: str, limit: LimitChange | None) -> JobSpec:
     return spec if limit is None else limit.applied_to(spec)
 
 
-def _reserved(
-    known: KnownArray, key: AttemptKey, placement: Placement, taken: Taken, limit: LimitChange | None
-) -> ReservedElement:
-    [plan] = plan_hosts(_spec(known, key.job_id, limit), key, placement, taken.terms)
-    return ReservedElement(key=key, plan=plan, terms=taken.terms)
+def _plan(known: KnownArray, key: AttemptKey, reserved: Reserved) -> HostPlan:
+    [plan] = plan_hosts(_spec(known, key.job_id, reserved.limit), key, reserved.placement, reserved.terms)
+    return plan

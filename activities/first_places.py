@@ -13,9 +13,9 @@ import structlog
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.store import Store, events
 from gpu_platform.store.reservations import first_places
-from gpu_platform.store.reservations.first_places import ReservedPlace
 
 log = structlog.get_logger()
 
@@ -33,14 +33,14 @@ class FirstPlaces:
         self._store = store
         self._executor = executor
         self._changed = threading.Condition()
-        self._waiting: dict[AttemptKey, tuple[asyncio.AbstractEventLoop, asyncio.Future[ReservedPlace]]] = {}
+        self._waiting: dict[AttemptKey, tuple[asyncio.AbstractEventLoop, asyncio.Future[Reserved]]] = {}
         self._thread: threading.Thread | None = None
 
-    async def wait(self, key: AttemptKey) -> ReservedPlace | None:
+    async def wait(self, key: AttemptKey) -> Reserved | None:
         """The place that the leader reserved for a job that asks for it. None: it gave none soon, and the job
         must ask in the other way."""
         loop = asyncio.get_running_loop()
-        place: asyncio.Future[ReservedPlace] = loop.create_future()
+        place: asyncio.Future[Reserved] = loop.create_future()
         with self._changed:
             self._waiting[key] = loop, place
             if self._thread is None:
@@ -81,6 +81,6 @@ class FirstPlaces:
             threading.Event().wait(LOOK_S)
 
 
-def _settle(future: asyncio.Future[ReservedPlace], place: ReservedPlace) -> None:
+def _settle(future: asyncio.Future[Reserved], place: Reserved) -> None:
     if not future.done():
         future.set_result(place)

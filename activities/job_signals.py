@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from gpu_platform.domain.array_ids import array_of
-from gpu_platform.domain.jobs.array_steps import ElementAgain, ElementFault, ElementHostLost, ElementInterrupt
+from gpu_platform.domain.jobs.array_steps import ElementAgain, ElementInterrupt
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt
 
@@ -46,10 +46,8 @@ def element_signal(signal: str) -> str:
 def of_element(job_id: str, argument: Interrupt | GpuFault | HostLost | None) -> BaseModel:
     """The argument of that signal."""
     match argument:
-        case GpuFault():
-            return ElementFault(job_id=job_id, fault=argument)
-        case HostLost():
-            return ElementHostLost(job_id=job_id, lost=argument)
+        case GpuFault() | HostLost():
+            return argument
         case Interrupt():
             return ElementInterrupt(job_id=job_id, interrupt=argument)
         case None:

@@ -21,6 +21,7 @@ from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import changes, checkpoints, jobs
@@ -40,17 +41,10 @@ class ReserveRequest(BaseModel):
     placement: Placement
 
 
-class Reserved(BaseModel):
-    """The result of a reservation."""
+class Conflict(BaseModel):
+    """Nothing was reserved, because the place is not free as it was when it was chosen. The gang is placed again."""
 
-    conflict: str | None = None
-    """Why the placement cannot be reserved. None: every GPU is reserved."""
-    terms: dict[str, int] = {}
-    """Host -> its term; see ``HostPlan.term``."""
-    repeated: bool = False
-    """The attempt held the GPUs already, so its ranks may run there."""
-    limit: LimitChange | None = None
-    """The time limit that the job got while it waited. None: that of its submission."""
+    message: str
 
 
 class EndAttempt(BaseModel):
@@ -112,8 +106,8 @@ class ReservationActivities:
         self._store = store
 
     @activity.defn
-    def reserve_gang(self, request: ReserveRequest) -> Reserved:
-        """Reserve all GPUs of the placement, or none. ``conflict`` in the answer: place the gang again."""
+    def reserve_gang(self, request: ReserveRequest) -> Reserved | Conflict:
+        """Reserve all GPUs of the placement, or none."""
         try:
             return self._reserve(request)
         except IllegalTransition as error:
@@ -126,19 +120,18 @@ class ReservationActivities:
                     older_rows.follow(self._store, request.key, utc_now())
             return self._reserve(request)
 
-    def _reserve(self, request: ReserveRequest) -> Reserved:
+    def _reserve(self, request: ReserveRequest) -> Reserved | Conflict:
         try:
-            taken = reserving.reserve_gang(self._store, request.key, request.placement, now=utc_now())
+            reserved = reserving.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
-            return Reserved(conflict=conflict.message)
-        limit = changes.changed_limit(self._store, request.key.job_id)
-        return Reserved(terms=taken.terms, repeated=taken.repeated, limit=limit)
+            return Conflict(message=conflict.message)
+        return reserved.model_copy(update={"limit": changes.changed_limit(self._store, request.key.job_id)})
 
     @activity.defn
-    def hand_over(self, request: HandoverRequest) -> Reserved:
+    def hand_over(self, request: HandoverRequest) -> Reserved | Conflict:
         """End the attempt and give what it holds to the next one, in one transaction."""
         try:
-            taken = handover.hand_over(
+            return handover.hand_over(
                 self._store,
                 request.key,
                 request.placement,
@@ -150,9 +143,7 @@ class ReservationActivities:
                 usage=request.usage,
             )
         except (ReservationConflict, IllegalTransition, NotFound) as error:
-            return Reserved(conflict=error.message)
-        limit = changes.changed_limit(self._store, request.key.job_id)
-        return Reserved(terms=taken.terms, repeated=taken.repeated, limit=limit)
+            return Conflict(message=error.message)
 
     @activity.defn
     def changed_limit(self, job_id: str) -> LimitChange | None:
@@ -165,13 +156,13 @@ class ReservationActivities:
         return handover.parked_state(self._store, key)
 
     @activity.defn
-    def unpark(self, key: AttemptKey) -> Reserved:
-        """End the parking, so that ranks may start. ``conflict`` in the answer: the gang needs another placement."""
+    def unpark(self, key: AttemptKey) -> bool:
+        """End the parking, so that ranks may start. False: a GPU of the reservation does not work again."""
         try:
             handover.unpark(self._store, key)
-        except ReservationConflict as conflict:
-            return Reserved(conflict=conflict.message)
-        return Reserved()
+        except ReservationConflict:
+            return False
+        return True
 
     @activity.defn
     def mark_starting(self, key: AttemptKey) -> None:

@@ -55,14 +55,7 @@ class TakeoverActivities:
             raise Unavailable(message) from error
         return TakenOverJob(
             state=job.state,
-            progress=JobProgress(
-                attempt=job.attempt,
-                user_retries=job.user_retries,
-                hardware_retries=job.hardware_retries,
-                preemptions=job.preemptions,
-                # The row does not say how many of them came soon after a start. So the next wait is rather too long.
-                quick_failures=job.user_retries,
-            ),
+            progress=JobProgress.of(job),
             placement=job.placement if job.state.holds_gpus else None,
             failure=job.failure if job.state is JobState.FAILED else None,
             closed_attempt=last,

@@ -20,13 +20,13 @@ from workflows.attempts.compensations import wait_for_last_stops
 from workflows.elements.deadline import ArrayDeadline
 from workflows.elements.making import ElementMaking
 from workflows.elements.under_way import ElementsUnderWay
+from workflows.job_signals import noted_cancel
 from workflows.steps import database_step, despite_cancel, sleep_until, until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.arrays import ArrayActivities, ArrayStep, StopArray
-    from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
     from activities.search_attributes import STATE
     from gpu_platform.domain.array_ids import index_of
     from gpu_platform.domain.contracts import AttemptKey
@@ -36,8 +36,6 @@ with workflow.unsafe.imports_passed_through():
         ArrayInput,
         CarriedElements,
         ElementAgain,
-        ElementFault,
-        ElementHostLost,
         ElementInterrupt,
         ElementsAgain,
         ElementsHostLost,
@@ -45,7 +43,7 @@ with workflow.unsafe.imports_passed_through():
         ElementsPlaced,
         RememberedArray,
     )
-    from gpu_platform.domain.jobs.attempt import HostLost
+    from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
     from gpu_platform.domain.jobs.index_set import IndexSet
     from gpu_platform.domain.jobs.job import Interrupt, StoppedBy
     from gpu_platform.domain.states import ArrayState, JobState
@@ -105,9 +103,7 @@ class ArrayWorkflow:
 
     async def _cancel_in_temporal(self, reason: str) -> None:
         """As in JobWorkflow: Temporal's own cancellation means our signal."""
-        asked = CancelledInTemporal(key=AttemptKey(job_id=self._id, attempt=0), reason=reason)
-        await database_step(InterruptActivities.note_cancel, asked, summary="Note that the array is cancelled")
-        self.cancel(Interrupt(actor=ACTOR, reason=reason))
+        self.cancel(await noted_cancel(AttemptKey(job_id=self._id, attempt=0), reason))
 
     # -- signals and queries -------------------------------------------------------------------
 
@@ -119,13 +115,11 @@ class ArrayWorkflow:
     @workflow.signal
     def cancel(self, request: Interrupt) -> None:
         """Signal: make no more elements, and end all that are under way CANCELLED."""
-        self._stop.cancel = self._stop.cancel or request
         self._stop_all("cancel", request)
 
     @workflow.signal
     def kill(self, request: Interrupt) -> None:
         """Signal: as ``cancel``, with SIGKILL at once."""
-        self._stop.kill = self._stop.kill or request
         self._stop_all("kill", request)
 
     @workflow.signal
@@ -154,27 +148,26 @@ class ArrayWorkflow:
         self._elements.interrupt(request.job_id, "preempt", request.interrupt)
 
     @workflow.signal
-    def element_gpu_fault(self, request: ElementFault) -> None:
+    def element_gpu_fault(self, fault: GpuFault) -> None:
         """Signal: JobWorkflow's ``gpu_fault``, for one element."""
-        self._elements.gpu_fault(request.job_id, request.fault)
+        self._elements.gpu_fault(fault)
 
     @workflow.signal
-    def element_host_lost(self, request: ElementHostLost) -> None:
+    def element_host_lost(self, lost: HostLost) -> None:
         """Signal: JobWorkflow's ``host_lost``, for one element."""
-        self._elements.host_lost(request.job_id, request.lost)
+        self._elements.host_lost(lost)
 
     @workflow.signal
     def elements_host_lost(self, request: ElementsHostLost) -> None:
         """Signal: ``element_host_lost``, for many elements."""
         for key in request.attempts:
-            lost = HostLost(attempt=key.attempt, host=request.host, reason=request.reason)
-            self._elements.host_lost(key.job_id, lost)
+            self._elements.host_lost(HostLost(attempt=key, host=request.host, reason=request.reason))
 
     @workflow.signal
     def element_place_again(self, request: ElementAgain) -> None:
         """Signal: the element waits, but has no row in the queue."""
         self._elements.place_again(request.job_id)
-        self._deadline.note_limits()
+        self._deadline.note_limit()
 
     @workflow.signal
     def elements_place_again(self, request: ElementsAgain) -> None:
@@ -182,7 +175,7 @@ class ArrayWorkflow:
         for job_id in request.job_ids:
             self.element_place_again(ElementAgain(job_id=job_id))
             self._elements.forward(job_id, "place_again", None)
-        self._deadline.note_limits()
+        self._deadline.note_limit()
 
     @workflow.signal
     def look_again(self) -> None:
@@ -320,6 +313,7 @@ class ArrayWorkflow:
     # -- what stops it -------------------------------------------------------------------------
 
     def _stop_all(self, verb: str, request: Interrupt) -> None:
+        self._stop.ask(verb, request)
         self._elements.stop_all(verb, request)
         self._making.left = False
         self._writes.append(asyncio.create_task(self._write_stop(verb, request)))

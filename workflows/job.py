@@ -8,34 +8,32 @@ The step looks at them when it waits, so it is never cut in the middle.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
-from workflows.attempts.back_off import is_user_failure, longest_wait_s, wait_before_retry
+from workflows.attempts.back_off import back_off, longest_wait_s
 from workflows.attempts.compensations import end_of, stop_hosts, wait_for_last_stops
 from workflows.attempts.deadline import JobDeadline
 from workflows.attempts.dependencies import wait_for_begin, wait_for_other_jobs
 from workflows.attempts.endings import Ending, after_failure, interruption, not_healed
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
-from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
+from workflows.attempts.handover import KeptReservation, hand_over, plan_handover, resume_on_kept_reservation
 from workflows.attempts.launching import launch_hosts
-from workflows.attempts.placing import place_and_reserve, resume_on_first_place
+from workflows.attempts.placing import go_on_with, place_and_reserve
 from workflows.attempts.starting import mark_running, prepare_gang
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
-from workflows.job_signals import is_fault_of
+from workflows.job_signals import noted_cancel
 from workflows.steps import despite_cancel, sleep
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.admission import AdmissionActivities, ReservedPlacement
-    from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
+    from activities.admission import AdmissionActivities
     from activities.reservation import ReservationActivities
     from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import AttemptKey
@@ -44,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.jobs.placement import Placement
     from gpu_platform.domain.placing.host_plans import plan_hosts
+    from gpu_platform.domain.placing.reserved import Reserved
     from gpu_platform.domain.states import JobState
     from workflows.steps import database_step
 
@@ -82,9 +81,9 @@ class JobWorkflow:
         self._attempt = Attempt(self._spec, self._key, self._stop)
         self._stopping: list[asyncio.Task[Any]] = []
         """Stops that earlier attempts sent to lost hosts."""
-        self._reserved: ReservedPlacement | None = None
+        self._reserved: Reserved | None = None
         """What the leader reserved for the first attempt while the job was admitted."""
-        self._handover: Handover | None = None
+        self._kept: KeptReservation | None = None
         """What the previous attempt left to the next one."""
         self._deadline = JobDeadline(self._id, self._stop, lambda: self._spec, self._take_limit)
 
@@ -102,27 +101,25 @@ class JobWorkflow:
 
     async def _cancel_in_temporal(self, reason: str) -> None:
         """Temporal's own cancellation (the UI's button) means the same as our signal."""
-        asked = CancelledInTemporal(key=self._key, reason=reason)
-        await database_step(InterruptActivities.note_cancel, asked, summary="Note that the job is cancelled")
-        self._stop.cancel = self._stop.cancel or Interrupt(actor=ACTOR, reason=reason)
+        self.cancel(await noted_cancel(self._key, reason))
 
     # -- signals and queries -------------------------------------------------------------------
 
     @workflow.signal
     def cancel(self, request: Interrupt) -> None:
         """Signal: end the job CANCELLED, with SIGTERM, grace, SIGKILL."""
-        self._stop.cancel = self._stop.cancel or request
+        self._stop.ask("cancel", request)
 
     @workflow.signal
     def kill(self, request: Interrupt) -> None:
         """Signal: end the job CANCELLED, with SIGKILL at once. It also ends the grace of a cancel."""
-        self._stop.kill = self._stop.kill or request
+        self._stop.ask("kill", request)
 
     @workflow.signal
     def preempt(self, request: Interrupt) -> None:
         """Signal: stop the attempt with the job's grace to write a checkpoint, and queue the job again."""
-        if self._timeline.state.holds_gpus and request.attempt in (None, self._progress.attempt):
-            self._attempt.preempt = self._attempt.preempt or request
+        if self._timeline.state.holds_gpus:
+            self._attempt.ask_to_preempt(request)
 
     @workflow.signal
     def change_limit(self, change: LimitChange) -> None:
@@ -136,21 +133,17 @@ class JobWorkflow:
     @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
         """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU on the host that says so."""
-        if not is_fault_of(fault, self._progress.attempt, self._attempt.placement):
-            return
-        if fault.report.fault_id not in self._attempt.faults:
-            self._attempt.faults[fault.report.fault_id] = fault
-            if not fault.report.action.stops_job:
-                self._timeline.note(fault.report.message)
+        if self._attempt.note_fault(fault) and not fault.report.action.stops_job:
+            self._timeline.note(fault.report.message)
 
     @workflow.signal
     def host_lost(self, lost: HostLost) -> None:
         """Signal: a host is LOST. Ignored unless the current attempt holds something there."""
-        held = self._attempt.placement.hosts if self._attempt.placement else []
-        is_current = lost.attempt == self._progress.attempt and lost.host in held
-        # The leader may have reserved the first attempt's place, of which the admission just tells.
-        if is_current or self._timeline.state is JobState.PENDING:
+        if self._timeline.state is JobState.PENDING:
+            # The leader may have reserved the first attempt's place, of which the admission just tells.
             self._attempt.lost.setdefault(lost.host, lost)
+        else:
+            self._attempt.note_loss(lost)
 
     @workflow.signal
     def place_again(self) -> None:
@@ -193,7 +186,7 @@ class JobWorkflow:
             if ending.state.is_terminal:
                 return await self._result(ending)
             await self._wait_for_retry(ending)
-            if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._handover is None:
+            if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._kept is None:
                 await wait_for_last_stops(self._stopping)
                 given = JobInput(job_id=self._id, spec=self._spec, progress=self._progress)
                 workflow.continue_as_new(given)
@@ -270,28 +263,26 @@ class JobWorkflow:
     async def _one_attempt(self) -> Ending:
         self._progress.attempt += 1
         self._timeline.attempt = self._progress.attempt
-        handover, self._handover = self._handover, None
+        kept, self._kept = self._kept, None
         lost = self._attempt.lost if self._reserved is not None else {}
         self._attempt = attempt = Attempt(self._spec, self._key, self._stop, lost=lost)
-        if handover is not None:
-            attempt.placement = handover.placement
-            attempt.terms, attempt.may_run = dict(handover.terms), handover.may_run
-        ending = await self._run_attempt(attempt, handover)
-        if not ending.workflow_is_older and is_user_failure(ending):
-            ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
+        if kept is not None:
+            attempt.hold(kept.reserved)
+        ending = await self._run_attempt(attempt, kept)
+        back_off(ending, attempt, self._progress)
         await self._close(attempt, ending)
         return ending
 
-    async def _run_attempt(self, attempt: Attempt, handover: Handover | None) -> Ending:
+    async def _run_attempt(self, attempt: Attempt, kept: KeptReservation | None) -> Ending:
         """Place, reserve, prepare, launch and watch. Returns how the attempt ended."""
         try:
             reserved, self._reserved = self._reserved, None
             if reserved is not None:
-                placed = resume_on_first_place(attempt, reserved, self._timeline)
-            elif handover is None:
+                placed = go_on_with(reserved, attempt, self._timeline)
+            elif kept is None:
                 placed = await place_and_reserve(attempt, self._progress, self._timeline)
             else:
-                placed = await resume_on_kept_reservation(attempt, handover, self._timeline)
+                placed = await resume_on_kept_reservation(attempt, kept, self._timeline)
             if isinstance(placed, NotHealed):
                 return not_healed(self._spec)
             if isinstance(placed, Interrupted):
@@ -334,12 +325,12 @@ class JobWorkflow:
         """Hand the reservation over to the next attempt, or release it; write the job's next state in the same step."""
         handover = plan_handover(attempt, ending)
         if handover is not None:
-            handed = await hand_over(attempt, ending, handover, self._progress)
-            if handed.conflict is None:
-                self._handover = replace(handover, terms=handed.terms, may_run=handed.repeated)
+            kept = await hand_over(attempt, ending, handover, self._progress)
+            if isinstance(kept, KeptReservation):
+                self._kept = kept
                 self._timeline.enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
                 return
-            self._timeline.note(f"placed again: {handed.conflict}")
+            self._timeline.note(f"placed again: {kept.message}")
         end = end_of(attempt, ending, self._progress)
         try:
             ending.retry_in_s = await database_step(

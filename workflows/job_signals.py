@@ -6,12 +6,15 @@ from __future__ import annotations
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
 from activities.job_signals import element_signal, of_element
 from activities.senders import may_speak_for, sender_of_signal
 from gpu_platform.domain.array_ids import array_of
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
+from workflows.steps import database_step
 
 
 async def signal_job(job_id: str, signal: str, argument: GpuFault | HostLost | Interrupt | None) -> bool:
@@ -31,10 +34,18 @@ async def signal_job(job_id: str, signal: str, argument: GpuFault | HostLost | I
     return True
 
 
-def is_fault_of(fault: GpuFault, attempt: int, placement: Placement | None) -> bool:
+async def noted_cancel(key: AttemptKey, reason: str) -> Interrupt:
+    """Temporal's own cancellation (the button of its UI) means the signal ``cancel``. Write it down, and return the
+    argument of the signal."""
+    asked = CancelledInTemporal(key=key, reason=reason)
+    await database_step(InterruptActivities.note_cancel, asked, summary="Note that it is cancelled")
+    return Interrupt(actor=ACTOR, reason=reason)
+
+
+def is_fault_of(fault: GpuFault, attempt: AttemptKey, placement: Placement | None) -> bool:
     """In the handler of a signal: True if the fault is on a GPU that this attempt holds on the host which reports it.
 
-    ``placement``: that of the current attempt, whose number is ``attempt``.
+    ``attempt``: the current one. ``placement``: what it holds.
     """
     host = fault.report.host
     if placement is None or fault.attempt != attempt or not tells_of_itself(fault):

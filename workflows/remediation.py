@@ -271,7 +271,7 @@ class RemediationWorkflow:
                 if str(key) in seen - signalled:
                     signalled.add(str(key))
                     # A job that ended meanwhile has released the GPU: the next look sees it.
-                    await signal_job(key.job_id, "gpu_fault", GpuFault(attempt=key.attempt, report=report))
+                    await signal_job(key.job_id, "gpu_fault", GpuFault(attempt=key, report=report))
             seen.update(str(key) for key in holders)
             await workflow.sleep(pause)
             # A job that may end by itself can take days: look rarely, so that the workflow's history stays short.

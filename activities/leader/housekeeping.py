@@ -243,7 +243,7 @@ class Housekeeping:
             async with at_once:
                 if not lost.is_proved and await self._wants_proof(key):
                     return
-                signal = HostLost(attempt=key.attempt, host=lost.name, reason=_LEASE_ENDED)
+                signal = HostLost(attempt=key, host=lost.name, reason=_LEASE_ENDED)
                 for workflow_id in (key.job_id, cleanup_id(key)):
                     await self._signal(workflow_id, "host_lost", signal)
 

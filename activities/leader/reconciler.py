@@ -121,13 +121,7 @@ class Reconciler:
         """Start a workflow that takes the job over. Temporal refuses it if the job has a workflow after all."""
         job = await self._in_thread(jobs.get_job, self._store, row.job_id)
         log.warning("job.begun_again", job=row.job_id, state=row.state.value, attempt=row.attempt)
-        progress = JobProgress(
-            attempt=job.attempt,
-            user_retries=job.user_retries,
-            hardware_retries=job.hardware_retries,
-            preemptions=job.preemptions,
-        )
-        known = None if row.state is JobState.PENDING else progress
+        known = None if row.state is JobState.PENDING else JobProgress.of(job)
         await self._workflows.start(
             JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True)
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pydantic import BaseModel
 from temporalio import activity
@@ -24,17 +25,28 @@ FAULT_SETTLE_S = 0.4
 """Seconds to wait for an XID after a rank failed: a rank that a GPU fault kills may end before NVML delivers the
 XID."""
 
-
 HEARTBEAT_S = 15.0
 """Seconds between the heartbeats of a watch; see ``WATCH_HEARTBEAT_TIMEOUT`` of the workflows."""
 
 
-class RankWatcher:
-    """Waits for the end of ranks. ``recent_fault`` returns a fault that just came on a GPU of an attempt."""
+class AttemptFaults(Protocol):
+    """The faults that came on GPUs of an attempt. Its workflow gets them by a signal, and in no other way."""
 
-    def __init__(self, worker: NodeWorker, recent_fault: Callable[[AttemptKey], FaultReport | None]) -> None:
+    def recent_fault(self, key: AttemptKey) -> FaultReport | None:
+        """The newest fault that stops the attempt."""
+        ...
+
+    async def until_told(self, key: AttemptKey) -> None:
+        """Return when the workflow has them all."""
+        ...
+
+
+class RankWatcher:
+    """Waits for the end of ranks."""
+
+    def __init__(self, worker: NodeWorker, faults: AttemptFaults) -> None:
         self._worker = worker
-        self._recent_fault = recent_fault
+        self._faults = faults
 
     async def until_ended(self, request: WatchRequest) -> HostExits:
         """Wait until all ranks have ended and nothing is left here, or one has failed: then ``stop_ranks`` must
@@ -53,7 +65,7 @@ class RankWatcher:
     def describe(self, request: WatchRequest, telemetry: Sequence[GpuTelemetry]) -> WatchedAttempt:
         """What this host sees of the attempt now. ``telemetry``: the readings of all GPUs of the host."""
         gpus = set(self._worker.gpus_of(request.key))
-        fault = self._recent_fault(request.key)
+        fault = self._faults.recent_fault(request.key)
         return WatchedAttempt(
             ranks_alive=self._worker.running_ranks(request.key),
             ranks=len(request.ranks),
@@ -62,17 +74,18 @@ class RankWatcher:
         )
 
     async def _blame(self, request: WatchRequest, exits: HostExits) -> HostExits:
-        """Charge the hardware if the failed rank's GPU had a fault, if the rank vanished, or if the host stopped it."""
+        """Say why the rank failed, if this host knows: it ended the rank, or the rank vanished.
+
+        The workflow has a fault of the rank's GPU before it hears of this failure, and then charges the fault.
+        """
         await asyncio.sleep(FAULT_SETTLE_S)
+        await self._faults.until_told(request.key)
         first = exits.first_failure
         assert first is not None
-        fault = self._recent_fault(request.key)
         overdue = self._worker.overdue(request.key)
         if overdue is not None:
             cause, message = overdue
             failure = Failure(kind=blame(cause), message=message, host=request.host, rank=first.rank)
-        elif fault is not None:
-            failure = fault.as_failure(rank=first.rank, exit_code=first.exit_code)
         elif first.vanished:
             failure = Failure(
                 kind=blame(FailureCause.RANK_VANISHED),

@@ -20,7 +20,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Provision:
-    """What ranks get in addition to their plan. A rank's own environment wins over the common one."""
+    """What ranks get in addition to their plan, from stages that do not know each other: it can be added up. A rank's
+    own environment wins over the common one."""
 
     environ: dict[str, str] = field(default_factory=dict[str, str])
     rank_environ: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])

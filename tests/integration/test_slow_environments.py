@@ -17,7 +17,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, StopRequest
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.stages import Stage
-from tests.support.hosts_rig import HostRig
+from tests.support.hosts_rig import HostRig, NoFaults
 from tests.support.waiting import eventually
 
 JOBS = 8
@@ -47,7 +47,7 @@ async def test_neither_to_prepare_nor_to_clear_up_holds_the_threads_that_all_sha
     stage = SlowStage()
     rig = HostRig(tmp_path / "state", stages=[stage])
     stage.home = rig.home
-    launching = LaunchActivities(rig.worker, RankWatcher(rig.worker, lambda *_: None))
+    launching = LaunchActivities(rig.worker, RankWatcher(rig.worker, NoFaults()))
     loop = asyncio.get_running_loop()
 
     async def threads_are_free() -> None:

@@ -32,7 +32,7 @@ from gpu_platform.hosts.processes import step_process
 from gpu_platform.hosts.processes.step_process import Bounds, StepGivenUp, StepProgram, StepStopped, run
 from gpu_platform.hosts.processes.stopping import is_closed
 from gpu_platform.hosts.system.paths import attempt_dir
-from tests.support.hosts_rig import HostRig, is_running
+from tests.support.hosts_rig import HostRig, NoFaults, is_running
 from tests.support.hung_mount import hung_mount
 from tests.support.waiting import eventually
 
@@ -54,7 +54,7 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 
 
 def launching(rig: HostRig) -> LaunchActivities:
-    return LaunchActivities(rig.worker, RankWatcher(rig.worker, lambda *_: None))
+    return LaunchActivities(rig.worker, RankWatcher(rig.worker, NoFaults()))
 
 
 def children() -> set[int]:

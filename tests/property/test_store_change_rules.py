@@ -104,7 +104,7 @@ class World:
             return
         limit = self.meant[index][1]
         assert row.time_limit_s is None or (limit is not None and limit <= row.time_limit_s), "it runs into a promise"
-        launched = done.limits[row.job_id].time_limit_s if row.job_id in done.limits else 100
+        launched = 100 if taken.limit is None else taken.limit.time_limit_s
         assert launched == limit, "it is launched with another limit than its row says"
 
     def repeat(self, _: int) -> None:

@@ -17,7 +17,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, Nic, NvLink
 from gpu_platform.domain.hosts.lease import GpuTelemetry, Heartbeat, HostReport, SavedCheckpoint
 from gpu_platform.domain.hosts.remediation import RemediationInput
-from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementFault, ElementLaunched
+from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched
 from gpu_platform.domain.jobs.artifacts import StepOutput
 from gpu_platform.domain.jobs.attempt import (
     FaultReport,
@@ -99,8 +99,7 @@ FIELDS: dict[type[BaseModel], dict[str, Names]] = {
         "at_ms": N.TIME,
         **_itself("gpu_index", "xid", "action", "attempt", "blameless", "between_jobs"),
     },
-    GpuFault: {"attempt": N.ATTEMPT, "report": N.ITSELF},
-    ElementFault: {"job_id": N.JOB, "fault": N.ITSELF},
+    GpuFault: _itself("attempt", "report"),
     RemediationInput: {"gpu_uuid": N.GPU, "host": N.HOST, **_itself("max_failures", "retry_interval_s")},
     Prepared: {
         "host": N.HOST,
@@ -160,7 +159,6 @@ MESSAGES = (
     Message("fault of a GPU", FaultReport),
     Message("begin of a remediation", RemediationInput),
     Message("fault for a job", GpuFault),
-    Message("fault for an element", ElementFault),
     Message("a watch has failed", None),
     Message("answer to prepare_host", Prepared),
     Message("answer to launch_ranks", Launched),

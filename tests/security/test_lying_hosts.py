@@ -185,8 +185,9 @@ async def test_a_host_of_a_gang_tells_no_faults_of_the_others(lies: Lies) -> Non
     await lies.platform.reaches(job_id, JobState.RUNNING)
     theirs = lies.uuid(VICTIM)
     async with nothing_changes(lies):
+        gang = AttemptKey(job_id=job_id, attempt=1)
         for report in (lies.fault(VICTIM), lies.fault(gpu_uuid=theirs), lies.fault(host=VICTIM)):
-            await lies.client.get_workflow_handle(job_id).signal("gpu_fault", GpuFault(attempt=1, report=report))
+            await lies.client.get_workflow_handle(job_id).signal("gpu_fault", GpuFault(attempt=gang, report=report))
         # The workflow has handled the signals when it answers.
         status = await lies.platform.client.get_workflow_handle(job_id).query("status")
         assert status["attempt"] == 1
@@ -221,8 +222,9 @@ async def test_a_host_floods_no_workflow(lies: Lies) -> None:
     """Its job's workflow may be that of an array, and takes 10,000 signals of all who send some."""
     job_id = await lies.job_on(LIAR)
     handle = lies.client.get_workflow_handle(job_id)
-    fault = GpuFault(attempt=7, report=lies.fault())
-    large = GpuFault(attempt=7, report=lies.fault(message=os.urandom(100_000).hex()))
+    seventh = AttemptKey(job_id=job_id, attempt=7)
+    fault = GpuFault(attempt=seventh, report=lies.fault())
+    large = GpuFault(attempt=seventh, report=lies.fault(message=os.urandom(100_000).hex()))
     with pytest.raises(RPCError, match="KiB"):
         await handle.signal("gpu_fault", large)
     for _ in range(SIGNALS_PER_HOUR):  # the large one is not counted

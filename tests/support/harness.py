@@ -61,7 +61,7 @@ from gpu_platform.store.reservations import allocations
 from tests.support.waiting import DEADLINE_S, eventually
 from workers.control import control_worker
 from workers.kept_workflows import Keeper, kept_workflows
-from workers.node.fault_outbox import FaultDispatcher
+from workers.node.fault_outbox import FaultOutbox
 from workers.node.main import activity_worker, report_maker
 from workers.scheduler import scheduler_worker
 
@@ -108,7 +108,7 @@ class SimulatedNode:
         sharing = Sharing(self.settings.node, nvml, inventory, self._home, reset=reset, scrubber=scrubber)
         self.worker = NodeWorker(self.settings, nvml, inventory, self.health, stages=[fitness, sharing, accountant])
         self.client = platform.node_client(name)
-        self.faults = FaultDispatcher(self._home / "faults", self.client, self.worker, reset_attempts=2)
+        self.faults = FaultOutbox(self._home / "faults", self.client, self.worker, reset_attempts=2)
         self.attempts = AttemptWatch(
             self.settings.node,
             nvml,

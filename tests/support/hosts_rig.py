@@ -38,6 +38,16 @@ RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"
 """A fault policy for tests that inject faults into a GPU again and again."""
 
 
+class NoFaults:
+    """The faults of a host whose GPUs have none."""
+
+    def recent_fault(self, key: AttemptKey) -> None:
+        return None
+
+    async def until_told(self, key: AttemptKey) -> None:
+        return None
+
+
 class HostRig:
     """One simulated host. ``restart`` gives it a new node worker, as a restarted node worker has."""
 

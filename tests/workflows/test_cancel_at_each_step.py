@@ -17,6 +17,7 @@ from temporalio.client import Client
 import activities.first_places
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
@@ -77,7 +78,7 @@ async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatc
     reserve = reserving.reserve_gang
     began, locked, reserved = threading.Event(), threading.Event(), threading.Event()
 
-    def reserve_when_locked(*args: Any, **options: Any) -> reserving.Taken:
+    def reserve_when_locked(*args: Any, **options: Any) -> Reserved:
         began.set()
         assert locked.wait(20)
         taken = reserve(*args, **options)

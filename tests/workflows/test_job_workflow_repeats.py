@@ -57,7 +57,7 @@ async def test_a_launch_that_is_repeated_after_its_job_ended_runs_nothing_again(
         command=["/bin/sh", "-c", f"echo x >> {ran}; sleep {pause_s}"],
         ranks=[RankSpec(rank=0, local_rank=0, gpu_uuids=[uuid])],
     )
-    watcher = RankWatcher(node.worker, node.faults.recent_fault)
+    watcher = RankWatcher(node.worker, node.faults)
     launching = LaunchActivities(node.worker, watcher)
     for _ in range(3):
         launched = await ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan))
@@ -91,7 +91,7 @@ async def test_a_launch_waits_for_the_lease_of_its_host(platform: Platform, monk
         write_lease(str(lease), Lease(until, until, term))
 
     answered(-1, term=7)
-    launching = LaunchActivities(node.worker, RankWatcher(node.worker, node.faults.recent_fault))
+    launching = LaunchActivities(node.worker, RankWatcher(node.worker, node.faults))
     waits = asyncio.create_task(
         ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan("j-waits", term=8)))
     )

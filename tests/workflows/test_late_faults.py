@@ -20,7 +20,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from tests.support.harness import Platform
 from tests.support.waiting import eventually
-from workers.node.fault_outbox import FaultDispatcher
+from workers.node.fault_outbox import FaultOutbox
 
 ALL = ResourceRequest(gpus_per_host=8)
 SLEEPER = JobSpec(command=["sleep", "600"], gpus=ALL, grace_s=0.2)
@@ -71,7 +71,7 @@ async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platfor
     following = await platform.submit(SLEEPER)
     await platform.reaches(following, JobState.RUNNING)
     if restarts:  # it knows only what is on disk
-        node.faults = FaultDispatcher(node._home / "faults", client, node.worker, reset_attempts=2)
+        node.faults = FaultOutbox(node._home / "faults", client, node.worker, reset_attempts=2)
         delivering = asyncio.create_task(node.faults.run())
     else:
         node.faults.client = client
@@ -83,6 +83,34 @@ async def test_a_fault_that_is_delivered_late_does_not_stop_the_next_job(platfor
     await platform.signal(following, "kill")
     await platform.ends(following, JobState.CANCELLED)
     if delivering is not None:
+        delivering.cancel()
+
+
+async def test_a_rank_that_a_fault_ended_is_not_told_before_the_fault(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    """The node worker that saw the fault could not deliver it, and the next one finds that the rank has ended."""
+    gone = tmp_path / "gone"
+    program = f'[ "$GPU_PLATFORM_ATTEMPT" = 1 ] || exit 0; while [ ! -e {gone} ]; do sleep 0.05; done; exit 3'
+    spec = JobSpec(command=["/bin/sh", "-c", program], gpus=ALL, grace_s=0.2)
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, silent={"a"}) as platform:
+        node, away = platform.nodes["a"], Away()
+        async with platform.listening("a"):
+            job_id = await platform.submit(spec)
+            await platform.reaches(job_id, JobState.RUNNING)
+            node.faults.client = away  # type: ignore[assignment]
+            node.strike(2, xid=39)
+            await eventually(lambda: away.asked > 0, "the fault to wait for Temporal")
+        gone.touch()
+        node.faults = FaultOutbox(node._home / "faults", away, node.worker, reset_attempts=2)  # type: ignore[arg-type]
+        delivering = asyncio.create_task(node.faults.run())
+        async with platform.listening("a"):
+            await asyncio.sleep(2.0)
+            job = platform.job(job_id)
+            assert (job.state, job.attempt) == (JobState.RUNNING, 1), "the fault is on its way"
+            node.faults.client = platform.client
+            job = await platform.ends(job_id, JobState.COMPLETED)
+        assert (job.attempt, job.hardware_retries, job.user_retries) == (2, 1, 0)
         delivering.cancel()
 
 
@@ -106,7 +134,7 @@ async def test_a_reset_for_a_late_fault_waits_until_the_next_job_has_ended(platf
         assert fault["fault"]["action"] == "reset"
         fault["fault"]["at_ms"] -= 60_000
         (left / path.name).write_text(json.dumps(fault))
-    delivering = asyncio.create_task(FaultDispatcher(left, client, node.worker, reset_attempts=2).run())
+    delivering = asyncio.create_task(FaultOutbox(left, client, node.worker, reset_attempts=2).run())
     await eventually(lambda: gpu_2(platform).state is GpuState.RESETTING, "the GPU to get no more jobs", 20)
     await asyncio.sleep(3.0)
     job = platform.job(following)

@@ -33,7 +33,7 @@ from workers.fleet.ballots import Ballots, FleetVotes
 from workers.fleet.http import HostPort
 from workers.fleet.spec import FleetHostSpec
 from workers.fleet.transport import LocalTransport
-from workers.node.fault_outbox import FaultDispatcher
+from workers.node.fault_outbox import FaultOutbox
 from workers.node.http import node_app
 from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper
@@ -124,7 +124,7 @@ class FleetHost:
             settings, nvml, inventory, health, stages=[fitness, accountant], lease=lease_record, on_work=on_work
         )
         client = self._client()
-        faults = FaultDispatcher(self.home / "faults", client, worker, node.reset_attempts)
+        faults = FaultOutbox(self.home / "faults", client, worker, node.reset_attempts)
         lease = LeaseKeeper(
             settings,
             worker,

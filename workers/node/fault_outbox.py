@@ -31,6 +31,10 @@ RETRY_S = 0.5
 DISK_S = 2.0
 """A fault waits so long for the disk before it is delivered without it."""
 
+TOLD_WITHIN_S = 75.0
+"""So long the end of a rank waits for the delivery of a fault. Longer than the heartbeat timeout of a watch: Temporal
+has asked for the end again by then if it was away. So only a fault that Temporal refuses takes so long."""
+
 
 class _Undelivered(BaseModel):
     """A fault as it is on disk."""
@@ -40,7 +44,7 @@ class _Undelivered(BaseModel):
     """Who was on the GPU when the fault came. Who is there when it is delivered has nothing to do with it."""
 
 
-class FaultDispatcher:
+class FaultOutbox:
     """Delivers faults to the workflows of jobs and of remediation.
 
     ``report`` may be called from any thread. A fault is written to disk first and removed after its delivery.
@@ -56,6 +60,9 @@ class FaultDispatcher:
         self._recent: deque[_Undelivered] = deque(maxlen=1000)
         self._undelivered: dict[str, _Undelivered] = {}
         """By fault id."""
+        self._unwritten: set[str] = set()
+        """The ids of those that wait for the disk. Their delivery has not begun."""
+        self._delivery = asyncio.Condition()
         self._disk = InOrder("faults", patience_s=DISK_S)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -65,12 +72,14 @@ class FaultDispatcher:
         # The affected attempts are those on the GPU now. A later job must not blame this fault for its failure.
         undelivered = _Undelivered(fault=fault, affected=self._affected_attempts(fault))
         self._recent.append(undelivered)
+        self._unwritten.add(fault.fault_id)
+        self._undelivered[fault.fault_id] = undelivered
         try:
             if not self._disk.do(partial(self._write, undelivered)):
                 log.error("fault.not_on_disk", gpu=fault.gpu_uuid, fault=fault.fault_id, error="it does not answer")
         except OSError as error:  # it is full: the fault is as true
             log.error("fault.not_on_disk", gpu=fault.gpu_uuid, fault=fault.fault_id, error=str(error))
-        self._undelivered[fault.fault_id] = undelivered
+        self._unwritten.discard(fault.fault_id)
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the next node worker delivers it
             self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -81,18 +90,29 @@ class FaultDispatcher:
                 return recent.fault
         return None
 
+    async def until_told(self, key: AttemptKey) -> None:
+        """Return when the workflow of this attempt has every fault that came while it was on the GPU, or after
+        ``TOLD_WITHIN_S``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_WITHIN_S), self._delivery:
+                await self._delivery.wait_for(
+                    lambda: not any(key in one.affected for one in [*self._undelivered.values()])
+                )
+
     async def run(self) -> None:
         """Deliver faults until cancelled. Faults that an earlier node worker left come, too."""
         threading.Thread(target=self._read_left, name="faults-left", daemon=True).start()
         while True:
             self._wake.clear()
-            waiting = dict(self._undelivered)
+            waiting = {name: one for name, one in [*self._undelivered.items()] if name not in self._unwritten}
             # All at the same time: while Temporal does not answer, each waits for as long as a call may take.
             delivered = await asyncio.gather(*[self._is_delivered(one) for one in waiting.values()])
             for fault_id, is_delivered in zip(waiting, delivered, strict=True):
                 if is_delivered:
                     del self._undelivered[fault_id]
                     self._disk.later(partial(self._path(fault_id).unlink, missing_ok=True))
+            async with self._delivery:
+                self._delivery.notify_all()
             if all(delivered):
                 await self._wake.wait()
             else:
@@ -153,7 +173,7 @@ class FaultDispatcher:
 
     async def _signal_job(self, key: AttemptKey, fault: FaultReport) -> None:
         try:
-            await signal_job(self.client, key.job_id, "gpu_fault", GpuFault(attempt=key.attempt, report=fault))
+            await signal_job(self.client, key.job_id, "gpu_fault", GpuFault(attempt=key, report=fault))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

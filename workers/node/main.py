@@ -73,7 +73,7 @@ from gpu_platform.settings import Settings
 from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private
 from workers.node.disk_probe import DiskProbe
-from workers.node.fault_outbox import FaultDispatcher
+from workers.node.fault_outbox import FaultOutbox
 from workers.node.http import NodeHttp
 from workers.node.identity import NodeIdentity
 from workers.node.interrupted_watches import FINISHED_WITHIN_S, Connection, InterruptedWatches
@@ -104,7 +104,7 @@ REPORT_WITHIN_S = 0.5
 def activity_worker(
     client: Client,
     worker: NodeWorker,
-    faults: FaultDispatcher,
+    faults: FaultOutbox,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
     interceptors: Sequence[Interceptor] = (),
@@ -112,7 +112,7 @@ def activity_worker(
     polls: int = 2,
 ) -> Worker:
     """The Temporal worker of this host, with the activities that it runs. ``polls``: how many ask for steps at once."""
-    watcher = RankWatcher(worker, faults.recent_fault)
+    watcher = RankWatcher(worker, faults)
     launching = LaunchActivities(worker, watcher)
     watching = WatchActivities(watcher, health.telemetry)
     elements = ElementActivities(worker, launching, watcher)
@@ -207,7 +207,7 @@ def _of_all(inventory: HostInventory, why: str | None) -> dict[str, str]:
 async def run_activities(
     settings: Settings,
     worker: NodeWorker,
-    faults: FaultDispatcher,
+    faults: FaultOutbox,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
@@ -363,7 +363,7 @@ async def main() -> None:
         lease_file=Path(lease_file),
         secrets=ServiceSecrets(settings, identity),
     )
-    faults = FaultDispatcher(home / "faults", client, worker, node.reset_attempts)
+    faults = FaultOutbox(home / "faults", client, worker, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, worker.checkpointing.clock)
     sessions = ExecSessions(home.resolve(), node.name, worker.start_helper, jailed=inventory.isolation == JAILED)
@@ -416,7 +416,7 @@ def keeper_apart(
     worker: NodeWorker,
     make_report: Callable[[], HostReport],
     forget_resets_before: Callable[[int], None],
-    faults: FaultDispatcher,
+    faults: FaultOutbox,
     record: LeaseRecord,
     identity: NodeIdentity,
 ) -> LeaseKeeper:

@@ -19,6 +19,8 @@ from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import number_ranks, running_slices
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.reserved import Reserved
+from workflows.job_signals import is_fault_of
 
 
 @dataclass
@@ -30,6 +32,13 @@ class Stop:
     deadline_passed: bool = False
     too_late: bool = False
     """What starts now could not end by the deadline. What runs goes on."""
+
+    def ask(self, verb: str, request: Interrupt) -> None:
+        """A user asks to ``cancel`` or ``kill`` the job. The first request of each kind counts."""
+        if verb == "kill":
+            self.kill = self.kill or request
+        else:
+            self.cancel = self.cancel or request
 
     @property
     def wanted(self) -> bool:
@@ -74,6 +83,32 @@ class Attempt:
     """How many such signals came."""
     stopping: list[asyncio.Task[Any]] = field(default_factory=list)
     """Stops that were sent to lost hosts. Nobody waits for them."""
+
+    def hold(self, reserved: Reserved) -> None:
+        """The attempt holds this place now."""
+        self.placement, self.terms, self.may_run = reserved.placement, reserved.terms, reserved.repeated
+        if reserved.limit is not None:
+            self.spec = reserved.limit.applied_to(self.spec)
+
+    def ask_to_preempt(self, request: Interrupt) -> None:
+        """The scheduler, or an operator, preempts this attempt, or an earlier one: then the request comes too late."""
+        if request.attempt in (None, self.key.attempt):
+            self.preempt = self.preempt or request
+
+    def note_fault(self, fault: GpuFault) -> bool:
+        """In the handler of a signal: a GPU had a fault. False: it is known, or the attempt does not hold that GPU on
+        the host that says so."""
+        if not is_fault_of(fault, self.key, self.placement) or fault.report.fault_id in self.faults:
+            return False
+        self.faults[fault.report.fault_id] = fault
+        return True
+
+    def note_loss(self, lost: HostLost) -> bool:
+        """A host is LOST. False: the attempt holds nothing there."""
+        if self.placement is None or lost.attempt != self.key or lost.host not in self.placement.hosts:
+            return False
+        self.lost.setdefault(lost.host, lost)
+        return True
 
     def interrupted(self) -> bool:
         """True if something stops the attempt from outside: a user, the scheduler, a fault or a lost host."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from random import Random
 
+from temporalio import workflow
+
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -16,6 +18,12 @@ from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
+
+
+def back_off(ending: Ending, attempt: Attempt, progress: JobProgress) -> None:
+    """If the program failed, let the next attempt wait. Counts the failure in ``progress``."""
+    if is_user_failure(ending):
+        ending.retry_in_s = wait_before_retry(attempt, progress, workflow.now(), workflow.random())
 
 
 def is_user_failure(ending: Ending) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from gpu_platform.domain.jobs.attempt import RankExit
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
 from gpu_platform.domain.jobs.deadline import not_ended_message, too_late_message
 from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
@@ -11,7 +12,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
-from workflows.attempts.failures import lost_failure, time_limit_failure
+from workflows.attempts.failures import lost_failure, rank_failure, time_limit_failure
 
 
 class Ending(BaseModel):
@@ -109,6 +110,13 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
             progress.excluded_hosts = [failure.host]
     note = f"{failure.message}; {charged}"
     return Ending(state=JobState.QUEUED, failure=failure, exit_code=failure.exit_code, note=note, grace_s=grace_s)
+
+
+def after_rank_failure(failed: RankExit, attempt: Attempt, progress: JobProgress) -> Ending:
+    """How an attempt ends of which a rank failed. If something interrupted the attempt, the rank failed for that."""
+    if attempt.interrupted():
+        return interruption(attempt, progress)
+    return after_failure(rank_failure(failed), attempt.spec, progress)
 
 
 def time_limit_reached(spec: JobSpec) -> Ending:

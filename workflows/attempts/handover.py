@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import workflow
 
-from activities.reservation import HandoverRequest, ReservationActivities, Reserved
+from activities.reservation import Conflict, HandoverRequest, ReservationActivities
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import running_slices, spare_slices
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JobState, Parked
 from workflows import policies
 from workflows.attempts.attempt import INTERRUPTED, NOT_HEALED, Attempt, Interrupted, NotHealed
@@ -25,16 +26,21 @@ from workflows.steps import database_step, until
 
 @dataclass(frozen=True)
 class Handover:
-    """What an attempt leaves to the next one: GPUs that stay reserved."""
+    """What an attempt can leave to the next one."""
 
     placement: Placement
     """The placement on GPUs that the gang holds already."""
     parked: bool
     """One of the GPUs must be healed first."""
-    terms: Mapping[str, int] = field(default_factory=dict)
-    """See ``HostPlan.term``."""
-    may_run: bool = False
-    """See ``Attempt.may_run``."""
+
+
+@dataclass(frozen=True)
+class KeptReservation:
+    """What an attempt has left to the next one."""
+
+    reserved: Reserved
+    parked: bool
+    """See :class:`Handover`."""
 
 
 def plan_handover(attempt: Attempt, ending: Ending) -> Handover | None:
@@ -51,10 +57,11 @@ def plan_handover(attempt: Attempt, ending: Ending) -> Handover | None:
     return handover_placement(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
 
 
-async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: JobProgress) -> Reserved:
-    """End the attempt and reserve for the next one, in one step. ``conflict`` in the answer: the gang needs another
-    placement."""
-    return await database_step(
+async def hand_over(
+    attempt: Attempt, ending: Ending, to: Handover, progress: JobProgress
+) -> KeptReservation | Conflict:
+    """End the attempt and reserve for the next one, in one step. After a conflict the gang needs another placement."""
+    answer = await database_step(
         ReservationActivities.hand_over,
         HandoverRequest(
             key=attempt.key,
@@ -67,18 +74,19 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: Jo
         ),
         summary=f"Handover: {to.placement.why}",
     )
+    return answer if isinstance(answer, Conflict) else KeptReservation(answer, to.parked)
 
 
 async def resume_on_kept_reservation(
-    attempt: Attempt, handover: Handover, timeline: JobTimeline
+    attempt: Attempt, kept: KeptReservation, timeline: JobTimeline
 ) -> Placement | Interrupted | NotHealed:
     """Go on with the GPUs that were handed over, as soon as all of them work."""
-    timeline.enter(JobState.ALLOCATED, handover.placement.why)
-    if handover.parked:
+    timeline.enter(JobState.ALLOCATED, kept.reserved.placement.why)
+    if kept.parked:
         if not await _wait_until_healed(attempt):
             return INTERRUPTED if attempt.interrupted() else NOT_HEALED
         timeline.note("every GPU works again")
-    return INTERRUPTED if attempt.interrupted() else handover.placement
+    return INTERRUPTED if attempt.interrupted() else kept.reserved.placement
 
 
 async def _wait_until_healed(attempt: Attempt) -> bool:
@@ -91,10 +99,10 @@ async def _wait_until_healed(attempt: Attempt) -> bool:
         )
         waited = workflow.now() - began
         if state is Parked.READY:
-            unparked = await database_step(
+            works_again = await database_step(
                 ReservationActivities.unpark, attempt.key, summary="Reservation: go on with the healed GPUs"
             )
-            if unparked.conflict is None:
+            if works_again:
                 return True
         if state is Parked.HOPELESS or waited >= keep:
             return False

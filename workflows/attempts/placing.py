@@ -6,12 +6,11 @@ import asyncio
 
 from temporalio import workflow
 
-from activities.admission import ReservedPlacement
 from activities.placement import PlacementActivities, PlaceRequest
 from activities.reservation import ReservationActivities, ReserveRequest
-from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import INTERRUPTED, Attempt, Interrupted
@@ -32,29 +31,17 @@ async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: J
             ReserveRequest(key=attempt.key, placement=placement),
             summary=f"Reservation on {', '.join(placement.hosts)}",
         )
-        if reserved.conflict is None:
-            _take_limit(attempt, reserved.limit)
-            attempt.terms, attempt.may_run = reserved.terms, reserved.repeated
-            timeline.enter(JobState.ALLOCATED, f"placed: {placement.why}")
-            return INTERRUPTED if attempt.interrupted() else placement
-        timeline.note(f"place again: {reserved.conflict}")
+        if isinstance(reserved, Reserved):
+            return go_on_with(reserved, attempt, timeline)
+        timeline.note(f"place again: {reserved.message}")
         attempt.placement = None
 
 
-def resume_on_first_place(
-    attempt: Attempt, reserved: ReservedPlacement, timeline: JobTimeline
-) -> Placement | Interrupted:
-    """Go on with the place that the leader reserved while the job was admitted."""
-    _take_limit(attempt, reserved.limit)
-    attempt.placement, attempt.terms, attempt.may_run = reserved.placement, reserved.terms, reserved.repeated
+def go_on_with(reserved: Reserved, attempt: Attempt, timeline: JobTimeline) -> Placement | Interrupted:
+    """Go on with a place that is reserved for the attempt."""
+    attempt.hold(reserved)
     timeline.enter(JobState.ALLOCATED, f"placed: {reserved.placement.why}")
     return INTERRUPTED if attempt.interrupted() else reserved.placement
-
-
-def _take_limit(attempt: Attempt, limit: LimitChange | None) -> None:
-    """Go on with the time limit that the job got while it waited."""
-    if limit is not None:
-        attempt.spec = limit.applied_to(attempt.spec)
 
 
 async def _place(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:

@@ -41,17 +41,25 @@ async def mark_running(attempt: Attempt, plans: list[HostPlan], placement: Place
 
 
 async def _note_start(attempt: Attempt, timeline: JobTimeline) -> None:
-    """Record which checkpoint an attempt after the first resumes from, or why it starts from the beginning."""
-    prepared = attempt.prepared
-    if attempt.key.attempt == 1 or prepared is None:
+    started = started_from(attempt)
+    if started is None:
         return
     message = await database_step(
-        ReservationActivities.note_start,
-        StartedFrom(key=attempt.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note),
-        summary="Which checkpoint does the attempt resume from?",
+        ReservationActivities.note_start, started, summary="Which checkpoint does the attempt resume from?"
     )
     if message is not None:
         timeline.note(message)
+
+
+def started_from(attempt: Attempt) -> StartedFrom | None:
+    """The checkpoint from which an attempt after the first resumes, or why it starts from the beginning. None: it is
+    the first, or its host did not say."""
+    prepared = attempt.prepared
+    if attempt.key.attempt == 1 or prepared is None:
+        return None
+    return StartedFrom(
+        key=attempt.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
+    )
 
 
 def _ranks(size: int) -> str:

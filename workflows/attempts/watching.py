@@ -16,8 +16,7 @@ from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.answers import of_watch
 from workflows.attempts.attempt import Attempt
-from workflows.attempts.endings import Ending, after_failure, interruption, time_limit_reached
-from workflows.attempts.failures import rank_failure
+from workflows.attempts.endings import Ending, after_rank_failure, interruption, time_limit_reached
 from workflows.steps import cut_summary, until
 
 
@@ -53,7 +52,6 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         watches = [_start_watch(attempt, plan, changes=changes) for plan in plans]
-    spec = attempt.spec
     failed = failure()
     if failed is None and all(watch.done() for watch in watches):
         return completed(attempt, [exits(index) for index in range(len(watches))])
@@ -62,12 +60,12 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
     for watch in watches:
         watch.cancel()
     await asyncio.gather(*watches, return_exceptions=True)
+    if failed is not None:
+        return after_rank_failure(failed, attempt, progress)
     if attempt.interrupted():
         return interruption(attempt, progress)
-    if failed is not None:
-        return after_failure(rank_failure(failed), spec, progress)
     assert not in_time
-    return time_limit_reached(spec)
+    return time_limit_reached(attempt.spec)
 
 
 def completed(attempt: Attempt, exits: list[HostExits]) -> Ending:

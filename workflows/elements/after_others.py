@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from temporalio import workflow
 
-from workflows.steps import database_step, until
+from workflows.attempts.dependencies import until_others_ended
+from workflows.steps import database_step
 
 with workflow.unsafe.imports_passed_through():
     from activities.arrays import ArrayActivities, ChosenIndices, ReadyIndices, ReadyQuestion
-    from activities.dependencies import DependencyActivities
-    from gpu_platform.domain.jobs.dependency import DependencyKind, Standing
+    from gpu_platform.domain.jobs.dependency import DependencyKind
     from gpu_platform.domain.jobs.index_set import IndexSet
     from gpu_platform.domain.jobs.spec import JobSpec
 
@@ -33,19 +33,18 @@ class AfterOthers:
 
     async def wait(self, stopped: Callable[[], bool]) -> str | None:
         """Wait until the first element may start. Returns why it never may. None: it may, or the array was stopped."""
-        while not stopped():
-            self.told = False
-            found = await database_step(
-                DependencyActivities.look_at_dependencies, self._id, summary="Have the jobs before it ended?"
-            )
-            if found.standing is Standing.MET:
-                break
-            if found.standing is Standing.UNMET and not found.is_held:
-                return found.message
-            workflow.set_current_details(("held: " if found.is_held else "") + found.message)
-            await until(lambda: self.told or stopped(), None)
+        why = await until_others_ended(
+            self._id,
+            begin_to_look=self._begin_to_look,
+            is_told=lambda: self.told,
+            is_stopped=stopped,
+            show=workflow.set_current_details,
+        )
         self.told = True
-        return None
+        return why
+
+    def _begin_to_look(self) -> None:
+        self.told = False
 
     def asks(self, room: int) -> bool:
         """True if it is worth asking which elements may be made."""

@@ -20,10 +20,10 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from workflows import policies
 from workflows.attempts.answers import UnreadableAnswer, of_elements_launch, of_elements_watch
-from workflows.attempts.back_off import is_user_failure, wait_before_retry
+from workflows.attempts.back_off import back_off
 from workflows.attempts.compensations import end_of, stop_hosts
-from workflows.attempts.endings import Ending, after_failure, interruption
-from workflows.attempts.failures import HostStepFailed, rank_failure, step_failure
+from workflows.attempts.endings import Ending, after_failure, after_rank_failure, interruption
+from workflows.attempts.failures import HostStepFailed, step_failure
 from workflows.attempts.launching import on_host
 from workflows.attempts.watching import completed
 from workflows.elements.element import Element, Standing
@@ -189,18 +189,12 @@ class ElementHosts:
         if end.stopped:
             attempt.may_run = False
             attempt.usage = {end.exits.host: end.exits.usage}
-        if attempt.interrupted():
-            ending = interruption(attempt, element.progress)
-        else:
-            ending = after_failure(rank_failure(failed), attempt.spec, element.progress)
-        self._close(element, ending)
+        self._close(element, after_rank_failure(failed, attempt, element.progress))
 
     def _close(self, element: Element, ending: Ending) -> None:
         """Compensate: stop what may run, then hand the end to the next step of the array."""
         element.standing = Standing.ENDS
-        if is_user_failure(ending):
-            now, random = workflow.now(), workflow.random()
-            ending.retry_in_s = wait_before_retry(element.attempt, element.progress, now, random)
+        back_off(ending, element.attempt, element.progress)
         if lost_its_host(element, ending):
             element.stays = True
             element.progress.excluded_hosts = []  # the host is LOST: nothing is placed there until it is well again

@@ -13,7 +13,7 @@ from typing import Any
 from temporalio import workflow
 
 from activities.arrays import ArrayStep, ArrayStepDone
-from activities.reservation import EndAttempt, StartedFrom
+from activities.reservation import EndAttempt
 from gpu_platform.domain.array_ids import index_of
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array_steps import CarriedElements, ElementsPlaced, OwnWorkflow, RunningElement
@@ -26,10 +26,11 @@ from gpu_platform.domain.states import JobState
 from workflows.attempts.attempt import Stop
 from workflows.attempts.compensations import end_of
 from workflows.attempts.endings import interruption
+from workflows.attempts.starting import started_from
 from workflows.elements.element import Element, Standing
 from workflows.elements.hosts import ElementHosts
 from workflows.elements.own_workflows import OwnWorkflows
-from workflows.job_signals import is_fault_of, signal_job, tells_of_itself
+from workflows.job_signals import signal_job, tells_of_itself
 
 MOST_PLACED = 100
 """How many elements a step reserves at most. It must take less time than Temporal gives a workflow task."""
@@ -177,12 +178,7 @@ class ElementsUnderWay:
         ``skipped``: indices that were cancelled before their elements were made, by ``skipped_by``.
         """
         self._own.note_ended(done.own_ended.items())
-        started = []
-        for reserved in done.reserved:
-            element = self._driven[reserved.key.job_id]
-            element.attempt.terms = reserved.terms
-            started.append((element, reserved.plan))
-        self._hosts.launch(started)
+        self._hosts.launch([(self._driven[plan.key.job_id], plan) for plan in done.reserved])
         for key in done.conflicts:
             if (element := self._driven.get(key.job_id)) is not None:
                 element.standing, element.attempt.placement = Standing.WAITS, None
@@ -230,35 +226,32 @@ class ElementsUnderWay:
             self.forward(job_id, verb, request)
             return
         attempt = element.attempt
-        if verb == "cancel":
-            attempt.stop.cancel = attempt.stop.cancel or request
-        elif verb == "kill":
-            attempt.stop.kill = attempt.stop.kill or request
-        elif element.standing in (Standing.LAUNCHES, Standing.RUNS) and request.attempt in (None, element.key.attempt):
-            attempt.preempt = attempt.preempt or request
+        if verb != "preempt":
+            attempt.stop.ask(verb, request)
+        elif element.standing in (Standing.LAUNCHES, Standing.RUNS):
+            attempt.ask_to_preempt(request)
         self._look(element)
 
-    def gpu_fault(self, job_id: str, fault: GpuFault) -> None:
+    def gpu_fault(self, fault: GpuFault) -> None:
         """A GPU had a fault. Ignored unless the element's current attempt holds the GPU on the host that says so."""
+        job_id = fault.attempt.job_id
         element = self._driven.get(job_id)
         if element is None:
             # The element's own workflow looks whether it holds the GPU there.
             if tells_of_itself(fault):
                 self.forward(job_id, "gpu_fault", fault)
             return
-        if is_fault_of(fault, element.key.attempt, element.attempt.placement):
-            element.attempt.faults.setdefault(fault.report.fault_id, fault)
+        if element.attempt.note_fault(fault):
             self._look(element)
 
-    def host_lost(self, job_id: str, lost: HostLost) -> None:
+    def host_lost(self, lost: HostLost) -> None:
         """A host is LOST. Ignored unless the element's current attempt holds something there."""
+        job_id = lost.attempt.job_id
         element = self._driven.get(job_id)
         if element is None:
             self.forward(job_id, "host_lost", lost)
             return
-        placement = element.attempt.placement
-        if placement is not None and lost.attempt == element.key.attempt and lost.host in placement.hosts:
-            element.attempt.lost.setdefault(lost.host, lost)
+        if element.attempt.note_loss(lost):
             self._look(element)
 
     def too_late(self, late: Mapping[str, LimitChange | None]) -> None:
@@ -312,10 +305,7 @@ class ElementsUnderWay:
         element.is_marked = True
         element.attempt.running_since = workflow.now()
         self._step.running.append(element.key)
-        if (prepared := element.attempt.prepared) is not None:
-            started = StartedFrom(
-                key=element.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
-            )
+        if (started := started_from(element.attempt)) is not None:
             self._step.started.append(started)
 
     def _note_end(self, element: Element, end: EndAttempt) -> None:

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array, ArraySpec, OnFailure
-from gpu_platform.domain.jobs.attempt import GpuFault, HostExits, HostLost, HostPlan, Prepared, WatchRequest
+from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, Prepared, WatchRequest
 from gpu_platform.domain.jobs.job import Failure, Interrupt, JobProgress
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -94,7 +94,7 @@ class RememberedArray(BaseModel):
 
 
 class ElementPlaced(BaseModel):
-    """The leader's answer to one element that waits."""
+    """The leader's answer to one element that waits. It travels with those to others, so it says whose it is."""
 
     key: AttemptKey
     placement: Placement
@@ -106,20 +106,6 @@ class ElementsPlaced(BaseModel):
     """The argument of ArrayWorkflow's signal ``placed``."""
 
     elements: list[ElementPlaced]
-
-
-class ElementFault(BaseModel):
-    """The argument of ArrayWorkflow's signal ``element_gpu_fault``."""
-
-    job_id: str
-    fault: GpuFault
-
-
-class ElementHostLost(BaseModel):
-    """The argument of ArrayWorkflow's signal ``element_host_lost``."""
-
-    job_id: str
-    lost: HostLost
 
 
 class ElementsHostLost(BaseModel):

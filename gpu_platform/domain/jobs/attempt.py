@@ -89,7 +89,7 @@ class RankLimits(BaseModel):
 
 
 class HostPlan(HostRequirements):
-    """Everything that one host needs for its ranks of an attempt: the last of the four shapes of a job.
+    """Everything that one host needs for its ranks of an attempt.
 
     Command and environment are here once, not per rank: the message travels through Temporal, which limits its size.
     """
@@ -176,7 +176,8 @@ class Prepared(BaseModel):
 
 
 class LaunchRequest(BaseModel):
-    """Start all ranks of the plan. The rendezvous is not in the plan: it is known when rank 0's host is prepared.
+    """Start all ranks of the plan. The plan follows from the job and its place alone, so that control can compare it
+    before it signs. The rendezvous does not: the host of rank 0 chooses it.
 
     ``rendezvous`` None: the gang is on one host, which prepares and picks the port itself.
     """
@@ -289,15 +290,13 @@ class FaultReport(BaseModel):
     between_jobs: bool = False
     """It was found while no job was on the GPU. So no job gets it, but the GPU is still healed."""
 
-    def as_failure(self, *, rank: int | None = None, exit_code: int | None = None) -> Failure:
+    def as_failure(self) -> Failure:
         """The failure of an attempt that this fault ended."""
         cause = FailureCause.PROGRAM_FAULT if self.action is FaultAction.FAIL_JOB else FailureCause.GPU_FAULT
         return Failure(
             kind=blame(cause),
             message=self.message,
             host=self.host,
-            rank=rank,
-            exit_code=exit_code,
             # A job that hangs may be its host's fault as well as a GPU's: the retry avoids the whole host.
             gpu_uuid=self.gpu_uuid if self.attempt is None else None,
             xid=self.xid,
@@ -305,16 +304,17 @@ class FaultReport(BaseModel):
 
 
 class GpuFault(BaseModel):
-    """The argument of JobWorkflow's signal ``gpu_fault``."""
+    """The argument of the signal ``gpu_fault`` of JobWorkflow, and of ``element_gpu_fault`` of ArrayWorkflow."""
 
-    attempt: int
-    """The attempt that ran on the GPU. An old fault does not stop a later attempt."""
+    attempt: ReportedAttempt
+    """The attempt that was on the GPU when the host saw the fault. Others ignore it, however late it comes."""
     report: FaultReport
 
 
 class HostLost(BaseModel):
-    """The argument of JobWorkflow's signal ``host_lost``."""
+    """The argument of the signal ``host_lost`` of JobWorkflow, and of ``element_host_lost`` of ArrayWorkflow."""
 
-    attempt: int
+    attempt: AttemptKey
+    """The attempt that holds something on the host. Others ignore it."""
     host: str
     reason: str

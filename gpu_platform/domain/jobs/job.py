@@ -18,7 +18,7 @@ from gpu_platform.domain.states import JobState
 
 
 class JobInput(BaseModel):
-    """The argument of JobWorkflow: what was asked for, and how far the job has come."""
+    """The argument of JobWorkflow, which has only one: what was asked for, and how far the job has come."""
 
     job_id: str
     """The job's id, which is also the workflow's id."""
@@ -45,6 +45,18 @@ class JobProgress(BaseModel):
     excluded_hosts: list[str] = []
     quick_failures: int = 0
     """How many attempts in a row failed by the program's fault soon after their start."""
+
+    @classmethod
+    def of(cls, job: Job) -> JobProgress:
+        """As far as the database knows it, for a workflow that takes the job over."""
+        return cls(
+            attempt=job.attempt,
+            user_retries=job.user_retries,
+            hardware_retries=job.hardware_retries,
+            preemptions=job.preemptions,
+            # The row does not say how many of them came soon after a start. So the next wait is rather too long.
+            quick_failures=job.user_retries,
+        )
 
 
 class Interrupt(BaseModel):

@@ -1,8 +1,4 @@
-"""What the scheduler sees of a job. It is the second of four shapes of a job.
-
-Users send a ``JobSpec``. The scheduler sees a :class:`PlacementRequest` and answers with a ``Placement``. Each host
-that starts ranks gets a ``HostPlan``.
-"""
+"""What the scheduler sees of a job: neither its program nor its files, only what it needs and for whom."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class RankJailOrder(NamedTuple):
 
 
 class RankOrder(NamedTuple):
-    """Start one rank, and supervise it to its end."""
+    """Start one rank, and supervise it to its end. The privileged side checks it again, with the standard library."""
 
     rank_dir: str
     attempt_dir: str

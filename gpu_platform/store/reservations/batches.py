@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError, ReservationConflict
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.store.database import undone_alone
 from gpu_platform.store.reservations import reserving
 from gpu_platform.store.reservations.attempts import EndedAttempt, set_running, write_ends
-from gpu_platform.store.reservations.reserving import Taken
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class BatchOfPlaces:
     """What a batch of reservations led to."""
 
-    taken: dict[AttemptKey, Taken]
+    taken: dict[AttemptKey, Reserved]
     conflicts: dict[AttemptKey, ReservationConflict]
     """Why an attempt must be placed again."""
     refused: dict[AttemptKey, PlatformError]

@@ -31,7 +31,8 @@ class JobStands:
 
 @dataclass(frozen=True, slots=True)
 class HeldPlace:
-    """What an attempt holds, and what its job runs there."""
+    """What an attempt holds, and what its job runs there. Control compares orders with it, so it is read from the
+    database, and not from the workflow that asks for the order."""
 
     spec: JobSpec
     placement: Placement

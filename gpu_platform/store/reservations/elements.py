@@ -16,6 +16,7 @@ from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.element_changes import ElementValues
 from gpu_platform.domain.jobs.index_set import IndexSet
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, writing
 from gpu_platform.store.jobs.checkpoints import Start, write_start
@@ -26,7 +27,6 @@ from gpu_platform.store.models import job
 from gpu_platform.store.reservations import batches
 from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.reservations.batches import BatchOfPlaces
-from gpu_platform.store.reservations.reserving import Taken
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ElementStep:
 class ElementStepDone:
     """What a step led to."""
 
-    taken: dict[AttemptKey, Taken] = field(default_factory=dict)
+    taken: dict[AttemptKey, Reserved] = field(default_factory=dict)
     conflicts: dict[AttemptKey, str] = field(default_factory=dict)
     """Why a placement could not be reserved. These elements wait again."""
     made: list[AttemptKey] = field(default_factory=list)
@@ -79,8 +79,6 @@ class ElementStepDone:
     """How many elements have not been made yet. 0 if none was asked for, too."""
     refused: list[AttemptKey] = field(default_factory=list)
     """The database knows more of these than their workflow."""
-    limits: dict[str, LimitChange] = field(default_factory=dict[str, LimitChange])
-    """Job -> the time limit that it got since its submission, of ``taken``."""
 
 
 def advance_elements(store: Store, array_id: str, step: ElementStep, now: datetime) -> ElementStepDone:
@@ -95,7 +93,7 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
     refused |= batches.mark_running(session, step.running, now)
     for start in step.started:
         write_start(session, start, now)
-    places, limits = _take(session, known, step, now)
+    places = _take(session, known, step, now)
     refused |= places.refused
     made = _NONE_MADE
     if step.chosen is not None:
@@ -119,13 +117,10 @@ def _advance(session: Session, known: KnownArray, step: ElementStep, now: dateti
         position=made.position,
         left=made.left,
         refused=list(refused),
-        limits=limits,
     )
 
 
-def _take(
-    session: Session, known: KnownArray, step: ElementStep, now: datetime
-) -> tuple[BatchOfPlaces, dict[str, LimitChange]]:
+def _take(session: Session, known: KnownArray, step: ElementStep, now: datetime) -> BatchOfPlaces:
     """Reserve what the leader found, and read with which time limits. An answer to what an element asked before its
     limit became longer is a conflict: what was promised to others counts on the shorter one."""
     placed = dict(step.placed)
@@ -139,7 +134,9 @@ def _take(
     }
     places = batches.take_places(session, {key: placed[key] for key in placed if key not in outdated}, now)
     places.conflicts.update(outdated)
-    return places, limits
+    for key in [key for key in places.taken if key.job_id in limits]:
+        places.taken[key] = places.taken[key].model_copy(update={"limit": limits[key.job_id]})
+    return places
 
 
 def _is_longer(limit: LimitChange, seconds: int) -> bool:

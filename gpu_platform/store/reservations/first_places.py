@@ -8,7 +8,6 @@ again with a task token (``place_gang``). Then its workflow reserves the leader'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import bindparam, select
@@ -20,6 +19,7 @@ from gpu_platform.domain.jobs.changes import LimitChange
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement_request import NO_TOKEN, TOKEN_COMES, PlacementRequest
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store, reading, writing
 from gpu_platform.store.jobs import jobs, queue
@@ -30,17 +30,7 @@ from gpu_platform.store.reservations.batches import take_places
 FIRST_ATTEMPT = 1
 
 
-@dataclass(frozen=True)
-class ReservedPlace:
-    """A placement that the attempt holds, and the fencing token of each host."""
-
-    placement: Placement
-    terms: dict[str, int]
-    limit: LimitChange | None = None
-    """The time limit that the job got while it waited."""
-
-
-def admit_and_ask(store: Store, job_id: str, now: datetime) -> tuple[bool, ReservedPlace | None]:
+def admit_and_ask(store: Store, job_id: str, now: datetime) -> tuple[bool, Reserved | None]:
     """Admit a job, and ask for its first place if it may start now: PENDING -> QUEUED, with an entry in the queue.
 
     Returns whether it asks, and what its first attempt holds already: then this was done before. Raises as
@@ -50,7 +40,7 @@ def admit_and_ask(store: Store, job_id: str, now: datetime) -> tuple[bool, Reser
 
 
 @writing
-def _admit_and_ask(session: Session, job_id: str, store: Store, now: datetime) -> tuple[bool, ReservedPlace | None]:
+def _admit_and_ask(session: Session, job_id: str, store: Store, now: datetime) -> tuple[bool, Reserved | None]:
     row = jobs.admit_row(session, job_id, store, now)
     key = AttemptKey(job_id=job_id, attempt=FIRST_ATTEMPT)
     if (held := _reserved(session, [key]).get(key)) is not None:
@@ -83,13 +73,13 @@ def reserve_places(
 
 
 @reading
-def reserved_places(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, ReservedPlace]:
+def reserved_places(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Reserved]:
     """Those of ``keys`` that the leader has reserved a placement for, and that have not gone on since."""
     return _reserved(session, keys)
 
 
 @writing
-def stop_asking(session: Session, key: AttemptKey) -> ReservedPlace | None:
+def stop_asking(session: Session, key: AttemptKey) -> Reserved | None:
     """Let the leader reserve nothing for the job any more. Returns the place if it was reserved just now.
 
     The job keeps its place in the queue.
@@ -99,7 +89,7 @@ def stop_asking(session: Session, key: AttemptKey) -> ReservedPlace | None:
     return _reserved(session, [key]).get(key)
 
 
-def _reserved(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, ReservedPlace]:
+def _reserved(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Reserved]:
     attempts = {key.job_id: key for key in keys}
     found = {}
     for row in session.execute(_RESERVED, {"job_ids": list(attempts)}):
@@ -107,7 +97,8 @@ def _reserved(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, 
         if row.attempt == key.attempt:
             placement = Placement.model_validate_json(row.placement)
             limit = None if row.changed_limit is None else LimitChange.model_validate_json(row.changed_limit)
-            found[key] = ReservedPlace(placement, host_terms(session, key, placement.hosts), limit)
+            terms = host_terms(session, key, placement.hosts)
+            found[key] = Reserved(placement=placement, terms=terms, limit=limit)
     return found
 
 

@@ -19,6 +19,7 @@ from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.jobs.job_states import JobUpdate, change_job, lock_job
@@ -27,7 +28,7 @@ from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, reservation
 from gpu_platform.store.reservations.allocations import OURS, is_held, lock_held
 from gpu_platform.store.reservations.releasing import Return, close_reservation, degrade_gpu, give_back
-from gpu_platform.store.reservations.reserving import Taken, announce, take_jobs
+from gpu_platform.store.reservations.reserving import announce, take_jobs
 
 _HELD_STATES = frozenset({GpuState.ALLOCATED, GpuState.IN_USE})
 
@@ -44,7 +45,7 @@ def hand_over(
     failure: Failure | None,
     hardware_retries: int,
     usage: Sequence[RankUsage] = (),
-) -> Taken:
+) -> Reserved:
     """End attempt ``key`` and begin the next one on ``placement``, whose GPUs it holds already.
 
     ``parked``: one of the GPUs must be healed first. ``faulty_gpus``: uuid -> why it becomes DEGRADED. Repeating it is
@@ -54,7 +55,8 @@ def hand_over(
     following = AttemptKey(job_id=key.job_id, attempt=key.attempt + 1)
     if not close_reservation(session, key, now):
         if lock_held(session, following):
-            return Taken(host_terms(session, following, placement.hosts), repeated=True)
+            terms = host_terms(session, following, placement.hosts)
+            return Reserved(placement=placement, terms=terms, repeated=True)
         raise ReservationConflict(f"attempt {key} holds nothing that could be handed over")
     row = {"job_id": key.job_id, "attempt": following.attempt, "reserved_at": now, "parked": parked}
     if not insert_new(session, reservation, row):
@@ -72,7 +74,7 @@ def hand_over(
             degrade_gpu(session, uuid, reason, now)
     take_jobs(session, {following: placement}, now)
     announce(session, following, placement, now)
-    return Taken(host_terms(session, following, placement.hosts))
+    return Reserved(placement=placement, terms=host_terms(session, following, placement.hosts))
 
 
 @reading

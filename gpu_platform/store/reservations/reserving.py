@@ -8,7 +8,6 @@ exclusive_holders = 0``, its row count checked), the CHECK constraints of ``gpu`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +20,7 @@ from gpu_platform.domain.errors import AsksOtherwise, IllegalTransition, NotFoun
 from gpu_platform.domain.hosts.share import first_use
 from gpu_platform.domain.jobs.hold import Hold
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
 from gpu_platform.store.database import change, insert_all_new, insert_new, writing
 from gpu_platform.store.events import append_event
@@ -33,22 +33,12 @@ from gpu_platform.store.reservations.allocations import OURS, lock_held
 from gpu_platform.store.transitions import next_state
 
 
-@dataclass(frozen=True)
-class Taken:
-    """The GPUs and host resources that an attempt holds now."""
-
-    terms: dict[str, int]
-    """The fencing token of each host, for the launch."""
-    repeated: bool = False
-    """It was taken before: ranks may run there already."""
-
-
 Places = Mapping[AttemptKey, Placement]
 """What each attempt is to hold."""
 
 
 @writing
-def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> Taken:
+def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> Reserved:
     """Take every GPU of the placement for the attempt, or none: QUEUED -> ALLOCATED, AVAILABLE -> ALLOCATED.
 
     Repeating it while the attempt holds its GPUs is a no-op. Raises :class:`ReservationConflict` (naming the GPU, or
@@ -62,13 +52,14 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
 
 def take_place(
     session: Session, key: AttemptKey, placement: Placement, now: datetime, *, task_token: bytes | None = None
-) -> Taken:
+) -> Reserved:
     """Inside a transaction: see :func:`reserve_gang`. ``task_token``: only if the job's entry in the queue has it."""
     row = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, row):
         if lock_held(session, key):
             _check_place(session, key, placement)
-            return Taken(host_terms(session, key, placement.hosts), repeated=True)
+            terms = host_terms(session, key, placement.hosts)
+            return Reserved(placement=placement, terms=terms, repeated=True)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
     return _take(session, {key: placement}, now, task_token)[key]
 
@@ -84,7 +75,7 @@ def have_reserved(session: Session, keys: Iterable[AttemptKey]) -> set[AttemptKe
 
 def take_places(
     session: Session, places: Places, now: datetime, *, task_token: bytes | None = None
-) -> dict[AttemptKey, Taken]:
+) -> dict[AttemptKey, Reserved]:
     """Inside a transaction: as :func:`take_place`, for several attempts with a few statements for all of them.
 
     It raises if anything is wrong with one of them, also if one has reserved before. Then what it did must be undone,
@@ -99,7 +90,7 @@ def take_places(
     return _take(session, places, now, task_token)
 
 
-def _take(session: Session, places: Places, now: datetime, task_token: bytes | None) -> dict[AttemptKey, Taken]:
+def _take(session: Session, places: Places, now: datetime, task_token: bytes | None) -> dict[AttemptKey, Reserved]:
     take_jobs(session, places, now)
     for epoch in {placement.epoch for placement in places.values()} - {0}:
         check_epoch(session, epoch)
@@ -111,7 +102,7 @@ def _take(session: Session, places: Places, now: datetime, task_token: bytes | N
     taken = {}
     for key, placement in places.items():
         announce(session, key, placement, now)
-        taken[key] = Taken({host: terms[host] for host in placement.hosts})
+        taken[key] = Reserved(placement=placement, terms={host: terms[host] for host in placement.hosts})
     return taken
 
 

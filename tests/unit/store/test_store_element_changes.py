@@ -78,7 +78,9 @@ def test_who_waits_and_who_comes_gets_the_new_values_and_who_runs_keeps_its_own(
     step(store, again=[key(2)], first=3, add=2)
     assert asked(store) == dict.fromkeys([1, 2, 3, 4], (7, 600))
     started = step(store, placed=[(key(3), placement({"h": [3]}))], first=5)
-    assert started.limits == {key(3).job_id: LimitChange(time_limit_s=600)}
+    assert {one.job_id: found.limit for one, found in started.taken.items()} == {
+        key(3).job_id: LimitChange(time_limit_s=600)
+    }
     for index, values in enumerate([(0, 60), *[(7, 600)] * 4]):
         job = jobs.get_job(store, element_id(ARRAY, index))
         assert (job.spec.priority, job.spec.time_limit_s) == values
@@ -137,7 +139,7 @@ def test_an_answer_to_what_was_asked_before_the_limit_became_longer_starts_nothi
     change(store, time_limit_s=30)
     step(store, again=[key(0)], first=2)
     done = step(store, placed=places[:1], first=2, decided_limits={key(0): 600})
-    assert done.limits[key(0).job_id] == LimitChange(time_limit_s=30), "a shorter one fits"
+    assert done.taken[key(0)].limit == LimitChange(time_limit_s=30), "a shorter one fits"
 
 
 def test_a_repeated_step_undoes_no_change(cluster: Cluster) -> None:
