@@ -69,8 +69,6 @@ class Submissions:
 
     async def _send(self, job: Job, signal: tuple[str, Interrupt] | None) -> None:
         try:
-            await self._starter.start_job(
-                self._client, JobInput(job_id=job.id, spec=job.spec), signal=signal
-            )
+            await self._starter.start_job(self._client, JobInput(job_id=job.id, spec=job.spec), signal=signal)
         except WorkflowAlreadyStartedError:
             return  # it runs; or it has ended, and the reconciler sees to its job

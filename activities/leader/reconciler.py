@@ -122,9 +122,7 @@ class Reconciler:
         job = await self._in_thread(jobs.get_job, self._store, row.job_id)
         log.warning("job.begun_again", job=row.job_id, state=row.state.value, attempt=row.attempt)
         known = None if row.state is JobState.PENDING else JobProgress.of(job)
-        await self._workflows.start(
-            JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True)
-        )
+        await self._workflows.start(JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True))
 
     async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:
         held: list[HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, row.job_id)

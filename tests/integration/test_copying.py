@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.cli.jobs import copying
-from tests.support.command_line import Ran, run, start
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
 from tests.support.command_line import Ran, run, start
 from tests.support.waiting import eventually

@@ -22,7 +22,6 @@ from gpu_platform.hosts.processes import exec, exec_sessions
 from gpu_platform.hosts.processes.exec import ExecProcess
 from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.hosts.system.records import boot_clock_s
-from tests.support.hosts_rig import HostRig, is_running, kill
 from tests.integration.test_hosts_guard import RANK, TIMES, LeasedRig, stopped
 from tests.support.hosts_rig import HostRig, is_running, kill
 from tests.support.waiting import eventually

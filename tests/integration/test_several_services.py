@@ -13,8 +13,8 @@ from gpu_platform.client.credentials import read_note
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from tests.support.store_cluster import NOW, Cluster, spec
 from tests.support.api_server import application, keep_token, served
+from tests.support.store_cluster import NOW, Cluster, spec
 from tests.support.waiting import eventually
 
 NO_TEMPORAL = "127.0.0.1:1"

@@ -19,11 +19,12 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.scheduling.backfilling import date_slices
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.round import round as one_round, screen
+from gpu_platform.scheduling.round import round as one_round
+from gpu_platform.scheduling.round import screen
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
+from tests.property.test_scheduling_screen import Twins
 from tests.support.promise_traces import LENT, Trace
 from tests.support.promise_worlds import Violation, play
-from tests.property.test_scheduling_screen import Twins
 from tests.support.simulations import Simulation, came, hosts
 from tests.support.window_worlds import play_foreseen, play_windows
 

@@ -30,8 +30,8 @@ from gpu_platform.store.jobs import jobs
 from service import audit_log
 from service.app import create_app
 from service.audit_log import AuditLog
-from tests.support.store_cluster import Cluster
 from tests.support.api_server import application, bearer, served, sign_in
+from tests.support.store_cluster import Cluster
 
 PEOPLE = {"olga": {CLUSTER: Role.OPERATOR}, "ada": {"team-a": Role.USER}}
 TOKENS = {name: f"gpt_{name * 12}" for name in PEOPLE}

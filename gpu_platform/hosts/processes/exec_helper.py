@@ -152,8 +152,7 @@ def _trusted(of_rank: RankOrder, order: ExecOrder, *, rank_pid: int) -> RankOrde
     if uids != {of_rank.jail.uid} or 0 in uids:
         running = ", ".join(map(str, sorted(uids)))
         raise BadOrder(
-            f"it names the account {of_rank.jail.uid}, and the rank runs as {running}; no program of a job "
-            "runs as root"
+            f"it names the account {of_rank.jail.uid}, and the rank runs as {running}; no program of a job runs as root"
         )
     return of_rank
 

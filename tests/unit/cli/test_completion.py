@@ -17,9 +17,9 @@ import pytest
 from gpu_platform.cli import completion
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from tests.support.api_server import application, served
 from tests.support.command_line import NOBODY, run
 from tests.support.store_cluster import NOW, Cluster, spec
-from tests.support.api_server import application, served
 from tests.support.waiting import eventually
 from workers.local.forked.client import COMMAND
 

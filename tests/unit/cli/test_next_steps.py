@@ -9,8 +9,8 @@ from gpu_platform.cli.commands import COMMANDS
 from gpu_platform.cli.next_steps import NEXT_STEPS, next_step
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.store import Store
-from tests.support.command_line import run
 from tests.support.api_server import application, keep_token, served
+from tests.support.command_line import run
 
 
 def codes(kind: type[PlatformError]) -> set[str]:

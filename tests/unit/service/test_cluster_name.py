@@ -9,16 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from gpu_platform.cli.show import tables
-from gpu_platform.settings.cluster import MAX_NAME, ClusterSettings
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import ClusterCounts
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, RankSpec
 from gpu_platform.hosts.processes.environment import rank_environ
 from gpu_platform.settings import ClusterSettings, Settings
-from gpu_platform.settings.cluster import MAX_NAME
+from gpu_platform.settings.cluster import MAX_NAME, ClusterSettings
 from gpu_platform.store import Store
-from tests.support.command_line import run
 from tests.support.api_server import application, in_process, served
+from tests.support.command_line import run
 
 NOWHERE = "127.0.0.1:1"
 NAMED = ClusterSettings(name="research-2")
