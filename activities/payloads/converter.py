@@ -22,7 +22,7 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from activities.payloads.codec import CONTROL_SCOPE, REPLAYED, PayloadsOfOrders, SealedPayloads, step_on_host
-from activities.payloads.unreadable import UnreadableAnswer
+from activities.payloads.unreadable import UnreadablePayload
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import Settings
 
@@ -50,7 +50,7 @@ class SharedPydanticConverter(PydanticPayloadConverter):
 
 
 class ControlConverter(SharedPydanticConverter):
-    """Of the control plane. An answer of a host that nobody can read becomes :class:`UnreadableAnswer`."""
+    """Of the control plane. An answer of a host that nobody can read becomes :class:`UnreadablePayload`."""
 
     of_host_step = False
 
@@ -65,7 +65,7 @@ class ControlConverter(SharedPydanticConverter):
         try:
             return super().from_payloads([_plain(payload) for payload in payloads], type_hints)
         except Exception as error:  # whatever a host wrote, its error must not stop the workflow
-            return [UnreadableAnswer(f"{type(error).__name__}: {error}"[:500])] * len(payloads)
+            return [UnreadablePayload(f"{type(error).__name__}: {error}"[:500])] * len(payloads)
 
 
 class _OfHostStep(ControlConverter):

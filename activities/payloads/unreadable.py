@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class UnreadableAnswer:
+class UnreadablePayload:
     """Stands for the answer."""
 
     why: str

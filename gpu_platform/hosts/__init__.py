@@ -2,7 +2,7 @@
 
 ``README.md`` beside this file has a picture, the words and the invariants. Begin with ``node_worker``.
 
-- ``node_worker``: prepares, launches, watches and stops the ranks of an attempt. ``attempt_watch``: limits and progress.
+- ``node_worker``: prepares, launches, watches and stops ranks of an attempt. ``attempt_watch``: limits and progress.
 - ``stages``: what a host does before and after each attempt.
 - ``processes``: the spawner, the supervisor of each rank, logs, commands beside a rank, stopping.
 - ``isolation``: the jail around an attempt (cgroup, device filter, sandbox, privileges), and the orders for it.

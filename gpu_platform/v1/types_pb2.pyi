@@ -1869,7 +1869,7 @@ class JobPage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "namespace", "user", "command", "env", "workdir", "gpus", "groups", "spare_hosts", "keep_reservation_s", "rank_per", "launcher", "preemptible", "checkpoints", "checkpoint", "priority", "kind", "begin_at", "deadline_at", "after", "if_unmet", "hold", "reservation", "time_limit_s", "warn_before_s", "warn_signal", "warn_program_only", "hang_limit_s", "idle_limit_s", "power_limit_w", "max_retries", "max_hardware_retries", "retry_wait_s", "retry_longest_wait_s", "grace_s", "require_isolation", "secrets", "job_token", "notify", "readable_by", "artifacts", "environment", "fencing", "null_fields")
+    __slots__ = ("require_isolation", "name", "namespace", "user", "command", "env", "workdir", "gpus", "groups", "spare_hosts", "keep_reservation_s", "rank_per", "launcher", "preemptible", "checkpoints", "checkpoint", "priority", "kind", "begin_at", "deadline_at", "after", "if_unmet", "hold", "reservation", "time_limit_s", "warn_before_s", "warn_signal", "warn_program_only", "hang_limit_s", "idle_limit_s", "power_limit_w", "max_retries", "max_hardware_retries", "retry_wait_s", "retry_longest_wait_s", "grace_s", "secrets", "job_token", "notify", "readable_by", "artifacts", "environment", "fencing", "null_fields")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1877,6 +1877,7 @@ class JobSpec(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    REQUIRE_ISOLATION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -1912,7 +1913,6 @@ class JobSpec(_message.Message):
     RETRY_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     RETRY_LONGEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
-    REQUIRE_ISOLATION_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
@@ -1921,6 +1921,7 @@ class JobSpec(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     FENCING_FIELD_NUMBER: _ClassVar[int]
     NULL_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    require_isolation: bool
     name: str
     namespace: str
     user: str
@@ -1956,7 +1957,6 @@ class JobSpec(_message.Message):
     retry_wait_s: float
     retry_longest_wait_s: float
     grace_s: float
-    require_isolation: bool
     secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
     job_token: bool
     notify: _containers.RepeatedCompositeFieldContainer[NotifyRule]
@@ -1965,7 +1965,7 @@ class JobSpec(_message.Message):
     environment: JobEnvironment
     fencing: Fencing
     null_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., gpus: _Optional[_Union[ResourceRequest, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., spare_hosts: _Optional[int] = ..., keep_reservation_s: _Optional[int] = ..., rank_per: _Optional[_Union[RankPer, str]] = ..., launcher: _Optional[_Union[Launcher, str]] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., checkpoint: _Optional[_Union[CheckpointPolicy, _Mapping]] = ..., priority: _Optional[int] = ..., kind: _Optional[_Union[WorkKind, str]] = ..., begin_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deadline_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., if_unmet: _Optional[_Union[IfUnmet, str]] = ..., hold: _Optional[bool] = ..., reservation: _Optional[str] = ..., time_limit_s: _Optional[int] = ..., warn_before_s: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_program_only: _Optional[bool] = ..., hang_limit_s: _Optional[int] = ..., idle_limit_s: _Optional[int] = ..., power_limit_w: _Optional[int] = ..., max_retries: _Optional[int] = ..., max_hardware_retries: _Optional[int] = ..., retry_wait_s: _Optional[float] = ..., retry_longest_wait_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., require_isolation: _Optional[bool] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., job_token: _Optional[bool] = ..., notify: _Optional[_Iterable[_Union[NotifyRule, _Mapping]]] = ..., readable_by: _Optional[_Union[ReadableBy, str]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., environment: _Optional[_Union[JobEnvironment, _Mapping]] = ..., fencing: _Optional[_Union[Fencing, str]] = ..., null_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, require_isolation: _Optional[bool] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., gpus: _Optional[_Union[ResourceRequest, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., spare_hosts: _Optional[int] = ..., keep_reservation_s: _Optional[int] = ..., rank_per: _Optional[_Union[RankPer, str]] = ..., launcher: _Optional[_Union[Launcher, str]] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., checkpoint: _Optional[_Union[CheckpointPolicy, _Mapping]] = ..., priority: _Optional[int] = ..., kind: _Optional[_Union[WorkKind, str]] = ..., begin_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deadline_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., if_unmet: _Optional[_Union[IfUnmet, str]] = ..., hold: _Optional[bool] = ..., reservation: _Optional[str] = ..., time_limit_s: _Optional[int] = ..., warn_before_s: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_program_only: _Optional[bool] = ..., hang_limit_s: _Optional[int] = ..., idle_limit_s: _Optional[int] = ..., power_limit_w: _Optional[int] = ..., max_retries: _Optional[int] = ..., max_hardware_retries: _Optional[int] = ..., retry_wait_s: _Optional[float] = ..., retry_longest_wait_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., job_token: _Optional[bool] = ..., notify: _Optional[_Iterable[_Union[NotifyRule, _Mapping]]] = ..., readable_by: _Optional[_Union[ReadableBy, str]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., environment: _Optional[_Union[JobEnvironment, _Mapping]] = ..., fencing: _Optional[_Union[Fencing, str]] = ..., null_fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobUsage(_message.Message):
     __slots__ = ("total", "attempts", "running")

@@ -30,7 +30,7 @@ Verb = Literal["cancel", "kill"]
 log = get_logger(__name__)
 
 
-class ArraySubmission(NamedTuple):
+class ArrayToAccept(NamedTuple):
     """An array as it is to be accepted: with the namespace, the user and the cluster's defaults."""
 
     spec: JobSpec
@@ -39,7 +39,7 @@ class ArraySubmission(NamedTuple):
 
 
 async def submit(
-    context: ServiceContext, asked: ArraySubmission, actor: str, key: IdempotencyKey | None
+    context: ServiceContext, asked: ArrayToAccept, actor: str, key: IdempotencyKey | None
 ) -> tuple[Array, bool]:
     """Store the array durably and start its workflow. Returns the array, and whether it is new.
 
@@ -93,7 +93,7 @@ async def interrupt(
     return array
 
 
-def repetition(context: ServiceContext, array_id: str, elements: str | None) -> ArraySubmission:
+def repetition(context: ServiceContext, array_id: str, elements: str | None) -> ArrayToAccept:
     """An array that runs these elements of another one again; None: those that have FAILED.
 
     Raises :class:`NotFound`, and :class:`InvalidRequest` if there is nothing to repeat, or an element has not ended.
@@ -115,7 +115,7 @@ def repetition(context: ServiceContext, array_id: str, elements: str | None) -> 
         if first is not None:
             raise InvalidRequest(f"element {first} of array {array_id} has not ended: wait for it, or cancel it")
     spec = whole.spec.model_copy(update={"hold": False})
-    return ArraySubmission(_freed(context, array_id, spec, indices), whole.array.only(indices), array_id)
+    return ArrayToAccept(_freed(context, array_id, spec, indices), whole.array.only(indices), array_id)
 
 
 def _freed(context: ServiceContext, array_id: str, spec: JobSpec, indices: IndexSet) -> JobSpec:
@@ -143,7 +143,7 @@ def _not_made(context: ServiceContext, array_id: str, indices: IndexSet) -> int 
 
 
 def _record(
-    context: ServiceContext, asked: ArraySubmission, actor: str, key: IdempotencyKey | None
+    context: ServiceContext, asked: ArrayToAccept, actor: str, key: IdempotencyKey | None
 ) -> tuple[Array, bool]:
     submission.check_can_run(context, asked.spec, actor)
     return arrays.submit_array(

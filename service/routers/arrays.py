@@ -64,7 +64,7 @@ async def submit_array(
 ) -> Array:
     """Submit an array: one specification for many elements, each of which is a job with the id `ARRAY.INDEX`."""
     context.rate_limits.check_releases(owner_of(access.who))
-    asked = arrays.ArraySubmission(body.job, body.array)
+    asked = arrays.ArrayToAccept(body.job, body.array)
     return await _submitted(context, access, response, asked, idempotency_key)
 
 
@@ -162,7 +162,7 @@ async def retry_array(
 
 
 async def _submitted(
-    context: ServiceContext, access: Access, response: Response, asked: arrays.ArraySubmission, given: str | None
+    context: ServiceContext, access: Access, response: Response, asked: arrays.ArrayToAccept, given: str | None
 ) -> Array:
     spec, said = await run_in_threadpool(accepted, context.settings, context.store, access, asked.spec)
     key = None if given is None else IdempotencyKey(given, access.who.id, said)

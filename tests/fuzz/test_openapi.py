@@ -89,7 +89,7 @@ def token_of(role: str) -> str:
 async def service(sqlite_store: Store, temporal_address: str, tmp_path: Path) -> AsyncIterator[Service]:
     logs = LogFiles("dgx-b")
     logs.write(ENDED, 1, 0, b"epoch 1\n")
-    async with logs.served() as url:
+    async with logs.served() as worker_url:
         cluster = Cluster(sqlite_store).host("dgx-a").host("dgx-b", url=worker_url)
         cluster.running(RUNNING, {"dgx-a": [0]})
         cluster.queued(QUEUED)

@@ -35,14 +35,14 @@ class Measured:
     rig: HostRig
     monitor: HealthMonitor
     accountant: Accountant
-    url: str
+    worker_url: str
 
     def report(self, url: str | None = None) -> None:
         self.monitor.poll_once()
         Cluster(self.store).report(
             "box",
             inventory=self.rig.inventory,
-            url=url or self.url,
+            url=url or self.worker_url,
             telemetry=self.monitor.telemetry(),
         )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, PipelineState, Step, StepState
-from gpu_platform.domain.pipelines.readiness import PipelineDecision, StepJob, decide
+from gpu_platform.domain.pipelines.readiness import JobOfStep, PipelineDecision, decide
 from gpu_platform.domain.states import JobState
 
 CONDITIONS = (None, None, "true", "{0}.state == 'COMPLETED'", "{0}.state != 'COMPLETED'", "{0}.output", "{0}.nothing")
@@ -44,7 +44,7 @@ def specs(draw: st.DrawFn) -> PipelineSpec:
     return PipelineSpec(name="p", namespace="n", user="u", steps=tuple(steps))
 
 
-def check(spec: PipelineSpec, decision: PipelineDecision, records: list[StepJob], cancelled: bool) -> None:
+def check(spec: PipelineSpec, decision: PipelineDecision, records: list[JobOfStep], cancelled: bool) -> None:
     there = {(record.step, record.index) for record in records}
     for new in decision.submit:
         assert (new.step.name, new.index) not in there
@@ -67,7 +67,7 @@ def check(spec: PipelineSpec, decision: PipelineDecision, records: list[StepJob]
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs(), st.data())
 def test_every_pipeline_ends_and_keeps_its_rules(spec: PipelineSpec, data: st.DataObject) -> None:
-    records: list[StepJob] = []
+    records: list[JobOfStep] = []
     cancelled, ended = False, dict[str, StepState]()
     for _ in range(200):
         decision = decide(spec, records, cancelled=cancelled)
@@ -83,7 +83,7 @@ def test_every_pipeline_ends_and_keeps_its_rules(spec: PipelineSpec, data: st.Da
             refused = "no" if data.draw(st.integers(0, 9)) == 0 else None
             job_id = None if refused else f"j-{len(records)}"
             directory = f"d{len(records)}"
-            record = StepJob(step=new.step.name, index=new.index, job_id=job_id, refusal=refused, directory=directory)
+            record = JobOfStep(step=new.step.name, index=new.index, job_id=job_id, refusal=refused, directory=directory)
             records.append(replace(record, cache_key=new.cache_key))
         for number, record in enumerate(records):
             if record.is_live and (cancelled or data.draw(st.booleans())):
@@ -107,7 +107,7 @@ def test_the_cache_key_says_whether_two_jobs_get_the_same(one: str, other: str, 
         second = Step(name="second", after=("first",), cache=True, job=JobSpec(command=["use", argument]))
         spec = PipelineSpec(name="p", namespace="n", user="u", steps=(first, second))
         [new] = decide(spec, []).submit
-        done = StepJob(step="first", index=0, job_id=run, state=JobState.COMPLETED, cache_key=new.cache_key)
+        done = JobOfStep(step="first", index=0, job_id=run, state=JobState.COMPLETED, cache_key=new.cache_key)
         [new] = decide(spec, [done]).submit
         return new.cache_key
 

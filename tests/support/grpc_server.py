@@ -50,7 +50,7 @@ async def running_with(sqlite_store: Store, **settings: Any) -> AsyncIterator[Ru
     logs = LogFiles("a")
     limits = RateLimitSettings(bad_tokens=RateLimit(per_s=0.01, burst=3), at_once=4)
     app = application(sqlite_store, NO_TEMPORAL, service=ServiceSettings(rate_limits=limits, **settings))
-    async with logs.served() as url:
+    async with logs.served() as worker_url:
         Cluster(sqlite_store).host("a", url=worker_url).running(JOB, {"a": [0]})
         server = GrpcServer(app, "127.0.0.1", 0)
         service = Server(app, "127.0.0.1", 0, grpc=server)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 class Relay:
     """Gives each new connection to the next of ``targets`` (``HOST:PORT``). It knows nothing of their health.
 
-    ``listener``: a socket that listens already, instead of ``port`` on the loopback. ``tls``: clients speak TLS with it.
+    ``listener``: a socket that listens already, instead of ``port`` on the loopback. ``tls``: its clients speak TLS.
     """
 
     def __init__(

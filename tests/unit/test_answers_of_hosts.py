@@ -15,7 +15,7 @@ from temporalio.converter import ActivitySerializationContext, DataConverter
 from temporalio.exceptions import ApplicationError
 
 from activities.payloads.converter import data_converter
-from activities.payloads.unreadable import UnreadableAnswer
+from activities.payloads.unreadable import UnreadablePayload
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched
 from gpu_platform.domain.jobs.artifacts import MAX_OUTPUT_BYTES, StepOutput, checked_output
@@ -165,7 +165,7 @@ def on_host(converter: DataConverter) -> Any:
 def test_an_answer_that_nobody_can_read_is_a_failure_of_the_host(garbage: bytes) -> None:
     payload = Payload(metadata={"encoding": b"json/plain"}, data=garbage)
     [answer] = on_host(data_converter(None)).from_payloads([payload], [HostExits])
-    assert isinstance(answer, UnreadableAnswer)
+    assert isinstance(answer, UnreadablePayload)
     failed = answers.of_watch("a", [0, 1], PLAN.gpu_uuids, answer).first_failure
     assert failed is not None
     assert failed.failure is not None

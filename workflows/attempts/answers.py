@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from temporalio.exceptions import FailureError
 
-from activities.payloads.unreadable import UnreadableAnswer
+from activities.payloads.unreadable import UnreadablePayload
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.bounds import LONGEST_TEXT
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched
@@ -29,9 +29,9 @@ class UnreadableAnswer(FailureError):
     """A host answered what nobody can read."""
 
 
-def readable(host: str, answer: T | UnreadableAnswer) -> T:
+def readable(host: str, answer: T | UnreadablePayload) -> T:
     """The answer. Raises :class:`UnreadableAnswer`."""
-    if isinstance(answer, UnreadableAnswer):
+    if isinstance(answer, UnreadablePayload):
         raise UnreadableAnswer(_message(host, answer))
     return answer
 
@@ -53,9 +53,11 @@ def of_launch(plan: HostPlan, answer: Launched) -> Launched:
     return Launched(host=plan.host, ranks=started, prepared=prepared, ended=ended)
 
 
-def of_watch(host: str, ranks: Sequence[int], gpus: Collection[str], answer: HostExits | UnreadableAnswer) -> HostExits:
+def of_watch(
+    host: str, ranks: Sequence[int], gpus: Collection[str], answer: HostExits | UnreadablePayload
+) -> HostExits:
     """The answer to ``watch_ranks`` for these ranks, which have these GPUs of the host."""
-    if isinstance(answer, UnreadableAnswer):
+    if isinstance(answer, UnreadablePayload):
         return HostExits(host=host, exits=[], first_failure=_nobody_knows(host, ranks, answer))
     return HostExits(
         host=host,
@@ -65,9 +67,9 @@ def of_watch(host: str, ranks: Sequence[int], gpus: Collection[str], answer: Hos
     )
 
 
-def of_stop(host: str, ranks: Sequence[int], answer: Stopped | UnreadableAnswer) -> list[RankUsage]:
+def of_stop(host: str, ranks: Sequence[int], answer: Stopped | UnreadablePayload) -> list[RankUsage]:
     """The usage in the answer to ``stop_ranks``. Nothing else in it is used."""
-    return [] if isinstance(answer, UnreadableAnswer) else _usage(host, ranks, answer.usage)
+    return [] if isinstance(answer, UnreadablePayload) else _usage(host, ranks, answer.usage)
 
 
 def of_elements_launch(
@@ -125,12 +127,12 @@ def _failure(host: str, rank: int, gpus: Collection[str], said: Failure) -> Fail
     return said.model_copy(update=changes)
 
 
-def _nobody_knows(host: str, ranks: Sequence[int], answer: UnreadableAnswer) -> RankExit:
+def _nobody_knows(host: str, ranks: Sequence[int], answer: UnreadablePayload) -> RankExit:
     failure = Failure(kind=blame(FailureCause.STEP_FAILED), message=_message(host, answer), host=host)
     return RankExit(rank=ranks[0], host=host, exit_code=1, ended_at_ms=0, failure=failure)
 
 
-def _message(host: str, answer: UnreadableAnswer) -> str:
+def _message(host: str, answer: UnreadablePayload) -> str:
     return f"host {host} answered what nobody can read: {answer.why}"
 
 

@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from activities.node.elements import ElementActivities
-from activities.payloads.unreadable import UnreadableAnswer
+from activities.payloads.unreadable import UnreadablePayload
 from activities.reservation import EndAttempt
 from gpu_platform.domain.contracts import AttemptKey, elements_watch_id, node_task_queue
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched, ElementsLaunch, ElementsWatch
@@ -146,7 +146,7 @@ class ElementHosts:
                 return self._give_up(host, list(watched.values()), failed)
             known = {key: (one.ranks, one.attempt.gpu_uuids_on(host)) for key, one in watched.items()}
             answer = watch.result()
-            if isinstance(answer, UnreadableAnswer) or not (ended := of_elements_watch(host, known, answer)):
+            if isinstance(answer, UnreadablePayload) or not (ended := of_elements_watch(host, known, answer)):
                 wrong = UnreadableAnswer(f"host {host} does not say which elements have ended")
                 return self._give_up(host, list(watched.values()), wrong)
             for key, one in ended.items():

@@ -26,7 +26,7 @@ at most, with those of other jobs that start at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepJob:
+class JobOfStep:
     """A job of a step that was submitted, refused, or taken from an earlier run."""
 
     step: str
@@ -101,7 +101,7 @@ class StepStanding:
     state: StepState
     message: str = ""
     total: int | None = None
-    records: list[StepJob] = field(default_factory=list[StepJob])
+    records: list[JobOfStep] = field(default_factory=list[JobOfStep])
     """By index."""
     output: Any = None
 
@@ -118,16 +118,16 @@ class PipelineDecision:
     state: PipelineState
     steps: dict[str, StepStanding]
     submit: list[NewJob]
-    read: list[StepJob]
+    read: list[JobOfStep]
     """Jobs whose output a later step needs."""
-    cancel: list[StepJob]
+    cancel: list[JobOfStep]
     more: bool = False
     """Steps that are ready too were left for the next time."""
 
 
-def decide(spec: PipelineSpec, records: Sequence[StepJob], *, cancelled: bool = False) -> PipelineDecision:
+def decide(spec: PipelineSpec, records: Sequence[JobOfStep], *, cancelled: bool = False) -> PipelineDecision:
     """What is to be done. The same records always give the same decision, and doing a part of it does no harm."""
-    by_step: dict[str, list[StepJob]] = {step.name: [] for step in spec.steps}
+    by_step: dict[str, list[JobOfStep]] = {step.name: [] for step in spec.steps}
     for record in sorted(records, key=lambda one: one.index):
         by_step[record.step].append(record)
     decision = PipelineDecision(PipelineState.RUNNING, {}, [], [], [])
@@ -223,7 +223,7 @@ def _go_on(step: Step, standing: StepStanding, decision: PipelineDecision, cance
     standing.state = StepState.COMPLETED
 
 
-def _failure_of(records: Sequence[StepJob]) -> str | None:
+def _failure_of(records: Sequence[JobOfStep]) -> str | None:
     """Why the step fails. None: it does not. A job that failed says more than those that were cancelled for it."""
     failed = [record for record in records if record.failure is not None]
     first = next((record for record in failed if record.state is not JobState.CANCELLED), None)

@@ -32,7 +32,7 @@ from gpu_platform.domain.pipelines.pipeline import (
     StepStatus,
     SubmittedPipeline,
 )
-from gpu_platform.domain.pipelines.readiness import NewJob, PipelineDecision, StepJob, decide
+from gpu_platform.domain.pipelines.readiness import JobOfStep, NewJob, PipelineDecision, decide
 from gpu_platform.domain.states import JobState, PipelineState, check_transition
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
@@ -336,7 +336,7 @@ def _one(session: Session, pipeline_id: str, *, lock: bool = False) -> Row[Any]:
     return row
 
 
-def _records(session: Session, pipeline_id: str) -> list[tuple[StepJob, Row[Any]]]:
+def _records(session: Session, pipeline_id: str) -> list[tuple[JobOfStep, Row[Any]]]:
     """The jobs that count, with their rows. A job that has ended is seen so, whether its row says it or not."""
     rows = session.execute(_JOBS, {"pipeline_id": pipeline_id}).all()
     # Elements of arrays that have not been made yet.
@@ -345,10 +345,10 @@ def _records(session: Session, pipeline_id: str) -> list[tuple[StepJob, Row[Any]
     return [(_record(row, states.get(row.job_id)), row) for row in rows]
 
 
-def _record(row: Row[Any], without_row: JobState | None) -> StepJob:
+def _record(row: Row[Any], without_row: JobState | None) -> JobOfStep:
     now = without_row if row.now is None else JobState(row.now)
     state = JobState(row.state) if row.state is not None else now if now is not None and now.is_terminal else None
-    return StepJob(
+    return JobOfStep(
         step=row.step,
         index=row.number,
         job_id=row.job_id,
@@ -362,7 +362,7 @@ def _record(row: Row[Any], without_row: JobState | None) -> StepJob:
     )
 
 
-def _note_ended(session: Session, pipeline_id: str, records: Sequence[tuple[StepJob, Row[Any]]]) -> None:
+def _note_ended(session: Session, pipeline_id: str, records: Sequence[tuple[JobOfStep, Row[Any]]]) -> None:
     """The rows keep how the jobs ended, and nobody must be told again. Who waits is written down again for the others:
     a restored database may have forgotten it."""
     waits: set[str] = set()
@@ -384,7 +384,7 @@ def _note_ended(session: Session, pipeline_id: str, records: Sequence[tuple[Step
     watches.seen(session, pipeline_id, over - waits)
 
 
-def _to_read(session: Session, record: StepJob) -> tuple[OutputRequest, list[str]]:
+def _to_read(session: Session, record: JobOfStep) -> tuple[OutputRequest, list[str]]:
     assert record.job_id is not None
     placement = get_job(session, record.job_id).placement
     hosts = [] if placement is None else placement.hosts
@@ -419,7 +419,7 @@ def _ended(row: Row[Any], wanted: PipelineState) -> IllegalTransition:
     )
 
 
-def _pipeline(row: Row[Any], records: Sequence[tuple[StepJob, Row[Any]]] | None) -> Pipeline:
+def _pipeline(row: Row[Any], records: Sequence[tuple[JobOfStep, Row[Any]]] | None) -> Pipeline:
     spec = PipelineSpec.model_validate_json(row.spec)
     stopped_by = None if row.stopped_by is None else StoppedBy.model_validate_json(row.stopped_by)
     steps: list[StepStatus] = []

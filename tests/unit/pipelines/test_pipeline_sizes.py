@@ -21,7 +21,7 @@ from gpu_platform.domain.pipelines import expressions
 from gpu_platform.domain.pipelines.expressions import MAX_FILLED_BYTES, ExpressionError, Work
 from gpu_platform.domain.pipelines.file import read_pipeline
 from gpu_platform.domain.pipelines.pipeline import PipelineSpec, Step, StepState
-from gpu_platform.domain.pipelines.readiness import PipelineDecision, StepJob, decide
+from gpu_platform.domain.pipelines.readiness import JobOfStep, PipelineDecision, decide
 from gpu_platform.domain.pipelines.step_texts import StepTexts
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs.pipeline_steps import as_array
@@ -57,7 +57,7 @@ def decided(
             Step(name="b", after=("a",), for_each=for_each, job=JobSpec(command=command, env=env or {})),
         ),
     )
-    first = StepJob(step="a", index=0, job_id="j-1", state=JobState.COMPLETED, output_read=True, output=output)
+    first = JobOfStep(step="a", index=0, job_id="j-1", state=JobState.COMPLETED, output_read=True, output=output)
     return decide(spec, [first])
 
 
@@ -101,7 +101,7 @@ def test_conditions_that_compare_large_values_again_and_again_are_refused() -> N
             Step(name="b", after=("a",), when=when, job=JobSpec(command=["b"])),
         ),
     )
-    first = StepJob(
+    first = JobOfStep(
         step="a", index=0, job_id="j-1", state=JobState.COMPLETED, output_read=True, output=[*range(10_000)]
     )
     with small():
