@@ -32,7 +32,6 @@ from gpu_platform.store.reservations import shares
 from gpu_platform.store.reservations.allocations import OURS, lock_held
 from gpu_platform.store.transitions import next_state
 
-
 Places = Mapping[AttemptKey, Placement]
 """What each attempt is to hold."""
 
