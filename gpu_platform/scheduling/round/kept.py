@@ -33,10 +33,10 @@ class KeptHosts:
         self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
         """The same for hosts that are kept only from jobs without a time limit."""
         self.has_reservation = np.zeros(shape, bool)
-        """Hosts that a job could use which has a planned reservation, or waits behind one. Nobody behind it is promised
-        them."""
+        """Hosts that some job could use that has a planned reservation, or waits behind such a job. Nobody behind it is
+        promised them."""
         self._by_newcomer = np.zeros(shape, bool)
-        """Hosts that a job keeps that came in after the last round. Only such a job may put promises off."""
+        """Hosts that are kept by a job that came in after the last round. Only such a job may put promises off."""
 
     def keep(self, request: PlacementRequest, hosts: NDArray[np.bool_], turn: int, is_newcomer: bool) -> None:
         """Keep ``hosts`` for a job, from all behind it."""
@@ -88,8 +88,8 @@ class KeptHosts:
 
 
 class RoundKeptHosts:
-    """The hosts that jobs keep in one round, outside of advance reservations and in each of them. Jobs that ask for
-    one are in nobody's way but that of jobs that ask for the same.
+    """The hosts that jobs keep in one round: outside of advance reservations, and in each of them. A job that asks for
+    an advance reservation competes only with jobs that ask for the same one.
     """
 
     def __init__(self, hosts: int, promised: Container[str]) -> None:

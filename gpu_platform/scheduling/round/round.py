@@ -250,8 +250,9 @@ class SchedulingRound:
         return outlook.shortage is not Shortage.UNKNOWN and outlook.effect >= needed
 
     def _may_try(self, request: PlacementRequest) -> bool:
-        """Tell whether it is looked for a place now. Only a part of the jobs that need trials is, besides the first job
-        that waits and those whose promised dates have come."""
+        """Tell whether the round looks for a place. Of the jobs that need trials only some are tried in a round, but
+        always the first job that waits, and those whose promised dates have come.
+        """
         if request.is_plain:
             return True
         promise = self._earlier.standing.get(request.job_id)
@@ -301,7 +302,8 @@ class SchedulingRound:
         kept = self._kept.of(request)
         kept.reserve(request, usable)
         if request.time_limit_s is None and not self.state.queue.is_alone(request):
-            kept.keep_from_unlimited(request, usable, turn)  # for its like, which get no turn
+            # Other jobs of its need get no turn. What it keeps is kept for them, too.
+            kept.keep_from_unlimited(request, usable, turn)
 
     def _keep(self, request: PlacementRequest, usable: NDArray[np.bool_], turn: int, is_first: bool) -> None:
         """Keep all hosts that the job could use from those behind it: nobody knows its date."""
@@ -312,7 +314,9 @@ class SchedulingRound:
         kept = self._kept.of(request)
         if is_first:
             kept.keep(request, beside, turn, request.job_id in self.state.queue.newcomers)
-        else:  # it gets a date or hosts once the jobs ahead have started, so nobody behind is promised these hosts
+        else:
+            # Jobs ahead have reservations on some of these hosts. Once they have started, this job gets a date, or
+            # hosts of its own. Until then nobody behind it is promised these hosts.
             kept.reserve(request, beside)
             kept.keep_from_unlimited(request, beside, turn)
 
