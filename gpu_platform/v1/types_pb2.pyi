@@ -906,7 +906,7 @@ class ClusterReport(_message.Message):
     def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., gpu_time: _Optional[_Union[GpuTime, _Mapping]] = ..., jobs: _Optional[_Union[JobFigures, _Mapping]] = ..., failures: _Optional[_Union[FailureFigures, _Mapping]] = ..., hosts: _Optional[_Iterable[_Union[HostFigures, _Mapping]]] = ..., gpu_models: _Optional[_Iterable[_Union[ModelFigures, _Mapping]]] = ..., users: _Optional[_Iterable[_Union[UserFigures, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PeriodPart, _Mapping]]] = ...) -> None: ...
 
 class ClusterState(_message.Message):
-    __slots__ = ("version", "at", "seq", "hosts", "gpus", "room", "running", "queue", "promises", "windows", "moved", "used", "telemetry", "policy")
+    __slots__ = ("version", "at", "seq", "hosts", "gpus", "host_use", "running", "queue", "promises", "windows", "moved", "used", "telemetry", "policy")
     class MovedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -926,7 +926,7 @@ class ClusterState(_message.Message):
     SEQ_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
-    ROOM_FIELD_NUMBER: _ClassVar[int]
+    HOST_USE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PROMISES_FIELD_NUMBER: _ClassVar[int]
@@ -940,7 +940,7 @@ class ClusterState(_message.Message):
     seq: int
     hosts: _containers.RepeatedCompositeFieldContainer[HostRow]
     gpus: _containers.RepeatedCompositeFieldContainer[GpuRow]
-    room: _containers.RepeatedCompositeFieldContainer[HostUse]
+    host_use: _containers.RepeatedCompositeFieldContainer[HostUse]
     running: _containers.RepeatedCompositeFieldContainer[RunningRow]
     queue: _containers.RepeatedCompositeFieldContainer[PlacementRequest]
     promises: _containers.RepeatedCompositeFieldContainer[PromisedStart]
@@ -949,7 +949,7 @@ class ClusterState(_message.Message):
     used: _containers.RepeatedCompositeFieldContainer[PastUseRow]
     telemetry: _containers.MessageMap[str, GpuTelemetryList]
     policy: _struct_pb2.Struct
-    def __init__(self, version: _Optional[int] = ..., at: _Optional[float] = ..., seq: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[HostRow, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[GpuRow, _Mapping]]] = ..., room: _Optional[_Iterable[_Union[HostUse, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[RunningRow, _Mapping]]] = ..., queue: _Optional[_Iterable[_Union[PlacementRequest, _Mapping]]] = ..., promises: _Optional[_Iterable[_Union[PromisedStart, _Mapping]]] = ..., windows: _Optional[_Iterable[_Union[WindowRow, _Mapping]]] = ..., moved: _Optional[_Mapping[str, DoubleList]] = ..., used: _Optional[_Iterable[_Union[PastUseRow, _Mapping]]] = ..., telemetry: _Optional[_Mapping[str, GpuTelemetryList]] = ..., policy: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., at: _Optional[float] = ..., seq: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[HostRow, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[GpuRow, _Mapping]]] = ..., host_use: _Optional[_Iterable[_Union[HostUse, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[RunningRow, _Mapping]]] = ..., queue: _Optional[_Iterable[_Union[PlacementRequest, _Mapping]]] = ..., promises: _Optional[_Iterable[_Union[PromisedStart, _Mapping]]] = ..., windows: _Optional[_Iterable[_Union[WindowRow, _Mapping]]] = ..., moved: _Optional[_Mapping[str, DoubleList]] = ..., used: _Optional[_Iterable[_Union[PastUseRow, _Mapping]]] = ..., telemetry: _Optional[_Mapping[str, GpuTelemetryList]] = ..., policy: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("target", "sent", "reason")
@@ -2255,10 +2255,10 @@ class PlacementHostCount(_message.Message):
     def __init__(self, code: _Optional[_Union[ReasonCode, str]] = ..., hosts: _Optional[int] = ..., asked: _Optional[str] = ..., available: _Optional[str] = ..., filter: _Optional[str] = ...) -> None: ...
 
 class PlacementRequest(_message.Message):
-    __slots__ = ("job_id", "attempt", "gpus", "priority", "namespace", "user", "enqueued_at", "excluded_gpus", "excluded_hosts", "class_key", "task_token", "time_limit_s", "preemptible", "checkpoints", "grace_s", "groups", "run_time", "assumed_limit_s", "group")
+    __slots__ = ("job_id", "attempt", "resources", "priority", "namespace", "user", "enqueued_at", "excluded_gpus", "excluded_hosts", "class_key", "task_token", "time_limit_s", "preemptible", "checkpoints", "grace_s", "groups", "run_time", "assumed_limit_s", "group")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    GPUS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -2277,7 +2277,7 @@ class PlacementRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt: int
-    gpus: ResourceRequest
+    resources: ResourceRequest
     priority: int
     namespace: str
     user: str
@@ -2294,7 +2294,7 @@ class PlacementRequest(_message.Message):
     run_time: RunTime
     assumed_limit_s: float
     group: str
-    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[_Union[ResourceRequest, _Mapping]] = ..., priority: _Optional[int] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., enqueued_at: _Optional[float] = ..., excluded_gpus: _Optional[_Iterable[str]] = ..., excluded_hosts: _Optional[_Iterable[str]] = ..., class_key: _Optional[str] = ..., task_token: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., grace_s: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[PlacementRequestGroups, _Mapping]]] = ..., run_time: _Optional[_Union[RunTime, _Mapping]] = ..., assumed_limit_s: _Optional[float] = ..., group: _Optional[str] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., resources: _Optional[_Union[ResourceRequest, _Mapping]] = ..., priority: _Optional[int] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., enqueued_at: _Optional[float] = ..., excluded_gpus: _Optional[_Iterable[str]] = ..., excluded_hosts: _Optional[_Iterable[str]] = ..., class_key: _Optional[str] = ..., task_token: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., grace_s: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[PlacementRequestGroups, _Mapping]]] = ..., run_time: _Optional[_Union[RunTime, _Mapping]] = ..., assumed_limit_s: _Optional[float] = ..., group: _Optional[str] = ...) -> None: ...
 
 class PlacementRequestGroups(_message.Message):
     __slots__ = ("first", "second")
@@ -2644,7 +2644,7 @@ class RunTime(_message.Message):
     def __init__(self, median_s: _Optional[float] = ..., low_s: _Optional[float] = ..., high_s: _Optional[float] = ..., runs: _Optional[int] = ...) -> None: ...
 
 class RunningRow(_message.Message):
-    __slots__ = ("job_id", "attempt", "namespace", "user", "priority", "gpu_uuids", "started_at", "time_limit_s", "checkpoint_at", "preemptible", "checkpoints", "leaving", "shares", "host_use", "gpus", "groups", "grace_s", "run_time")
+    __slots__ = ("job_id", "attempt", "namespace", "user", "priority", "gpu_uuids", "started_at", "time_limit_s", "checkpoint_at", "preemptible", "checkpoints", "preempting", "shares", "host_use", "resources", "groups", "grace_s", "run_time")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -2656,10 +2656,10 @@ class RunningRow(_message.Message):
     CHECKPOINT_AT_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
-    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTING_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
     HOST_USE_FIELD_NUMBER: _ClassVar[int]
-    GPUS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     RUN_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -2674,14 +2674,14 @@ class RunningRow(_message.Message):
     checkpoint_at: float
     preemptible: bool
     checkpoints: bool
-    leaving: bool
+    preempting: bool
     shares: _containers.RepeatedCompositeFieldContainer[OptionalShareGrant]
     host_use: _containers.RepeatedCompositeFieldContainer[HostUse]
-    gpus: ResourceRequest
+    resources: ResourceRequest
     groups: _containers.RepeatedCompositeFieldContainer[RunningRowGroups]
     grace_s: float
     run_time: RunTime
-    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., gpu_uuids: _Optional[_Iterable[str]] = ..., started_at: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., checkpoint_at: _Optional[float] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., leaving: _Optional[bool] = ..., shares: _Optional[_Iterable[_Union[OptionalShareGrant, _Mapping]]] = ..., host_use: _Optional[_Iterable[_Union[HostUse, _Mapping]]] = ..., gpus: _Optional[_Union[ResourceRequest, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RunningRowGroups, _Mapping]]] = ..., grace_s: _Optional[float] = ..., run_time: _Optional[_Union[RunTime, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., namespace: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., gpu_uuids: _Optional[_Iterable[str]] = ..., started_at: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., checkpoint_at: _Optional[float] = ..., preemptible: _Optional[bool] = ..., checkpoints: _Optional[bool] = ..., preempting: _Optional[bool] = ..., shares: _Optional[_Iterable[_Union[OptionalShareGrant, _Mapping]]] = ..., host_use: _Optional[_Iterable[_Union[HostUse, _Mapping]]] = ..., resources: _Optional[_Union[ResourceRequest, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RunningRowGroups, _Mapping]]] = ..., grace_s: _Optional[float] = ..., run_time: _Optional[_Union[RunTime, _Mapping]] = ...) -> None: ...
 
 class RunningRowGroups(_message.Message):
     __slots__ = ("first", "second")

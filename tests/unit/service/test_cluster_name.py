@@ -13,7 +13,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import ClusterCounts
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, RankSpec
 from gpu_platform.hosts.processes.environment import rank_environ
-from gpu_platform.settings import ClusterSettings, Settings
+from gpu_platform.settings import Settings
 from gpu_platform.settings.cluster import MAX_NAME, ClusterSettings
 from gpu_platform.store import Store
 from tests.support.api_server import application, in_process, served
