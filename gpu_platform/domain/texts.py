@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, WithJsonSchema
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
@@ -76,6 +79,10 @@ def check_name(value: str) -> str:
             "starting and ending with a letter or digit"
         )
     return value
+
+
+Name = Annotated[str, AfterValidator(check_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
+"""A valid name, which the description of the API shows with its form."""
 
 
 def check_command(value: list[str]) -> list[str]:
