@@ -17,7 +17,7 @@ from unittest.mock import patch
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.placing.placement_request import PlacementRequest
-from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, PromisedStart, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, PromiseOutcome, WithdrawalCode
 from gpu_platform.domain.placing.quota import AllocationPolicy, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow
 from gpu_platform.scheduling.loading import load_cluster_state

@@ -19,7 +19,8 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.scheduling.backfilling import date_slices
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.round import round as one_round, screen
+from gpu_platform.scheduling.round import round as one_round
+from gpu_platform.scheduling.round import screen
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.promise_traces import LENT, Trace
 from tests.promise_worlds import Violation, play

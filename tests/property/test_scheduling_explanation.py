@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_platform.domain.jobs.placement import Placement, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
 from gpu_platform.scheduling.backfilling.release_forecast import ForecastCopy

@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import chain, combinations
 from unittest.mock import patch
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest

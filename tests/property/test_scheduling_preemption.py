@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import chain, combinations
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow

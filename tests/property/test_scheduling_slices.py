@@ -17,7 +17,8 @@ from gpu_platform.scheduling.placing import gang_trials
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting import victim_planning
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
-from gpu_platform.scheduling.round import round as one_round, screen
+from gpu_platform.scheduling.round import round as one_round
+from gpu_platform.scheduling.round import screen
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.promise_traces import Trace

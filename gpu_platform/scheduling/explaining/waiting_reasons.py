@@ -172,9 +172,7 @@ class WaitingReasons:
             update |= {"estimated_start": earliest.start, "estimate": basis, "estimated_between": None}
         return reason.model_copy(update=update)
 
-    def reason(
-        self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float
-    ) -> Reason:
+    def reason(self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float) -> Reason:
         """Say why a job waits, whatever was published before. No estimate in it is before ``now``."""
         reason, faults = self._reason(entry, last_round, estimates, now), self._state.policy.plugin_faults
         if reason.estimate is EstimateBasis.RUN_TIMES and reason.estimated_start is not None:
@@ -186,9 +184,7 @@ class WaitingReasons:
             return reason
         return reason.model_copy(update={"message": "; ".join([reason.message, *(fault.brief for fault in faults)])})
 
-    def _reason(
-        self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float
-    ) -> Reason:
+    def _reason(self, entry: Waits, last_round: SchedulingRound, estimates: Estimates | None, now: float) -> Reason:
         state, request = self._state, entry.request
         if entry.denial is not None:
             reason = over_quota(request.resources, entry.denial)

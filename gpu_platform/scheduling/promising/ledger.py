@@ -15,9 +15,9 @@ import numpy as np
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.promise import (
     PromiseChange,
-    PromiseOutcome,
     PromisedPlace,
     PromisedStart,
+    PromiseOutcome,
     WithdrawalCode,
 )
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation

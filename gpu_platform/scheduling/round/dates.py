@@ -84,9 +84,7 @@ class RoundDates:
         # Tentative dates bind only jobs without a time limit.
         return queue.endless == 0 or self.tentative >= MAX_TENTATIVE_DATES
 
-    def of(
-        self, request: PlacementRequest, usable: NDArray[np.bool_], *, is_first: bool
-    ) -> PlannedReservation | None:
+    def of(self, request: PlacementRequest, usable: NDArray[np.bool_], *, is_first: bool) -> PlannedReservation | None:
         """Return what is reserved for a job that waits, from its date on. None: nobody knows a date.
 
         ``usable``: the hosts that it could use once all jobs have ended. ``is_first``: as in :meth:`are_out`.
@@ -144,14 +142,10 @@ class RoundDates:
         if not needs_trials(request):
             return state.backfill.plan_start(request, state.candidates.able(request), now, reservations, is_promised)
         trials = dates.most_trials
-        if not self.is_conservative or (
-            had_promise and self._earlier.better(request, None, reservations) is None
-        ):
+        if not self.is_conservative or (had_promise and self._earlier.better(request, None, reservations) is None):
             trials = math.inf  # no date is remembered, or the job would lose its promise meanwhile
         begun = dates.begun(request.job_id)
-        return state.gang_backfill.plan_start(
-            request, now, reservations, is_promised, begun=begun, most_trials=trials
-        )
+        return state.gang_backfill.plan_start(request, now, reservations, is_promised, begun=begun, most_trials=trials)
 
     def _plan_expected(self, request: PlacementRequest, usable: NDArray[np.bool_]) -> PlannedReservation | None:
         """Plan a date by learned run times: see ``expected_dates``."""

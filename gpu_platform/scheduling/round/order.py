@@ -26,6 +26,7 @@ ServiceSortKey = tuple[FairShareKey, QueueSortKey]
 """(fair share, queue order). Smaller is served first."""
 SortKey = Callable[[PlacementRequest], ServiceSortKey]
 
+
 @dataclass(frozen=True)
 class AlsoWait:
     """Which other jobs of the same need wait because one of them does."""

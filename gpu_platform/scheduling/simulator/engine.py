@@ -38,6 +38,7 @@ from gpu_platform.topology.fabric import Fabric, FabricConfig
 
 NOBODY = Observers()
 
+
 class _Kind(IntEnum):
     END = 0
     LEAVE = 1

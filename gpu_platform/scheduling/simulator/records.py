@@ -15,6 +15,7 @@ from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 
 Floats = NDArray[np.float64]
 
+
 class JobOutcome(StrEnum):
     """How a job ended, or where it was when the simulation ended."""
 

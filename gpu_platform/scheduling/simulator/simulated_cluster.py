@@ -26,6 +26,7 @@ CYCLES = 2
 """Jobs that nothing else can help wait for so many more occurrences of windows that repeat for ever. Then they never
 start."""
 
+
 @dataclass(frozen=True)
 class _SimulatedAllocation:
     """What one job holds."""

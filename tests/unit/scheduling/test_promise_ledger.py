@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.promise import PromiseChange, PromiseOutcome, PromisedStart, WithdrawalCode
+from gpu_platform.domain.placing.promise import PromiseChange, PromisedStart, PromiseOutcome, WithdrawalCode
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy

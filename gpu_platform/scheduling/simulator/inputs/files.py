@@ -28,6 +28,7 @@ from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.inputs.window_file import read_windows
 from gpu_platform.topology.machine_file import is_machine_file, read_machine
 
+
 def load_trace(path: Path, host_size: int = 8) -> Trace:
     """Read a trace. Raises NotFound and InvalidRequest."""
     with _open(path) as file:
