@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import UTC, datetime
-from typing import Annotated
-
-from pydantic import AfterValidator, WithJsonSchema
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
 MAX_ENV_BYTES = 256 * 1024
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -73,16 +70,12 @@ def name_pattern(name: str) -> str:
 
 def check_name(value: str) -> str:
     """Return ``value`` if it is a valid name. Raises ``ValueError`` if not."""
-    if not _NAME.fullmatch(value):
+    if not NAME.fullmatch(value):
         raise ValueError(
             f"{value[:80]!r} is not a name: use 1 to 63 letters, digits, '.', '_' or '-', "
             "starting and ending with a letter or digit"
         )
     return value
-
-
-Name = Annotated[str, AfterValidator(check_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
-"""A valid name, which the description of the API shows with its form."""
 
 
 def check_command(value: list[str]) -> list[str]:

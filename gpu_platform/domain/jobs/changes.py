@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency
 from gpu_platform.domain.jobs.spec import MAX_TIME_LIMIT_S, JobSpec
-from gpu_platform.domain.texts import Name
+from gpu_platform.domain.name import Name
 
 
 class JobChanges(BaseModel):
