@@ -75,7 +75,3 @@ def test_mpi_starts_processes_itself() -> None:
         spec("mpirun", "x", launcher="mpi", rank_per="gpu")
     with pytest.raises(ValidationError, match="leave groups out"):
         JobSpec.model_validate({"command": ["x"], "launcher": "mpi", "groups": [{"name": "a"}]})
-
-
-def test_earlier_releases_are_not_told_of_a_launcher_that_says_nothing() -> None:
-    assert "launcher" not in spec("x", launcher="plain").model_dump(mode="json")

@@ -65,7 +65,7 @@ def test_a_leaf_that_is_lost_in_two_passes_is_one_event(store: Store, leaves: Cl
     assert event.data["jobs"] == ["gang"]
     assert event.data["hosts"] == ["a0", "a1", "a2", "a3"]
     assert event_text(event) == "leaf a lost: 4 of 4 hosts, 1 job"
-    counts = ClusterCounts(hosts=hosts.count_hosts(store), gpus=[])
+    counts = ClusterCounts(name="c", hosts=hosts.count_hosts(store), gpus=[])
     assert [line.strip() for line in lost_together(counts)] == ["lost with leaf a (4 of 4 hosts): 4 still LOST"]
     assert watch.look() == [], "told once"
 

@@ -104,7 +104,3 @@ def test_what_makes_no_sense_is_refused(environment: dict[str, object], says: st
 def test_cuda_of_the_host_and_a_container_contradict_each_other() -> None:
     with pytest.raises(ValueError, match="a container brings its own"):
         spec("docker://a/b", gpus={"gpus_per_host": 1, "cuda": "12"})
-
-
-def test_what_says_nothing_new_is_written_as_earlier_releases_wrote_it() -> None:
-    assert "environment" not in JobSpec(command=["true"]).model_dump_json()

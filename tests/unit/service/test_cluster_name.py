@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gpu_platform.cli.show import tables
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.hosts.gpu import ClusterCounts
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, RankSpec
 from gpu_platform.hosts.processes.environment import rank_environ
 from gpu_platform.settings import Settings
@@ -52,11 +50,6 @@ async def test_the_command_line_shows_it(sqlite_store: Store) -> None:
         shown = (await run("status", url=url)).out
         assert shown.splitlines()[0].split() == ["cluster", "research-2"]
         assert '"cluster": "research-2"' in (await run("status", "--json", url=url)).out
-
-
-def test_nothing_is_shown_of_a_service_that_does_not_say_it() -> None:
-    counts = ClusterCounts.model_validate({"hosts": [], "gpus": []})
-    assert "cluster" not in str([str(part) for part in tables.cluster(counts, [], 1).renderables])
 
 
 def test_a_rank_knows_it_and_may_read_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,6 @@ def test_a_job_may_say_how_long_it_waits(first: float, longest: float, waits: li
         assert 0.75 * most <= wait_before_retry(attempt(1.0, spec), progress, NOW, random) <= most
 
 
-def test_earlier_releases_can_read_a_job_that_does_not_say_how_long_it_waits() -> None:
-    assert not [name for name in SPEC.model_dump() if name.startswith("retry_")]
-
-
 def test_after_a_long_run_the_waits_begin_anew() -> None:
     progress, random = JobProgress(), Random(1)
     for _ in range(5):
