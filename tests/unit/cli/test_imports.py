@@ -14,6 +14,8 @@ import pytest
 
 from service.cli.commands import COMMANDS, _registered
 
+pytestmark = pytest.mark.processes
+
 HEAVY = ("pydantic", "httpx", "asyncio", "temporalio", "fastapi", "yaml", "numpy", "structlog", "importlib.metadata")
 PARSER = ("typer", "rich")
 _RUN = """

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = {"activities", "gpu_platform", "service", "workers", "workflows"}
 BUILD = "from setuptools import build_meta; print(build_meta.build_{kind}({to!r}))"

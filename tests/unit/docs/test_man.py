@@ -11,6 +11,8 @@ import pytest
 
 from service.cli.commands import COMMANDS
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 
 
