@@ -10,7 +10,7 @@ MAX_COMMAND_BYTES = 128 * 1024
 """Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
 MAX_ENV_BYTES = 256 * 1024
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -70,7 +70,7 @@ def name_pattern(name: str) -> str:
 
 def check_name(value: str) -> str:
     """Return ``value`` if it is a valid name. Raises ``ValueError`` if not."""
-    if not _NAME.fullmatch(value):
+    if not NAME.fullmatch(value):
         raise ValueError(
             f"{value[:80]!r} is not a name: use 1 to 63 letters, digits, '.', '_' or '-', "
             "starting and ending with a letter or digit"

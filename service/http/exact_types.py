@@ -16,8 +16,8 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator
 from service.http import times
 
 Location = tuple[str | int, ...]
-_NUMBERS = frozenset({int, float})
-_TIMES = frozenset({datetime, AwareDatetime})
+_NUMBERS = (int, float)
+_TIMES = (datetime, AwareDatetime)
 
 
 def exactly(model: type[BaseModel] | types.GenericAlias) -> BeforeValidator:
@@ -50,9 +50,10 @@ def _wrong(kind: Any, value: Any, where: Location) -> Iterator[dict[str, Any]]:
 
 
 def _wrong_scalar(kinds: list[Any], value: Any) -> str | None:
-    numbers, truth = not _NUMBERS.isdisjoint(kinds), bool in kinds
+    # Compared, not hashed: the annotations inside a kind may have no hash.
+    numbers, truth = any(one in _NUMBERS for one in kinds), bool in kinds
     texts = any(not isinstance(one, type) or issubclass(one, str) for one in kinds)
-    if not _TIMES.isdisjoint(kinds):
+    if any(one in _TIMES for one in kinds):
         written = value is None or (isinstance(value, str) and times.has_date(value))
         return None if written else times.WANTED
     number = "should be a valid integer" if float not in kinds else "should be a valid number"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.dependency import MAX_DEPENDENCIES, Dependency
 from gpu_platform.domain.jobs.spec import MAX_TIME_LIMIT_S, JobSpec
+from gpu_platform.domain.name import Name
 
 
 class JobChanges(BaseModel):
@@ -27,9 +28,7 @@ class JobChanges(BaseModel):
         ),
     ] = None
 
-    reservation: Annotated[
-        str | None, Field(max_length=63, description="Runs in this advance reservation; null: in none")
-    ] = None
+    reservation: Annotated[Name | None, Field(description="Runs in this advance reservation; null: in none")] = None
 
     def applied_to(self, spec: JobSpec) -> JobSpec:
         """Return the job with the changes. Raises ``ValueError`` if it cannot be so."""

@@ -20,7 +20,8 @@ from gpu_platform.domain.jobs.readable_by import ReadableBy
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.secret_uses import MAX_SECRETS, SecretUse, check_secrets
 from gpu_platform.domain.jobs.work_kind import WorkKind
-from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
+from gpu_platform.domain.name import Name
+from gpu_platform.domain.texts import check_command, check_env, check_text
 
 MAX_RETRY_WAIT_S = 24 * 3600
 """The longest wait between two attempts that a job may ask for."""
@@ -35,9 +36,9 @@ class JobSpec(HostRequirements):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, Field(description="1 to 63 of letters, digits, '.', '_', '-'", examples=["train"])] = "job"
-    namespace: Annotated[str, Field(description="Whose quota and fair share the job counts for")] = "default"
-    user: Annotated[str, Field(description="Submitting user")] = "anonymous"
+    name: Annotated[Name, Field(description="1 to 63 of letters, digits, '.', '_', '-'", examples=["train"])] = "job"
+    namespace: Annotated[Name, Field(description="Whose quota and fair share the job counts for")] = "default"
+    user: Annotated[Name, Field(description="Submitting user")] = "anonymous"
     command: Annotated[
         list[str],
         Field(
@@ -129,7 +130,7 @@ class JobSpec(HostRequirements):
         ),
     ] = False
     reservation: Annotated[
-        str | None,
+        Name | None,
         Field(
             exclude_if=lambda value: value is None,  # earlier releases do not know the field
             description="The job runs in this advance reservation, and nowhere else. It needs a time limit",
@@ -236,16 +237,6 @@ class JobSpec(HostRequirements):
     fencing: Annotated[
         Fencing | None, Field(description="What happens when one of its hosts is cut off; None: the cluster's setting")
     ] = None
-
-    @field_validator("name", "namespace", "user")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        return check_name(value)
-
-    @field_validator("reservation")
-    @classmethod
-    def _names_a_reservation(cls, value: str | None) -> str | None:
-        return None if value is None else check_name(value)
 
     @field_validator("command")
     @classmethod
