@@ -16,6 +16,8 @@ from gpu_platform.executor import Executor
 from gpu_platform.executor.folder import Folder
 from gpu_platform.executor.futures import Future
 
+pytestmark = pytest.mark.processes
+
 CALLS = [pickle.dumps(((), {}))]
 
 

@@ -17,6 +17,8 @@ from tests.support.forking import SERVER
 from tests.support.lan import Machine
 from workers.local.forked.client import COMMAND, ForkServer, Process, program_of
 
+pytestmark = pytest.mark.processes
+
 SERVICE = [sys.executable, "-P", "-m", "workers.service"]
 
 

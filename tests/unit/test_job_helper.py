@@ -15,6 +15,8 @@ from gpu_platform import job
 from gpu_platform.domain.jobs.checkpoint import Verified
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,6 +12,8 @@ import pytest
 
 from gpu_platform.process_end import RESTART_CODE
 
+pytestmark = pytest.mark.processes
+
 RUN = """
 import asyncio, sys, threading, time
 from gpu_platform import process_end

@@ -143,7 +143,6 @@ async def test_during_prepare_of_a_gang(temporal: Client, sqlite_store: Store, t
             await platform.nothing_leaked()
 
 
-@pytest.mark.long
 async def test_during_launch(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, silent={"a"}) as platform:
         job_id = await platform.submit(SLEEP)

@@ -23,6 +23,8 @@ from tests.support.store_cluster import NOW, Cluster, spec
 from tests.support.waiting import eventually
 from workers.local.forked.client import COMMAND
 
+pytestmark = pytest.mark.processes
+
 _ASK = """
 source <(gpu-platform completion bash)
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()

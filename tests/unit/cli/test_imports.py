@@ -20,6 +20,8 @@ from packaging.utils import canonicalize_name
 
 from gpu_platform.cli.commands import COMMANDS, _registered
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 HEAVY = ("pydantic", "httpx", "asyncio", "temporalio", "fastapi", "yaml", "numpy", "structlog", "importlib.metadata")
 PARSER = ("typer", "rich")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 FILES = [ROOT / "docker-compose.yml", ROOT / "deploy" / "compose.node.yml"]
 WITHOUT_HEALTH = {

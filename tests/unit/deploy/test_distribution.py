@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 OF_THE_CLUSTER = {"activities", "service", "workers", "workflows"}
 BUILD = "from setuptools import build_meta; print(build_meta.build_{kind}({to!r}))"

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLUSTER: dict[str, Any] = tomllib.loads((ROOT / "deploy" / "cluster" / "pyproject.toml").read_text())

@@ -11,6 +11,8 @@ import pytest
 
 from gpu_platform.cli.commands import COMMANDS
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 
 

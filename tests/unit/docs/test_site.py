@@ -19,6 +19,8 @@ from markdown_it import MarkdownIt
 
 from tests.support.pages import DOCS, HOW_TOS, ROOT
 
+pytestmark = pytest.mark.processes
+
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}

@@ -16,6 +16,8 @@ import pytest
 import gpu_platform
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
 
+pytestmark = pytest.mark.processes
+
 EXAMPLES = Path(gpu_platform.__file__).parent.parent / "examples"
 
 

@@ -18,6 +18,8 @@ import pytest
 from gpu_platform.hosts.system.ports import free_port
 from workers.local import demo
 
+pytestmark = pytest.mark.processes
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_digits.py"
 DEADLINE_S = 60.0
 

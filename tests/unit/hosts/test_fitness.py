@@ -18,6 +18,8 @@ from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.system.records import boot_clock_s
 from tests.support.hosts_rig import HostRig
 
+pytestmark = pytest.mark.processes
+
 
 class Watched:
     def __init__(self, directory: Path) -> None:

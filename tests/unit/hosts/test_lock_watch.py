@@ -14,6 +14,8 @@ import pytest
 from gpu_platform.hosts.system import lock_watch, records
 from gpu_platform.hosts.system.lock_watch import wait_released
 
+pytestmark = pytest.mark.processes
+
 HOLDER = """
 import sys
 from gpu_platform.hosts.system import records

@@ -20,6 +20,8 @@ from gpu_platform.hosts.processes.launchers import MPI_VARIABLES
 from gpu_platform.hosts.system.ports import free_port
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.processes
+
 KEY = "the key of the gang"
 START = "import sys; source = sys.argv.pop(1); exec(compile(source, 'mpi_gang.py', 'exec'))"
 

@@ -31,6 +31,8 @@ from gpu_platform.topology.description import machine_ids
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.unit.hosts.conftest import Struck
 
+pytestmark = pytest.mark.processes
+
 
 def test_every_gpu_can_be_read_as_inventory_and_health_do(nvml: Any) -> None:
     inventory = read_inventory(nvml, NodeSettings(name="box"))

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter, read_log, segments
 from tests.support.examples import few
 
+pytestmark = pytest.mark.processes
+
 LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"") + b"\n")
 WRITES = st.lists(st.one_of(LINE, st.binary(max_size=300), st.lists(LINE, max_size=30).map(b"".join)), max_size=40)
 

@@ -13,6 +13,8 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.system.tools import NotEnded, run, run_tool
 from tests.support.hanging_disk import hanging_disk
 
+pytestmark = pytest.mark.processes
+
 STEPS = {"step_process.py", "squashfs.py", "retention.py", "registry_way.py", "spawner_client.py", "mpi_gang.py"}
 """Files of steps, of programs that run inside one, and of the spawner: these may start processes otherwise."""
 

@@ -19,6 +19,8 @@ from gpu_platform.settings import NotificationSettings, Settings
 from gpu_platform.settings.reading import read_settings
 from tests.support.recipients import PASSWORD, TOKEN, mailbox, webhook
 
+pytestmark = pytest.mark.processes
+
 MESSAGE = Message(title="[lab] HostLost firing", body="1 host is LOST\n- über & <b>all</b>", tone="failure")
 
 

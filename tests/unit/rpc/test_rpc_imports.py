@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 OURS = (
     "gpu_platform.v1",
     "gpu_platform.rpc",

@@ -21,6 +21,8 @@ from gpu_platform.steps import environ, output, protocol, runner
 from gpu_platform.steps.environ import Layout, spread
 from tests.support.waiting import DEADLINE_S
 
+pytestmark = pytest.mark.processes
+
 KEY = "0123456789abcdef"
 
 
