@@ -35,9 +35,8 @@ def cluster(counts: ClusterCounts, jobs: Sequence[Row], limit: int, more: Sequen
     gpus: Counter[str] = Counter()
     for one in counts.gpus:
         gpus[_gpu_state(one)] += one.count
-    name = [] if counts.name is None else [Text("cluster  ", style="bold").append(printable(counts.name), "not bold")]
     parts: list[RenderableType] = [
-        *name,
+        Text("cluster  ", style="bold").append(printable(counts.name), "not bold"),
         _counts("hosts", hosts),
         *lost_together(counts),
         _counts("GPUs ", gpus),
