@@ -125,8 +125,8 @@ class Windows:
         asked = request.resources.reservation  # as ``reservation_of``: this is asked for each job in each round
         if (asked is None and not self.rows) or self._is_aside:
             return None
-        who = (request.namespace, request.user) if asked else ("", "")
-        key = asked, request.time_limit_s, request.grace_s, *who
+        namespace, user = (request.namespace, request.user) if asked else ("", "")
+        key = asked, request.time_limit_s, request.grace_s, namespace, user
         if key not in self._answers:
             self._answers[key] = self._answer(request, asked)
         return self._answers[key]
