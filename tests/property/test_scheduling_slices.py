@@ -4,6 +4,8 @@ and no promise is broken."""
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -96,6 +98,18 @@ def test_a_promise_that_is_kept_without_a_look_at_others_is_found(small: int) ->
             except Violation:
                 found += 1
     assert found
+
+
+def test_the_same_calls_give_the_same_answers_in_each_process() -> None:
+    """Sets have another order in each process. If not all dates are computed, none of them may decide which are."""
+    command = [sys.executable, "-m", "tests.property.decision_digests", "--small", "--only", "simulations"]
+    runs = (
+        subprocess.run([*command, "--part", "0.1"], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE)
+        for seed in ("1", "2")
+    )
+    first, second = (run.stdout for run in runs)
+    assert first
+    assert first == second
 
 
 def waiting(jobs: int) -> VirtualTime:

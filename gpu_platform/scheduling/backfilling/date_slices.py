@@ -8,7 +8,7 @@ Allowances count hosts and not time, so that the same calls give the same answer
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Sequence
 
 from gpu_platform.scheduling.backfilling.gang_backfill import Unfinished
 from gpu_platform.scheduling.backfilling.promises import DateMemory, RememberedPromises
@@ -28,10 +28,11 @@ class DateSlice:
     """The dates of one round."""
 
     def __init__(
-        self, memory: DateMemory, standing: Iterable[str], most: int, depth: int, most_trials: float = math.inf
+        self, memory: DateMemory, standing: Sequence[str], most: int, depth: int, most_trials: float = math.inf
     ) -> None:
-        """``standing``: jobs whose promises can still be kept. ``most``: how many dates are computed. ``depth``: how
-        many jobs get a date at most. ``most_trials``: how many trials a search makes, if not all dates are computed.
+        """``standing``: jobs whose promises can still be kept. If their dates were computed equally long ago, the first
+        come first. ``most``: how many dates are computed. ``depth``: how many jobs get a date at most.
+        ``most_trials``: how many trials a search makes, if not all dates are computed.
         """
         self._memory, self._most = memory, most
         self.is_bounded = self._most < depth
@@ -47,12 +48,12 @@ class DateSlice:
         """A job got no date because too many others got new ones."""
 
     @classmethod
-    def of_slices(cls, remembered: RememberedPromises, standing: Iterable[str], hosts: int, depth: int) -> DateSlice:
+    def of_slices(cls, remembered: RememberedPromises, standing: Sequence[str], hosts: int, depth: int) -> DateSlice:
         """Return the slice for jobs that ask for equal slices of hosts."""
         return cls(remembered.dates, standing, max(FEWEST_DATES, HOSTS_LOOKED_AT // max(hosts, 1)), depth)
 
     @classmethod
-    def of_gangs(cls, remembered: RememberedPromises, standing: Iterable[str], hosts: int, depth: int) -> DateSlice:
+    def of_gangs(cls, remembered: RememberedPromises, standing: Sequence[str], hosts: int, depth: int) -> DateSlice:
         """Return the slice for all others."""
         most = max(FEWEST_GANG_DATES, GANG_HOSTS_LOOKED_AT // max(hosts, 1))
         trials = max(FEWEST_TRIALS, TRIAL_HOSTS_LOOKED_AT // max(hosts, 1))

@@ -151,7 +151,7 @@ class Withdrawals:
     def _window(self, promise: PromisedStart, request: PlacementRequest) -> Cause | None:
         windows = self.state.snapshot.windows
         places = tuple(WindowPlace(place.host, place.gpu_uuids or None) for place in promise.places)
-        for name in windows.answer(request) or ():
+        for name in sorted(windows.answer(request) or ()):
             window = windows.rows.get(name)
             if window is not None and any(mine.meets(theirs) for mine in places for theirs in window.places):
                 hosts = {place.host for place in places} & {place.host for place in window.places}

@@ -44,11 +44,12 @@ class RoundDates:
         self._respected, self._kept = respected, kept
         self.is_conservative = state.policy.backfill == "conservative"
         hosts, most = len(state.snapshot), state.policy.backfill_depth
-        standing = earlier.standing
-        waiting = ((job_id, state.queue.get(job_id)) for job_id in standing)
-        gangs = [job_id for job_id, request in waiting if request is not None and needs_trials(request)]
+        slices, gangs = list[str](), list[str]()
+        for job_id in earlier.standing:
+            request = state.queue.get(job_id)
+            (gangs if request is not None and needs_trials(request) else slices).append(job_id)
         depth = most if self.is_conservative else 0
-        self._slices = DateSlice.of_slices(state.remembered, standing.keys() - set(gangs), hosts, depth)
+        self._slices = DateSlice.of_slices(state.remembered, slices, hosts, depth)
         self._gangs = DateSlice.of_gangs(state.remembered, gangs, hosts, most)
         self.tentative = 0
         """How many tentative dates were planned."""
