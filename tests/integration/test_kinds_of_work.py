@@ -85,7 +85,7 @@ async def test_the_job_that_temporal_keeps_has_the_defaults_of_its_kind(service:
     assert jobs.get_job(service.store, job.id).spec == JobSpec.model_validate(kept)
     plain = await client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
     kept = (await service.workflows.get_workflow_handle(plain.id).query("spec"))["spec"]
-    assert ("kind" in kept, kept["priority"], kept["gpus"]["strategy"]) == (False, 0, "pack")
+    assert (kept["kind"], kept["priority"], kept["gpus"]["strategy"]) == (None, 0, "pack")
 
 
 async def test_what_the_user_says_wins(service: Service) -> None:

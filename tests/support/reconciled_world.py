@@ -24,6 +24,7 @@ from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import AttemptKey, cleanup_id
 from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
+from gpu_platform.domain.placing.reserved import Reserved
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
@@ -277,7 +278,7 @@ class World:
                 self._ask(key)
                 if plan := self._place():
                     request = ReserveRequest(key=key, placement=placement(plan))
-                    if self.reservation.reserve_gang(request).conflict is None:
+                    if isinstance(self.reservation.reserve_gang(request), Reserved):
                         taken = list(plan)
                 yield
             for host in taken:

@@ -121,13 +121,13 @@ class Holders:
 
     def expire(self, now: float) -> list[PlacementRequest]:
         """Reject the proposals that nobody answered in time. Returns the jobs that wait again."""
-        requests = []
+        waiting = []
         for key in self.proposals.expired(now):
             proposal = self.proposals.get(key)
             self.reject(*key, now)
             if proposal is not None and proposal.wanted:
-                requests.append(proposal.request)
-        return requests
+                waiting.append(proposal.request)
+        return waiting
 
     def _release_holds_of(self, proposal: Proposal) -> None:
         for host_slice in proposal.placement.slices:
