@@ -309,8 +309,9 @@ class World:
             raise workflow_is_older(key) from error
 
     async def _cleanup(self, given: CleanupInput) -> Program:
+        key = given.key
+        hosts = [host for one in orphans.held_of_job(self.store, key.job_id) if one.key == key for host in one.hosts]
         yield
-        key, hosts = given.key, given.hosts
         if self.looking:
             found = await self.cleanup.find_orphan(key)
             if found.driven:
