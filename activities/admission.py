@@ -8,8 +8,8 @@ from concurrent.futures import Executor
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
 from activities.first_places import FirstPlaces
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.jobs.blame import FailureCause, blame

@@ -8,9 +8,9 @@ from datetime import datetime
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
 from activities.lost_arrays import LostArrays
 from activities.reservation import EndAttempt, StartedFrom, attempt_end
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.array_ids import index_of
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array_steps import ElementPlaced, OwnWorkflow

@@ -7,14 +7,14 @@ import asyncio
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
-from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.restoring import orphans
+from gpu_platform.temporal.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife
 
 
 class Orphan(BaseModel):

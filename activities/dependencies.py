@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from temporalio import activity
 
-from activities.clock import utc_now
 from activities.lost_arrays import LostArrays
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.store import Store

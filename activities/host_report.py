@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from temporalio import activity
 
-from activities.clock import utc_now
-from activities.errors import final
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.protocol import check_host
 from gpu_platform.identity.names import NODE
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts, identities, reports
+from gpu_platform.temporal.errors import final
 
 
 class HostReportActivities:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import interrupts

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from activities.clock import utc_now
-from activities.errors import final
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.job import StoppedBy
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import elements
+from gpu_platform.temporal.errors import final
 
 ARRAY_LOST = "ArrayLost"
 """The failure of an array that the database does not know: nothing can bring it on."""

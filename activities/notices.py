@@ -15,8 +15,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 
-from activities.clock import utc_now
-from activities.errors import not_yet
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTICES_WORKFLOW, notices_workflow_id
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.domain.jobs.notify import NotifyOn
@@ -29,6 +28,7 @@ from gpu_platform.settings import NotificationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.events import oldest_after
 from gpu_platform.store.jobs import notices
+from gpu_platform.temporal.errors import not_yet
 
 POLL_S = 1.0
 """How often the follower looks for events."""

@@ -8,12 +8,12 @@ from datetime import timedelta
 from prometheus_client import Counter
 from temporalio import activity
 
-from activities.errors import final, not_yet
 from gpu_platform.domain.errors import NotSent
 from gpu_platform.domain.notifications import Notification, NotificationPlan, PlannedTarget
 from gpu_platform.notifications.sending import Targets
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import NotificationSettings
+from gpu_platform.temporal.errors import final, not_yet
 
 UNKNOWN_TARGET = "UnknownTarget"
 TARGET_BUSY = "TargetBusy"

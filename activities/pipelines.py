@@ -11,9 +11,9 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-from activities.clock import utc_now
 from activities.interrupts import ACTOR
 from activities.submissions import Submissions
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.array_ids import is_array_id
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, PIPELINE_WORKFLOW
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable

@@ -9,8 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
-from activities.errors import workflow_is_older
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.jobs.placement import Placement
@@ -18,6 +17,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
+from gpu_platform.temporal.errors import workflow_is_older
 
 
 class PlaceRequest(BaseModel):

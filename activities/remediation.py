@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
-from activities.errors import host_may_be_removed
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.states import GpuState
@@ -14,6 +13,7 @@ from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpu_states
 from gpu_platform.store.reservations import allocations
+from gpu_platform.temporal.errors import host_may_be_removed
 
 
 class GpuReason(BaseModel):

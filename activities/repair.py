@@ -9,13 +9,13 @@ from datetime import datetime
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
-from activities.errors import host_may_be_removed, repair_failed
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.hosts.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
 from gpu_platform.inherited import inherited
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import repairs
+from gpu_platform.temporal.errors import host_may_be_removed, repair_failed
 
 
 class HoldGpuRequest(BaseModel):

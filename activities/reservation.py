@@ -6,8 +6,7 @@ import structlog
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
-from activities.errors import job_not_ours, workflow_is_older
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import (
     IllegalTransition,
@@ -30,6 +29,7 @@ from gpu_platform.store.reservations import attempts, handover, releasing, reser
 from gpu_platform.store.reservations.attempts import EndedAttempt
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
+from gpu_platform.temporal.errors import job_not_ours, workflow_is_older
 
 log = structlog.get_logger()
 
@@ -99,7 +99,7 @@ class ReservationActivities:
     """The steps that reserve, hand over and release GPUs.
 
     The database must know every job that comes here, because the job was admitted. If it does not, it was lost or is an
-    older copy: then the step is tried until the job is restored (``activities/leader/job_restorer.py``).
+    older copy: then the step is tried until the job is restored (``workers/scheduler/job_restorer.py``).
     """
 
     def __init__(self, store: Store) -> None:

@@ -8,9 +8,9 @@ from datetime import datetime
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
 from activities.interrupts import ACTOR
 from activities.submissions import Submissions
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import schedule_of_workflow
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.job import Interrupt

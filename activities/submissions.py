@@ -8,8 +8,7 @@ import asyncio
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from activities.clock import utc_now
-from activities.job_start import JobStarter
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.array_steps import ArrayInput
@@ -17,6 +16,7 @@ from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, interrupts, jobs
+from gpu_platform.temporal.job_start import JobStarter
 
 
 class Submissions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.clock import utc_now
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.job import Failure, JobProgress

@@ -10,7 +10,6 @@ from typing import Annotated, TypeVar, cast
 from anyio import CapacityLimiter
 from fastapi import Depends, Header, Request
 
-from activities.payloads.converter import ring_of
 from gpu_platform.client.calls import USER_HEADER
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
 from gpu_platform.domain.jobs.array import Array
@@ -20,6 +19,7 @@ from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import Settings
 from gpu_platform.settings.service import RateLimitSettings
 from gpu_platform.store import Store
+from gpu_platform.temporal.payloads.converter import ring_of
 from service.access.code_flow import CodeFlow
 from service.access.gate import Access
 from service.feed import EventFeed

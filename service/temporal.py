@@ -13,14 +13,6 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.job_signals import element_signal, signal_job
-from activities.job_start import ArraySignal, JobStarter
-from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
-from activities.payloads.converter import converter_of
-from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
-from activities.temporal_runtime import ProcessRuntime
-from activities.temporal_tls import tls_of, versions_of
-from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.alerting.group import AlertGroup
 from gpu_platform.alerting.reports import AlertReports
 from gpu_platform.domain.array_ids import array_of
@@ -41,6 +33,14 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
 from gpu_platform.store.restoring.orphans import HeldAttempt
+from gpu_platform.temporal.job_signals import element_signal, signal_job
+from gpu_platform.temporal.job_start import ArraySignal, JobStarter
+from gpu_platform.temporal.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
+from gpu_platform.temporal.namespace import describe_namespace, how_to_make, is_missing
+from gpu_platform.temporal.payloads.converter import converter_of
+from gpu_platform.temporal.runtime import ProcessRuntime
+from gpu_platform.temporal.tls import tls_of, versions_of
+from gpu_platform.temporal.tracing import tracing_interceptors
 
 RPC_TIMEOUT = timedelta(seconds=5)
 PATIENCE_S = 6.0

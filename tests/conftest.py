@@ -22,7 +22,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from temporalio.client import Client
 
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.isolation.isolation import choose_isolation
+from gpu_platform.node.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.support.examples import few

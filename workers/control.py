@@ -16,11 +16,8 @@ from activities.cleanup import CleanupActivities
 from activities.dependencies import DependencyActivities
 from activities.host_report import HostReportActivities
 from activities.interrupts import InterruptActivities
-from activities.job_workflows import TemporalJobWorkflows
 from activities.notices import NoticeActivities, NoticeFeed
 from activities.notifications import NotificationActivities
-from activities.payloads.converter import converter_of
-from activities.payloads.orders import SigningOrders
 from activities.pipelines import PipelineActivities
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
@@ -30,7 +27,6 @@ from activities.schedules import ScheduleActivities
 from activities.senders import NotingSenders
 from activities.submissions import Submissions
 from activities.takeover import TakeoverActivities
-from activities.worker_deployment import deployment_of, keep_served
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTIFICATION_TASK_QUEUE
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.identity.signing import OrderSigner
@@ -40,6 +36,10 @@ from gpu_platform.settings import NotificationSettings, RemediationSettings, Set
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import notices
+from gpu_platform.temporal.job_workflows import TemporalJobWorkflows
+from gpu_platform.temporal.payloads.converter import converter_of
+from gpu_platform.temporal.payloads.orders import SigningOrders
+from gpu_platform.temporal.worker_deployment import deployment_of, keep_served
 from workers.database import open_store
 from workers.kept_workflows import keep_for_ever
 from workers.notices import notice_feed_worker

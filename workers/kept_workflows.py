@@ -39,9 +39,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import search_attributes
-from activities.clock import utc_now
-from activities.temporal_namespace import describe_namespace, is_missing
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.contracts import (
     CONTROL_TASK_QUEUE,
     NOTICE_FEED_WORKFLOW,
@@ -54,6 +52,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.events import note_event
 from gpu_platform.store.jobs import notices
 from gpu_platform.store.leadership import leader
+from gpu_platform.temporal import search_attributes
+from gpu_platform.temporal.namespace import describe_namespace, is_missing
 from workers.starting import RETRY_S, Waiting
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 

@@ -17,12 +17,12 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.temporal_tls import tls_of
 from gpu_platform.domain.errors import PlatformError, Unavailable
 from gpu_platform.settings import Settings
 from gpu_platform.settings.reading import read_settings
 from gpu_platform.store import Store
 from gpu_platform.store.access import secrets
+from gpu_platform.temporal.tls import tls_of
 
 MOST_SHOWN = 5
 PATIENCE_S = 10.0

@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 from pydantic import TypeAdapter, ValidationError
 
 from activities.node.repair import RebootRequest
-from activities.payloads.orders import OrderedStep
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.contracts import (
     ARRAY_WORKFLOW,
@@ -33,6 +32,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import changes, elements, interrupts, pipelines
 from gpu_platform.store.reservations import confirmations
+from gpu_platform.temporal.payloads.orders import OrderedStep
 
 
 class OrderChecks:

@@ -30,10 +30,10 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
-from activities.errors import not_yet
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store
 from gpu_platform.store.poison import Poison, WorkflowStep, forget, note_deaths, read_poison
+from gpu_platform.temporal.errors import not_yet
 
 SLOTS = 512
 """Steps that can be noted at the same time; more than a worker runs."""

@@ -18,17 +18,17 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from activities.payloads.converter import converter_of
 from activities.senders import NamingItself
-from activities.temporal_connection import keep_connected, renewable
-from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
-from activities.temporal_runtime import ProcessRuntime
-from activities.temporal_tls import tls_of
-from activities.temporal_tracing import tracing_interceptors
 from gpu_platform.loop_watch import watch_loop
 from gpu_platform.observability import configure_logging, measure_for, serve_metrics
 from gpu_platform.process_end import bound_stop, end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
+from gpu_platform.temporal.connection import keep_connected, renewable
+from gpu_platform.temporal.namespace import describe_namespace, how_to_make, is_missing
+from gpu_platform.temporal.payloads.converter import converter_of
+from gpu_platform.temporal.runtime import ProcessRuntime
+from gpu_platform.temporal.tls import tls_of
+from gpu_platform.temporal.tracing import tracing_interceptors
 from gpu_platform.tracing import start_tracing, stop_tracing
 from workers.starting import RETRY_S, Waiting, exit_if_impossible
 

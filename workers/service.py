@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from activities.temporal_runtime import ProcessRuntime
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import TlsContexts
@@ -18,6 +17,7 @@ from gpu_platform.process_end import end_of_process_is_ours, exit_code
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from gpu_platform.temporal.runtime import ProcessRuntime
 from service.app import create_app, make_routes
 from service.http.large_requests import Elsewhere
 from service.http.rate_limits import SharedTimes

@@ -27,7 +27,6 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.arrays import ArrayActivities, ArrayStep, StopArray
-    from activities.search_attributes import STATE
     from gpu_platform.domain.array_ids import index_of
     from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs import array_steps
@@ -48,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.jobs.job import Interrupt, StoppedBy
     from gpu_platform.domain.states import ArrayState, JobState
     from gpu_platform.domain.texts import counted
+    from gpu_platform.temporal.search_attributes import STATE
 
 LOOK_AGAIN = timedelta(seconds=15)
 """How often an array looks whether elements have ended of which nothing tells it."""

@@ -15,10 +15,10 @@ from workflows.attempts.compensations import wait_for_last_stops
 
 with workflow.unsafe.imports_passed_through():
     from activities.cleanup import CleanupActivities
-    from activities.job_workflows import CleanupInput
     from activities.node.launch import LaunchActivities
     from gpu_platform.domain.contracts import node_task_queue
     from gpu_platform.domain.jobs.attempt import HostLost, StopRequest
+    from gpu_platform.temporal.job_workflows import CleanupInput
     from workflows import policies
     from workflows.steps import cut_summary, database_step, despite_cancel, until
 

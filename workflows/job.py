@@ -35,7 +35,6 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.admission import AdmissionActivities
     from activities.reservation import ReservationActivities
-    from activities.search_attributes import STATE
     from gpu_platform.domain.contracts import AttemptKey
     from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
     from gpu_platform.domain.jobs.changes import LimitChange
@@ -44,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.placing.host_plans import plan_hosts
     from gpu_platform.domain.placing.reserved import Reserved
     from gpu_platform.domain.states import JobState
+    from gpu_platform.temporal.search_attributes import STATE
     from workflows.steps import database_step
 
 

@@ -7,13 +7,13 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.interrupts import ACTOR, CancelledInTemporal, InterruptActivities
-from activities.job_signals import element_signal, of_element
 from activities.senders import may_speak_for, sender_of_signal
 from gpu_platform.domain.array_ids import array_of
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import GpuFault, HostLost
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.temporal.job_signals import element_signal, of_element
 from workflows.steps import database_step
 
 

@@ -16,7 +16,6 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.errors import HOST_REMOVED
     from activities.node.reset import RESET_NEEDS_OPERATOR, ResetActivities
     from activities.remediation import GpuHolderSince, GpuReason, RemediationActivities, ResetResult
     from activities.repair import RepairActivities
@@ -32,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
     from gpu_platform.domain.states import GpuState
+    from gpu_platform.temporal.errors import HOST_REMOVED
     from workflows import policies
     from workflows.attempts.failures import is_of_a_removed_host
     from workflows.job_signals import signal_job

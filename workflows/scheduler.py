@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.leader.leader import LeaderActivities
+    from activities.leading import LeaderActivities
     from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
     from workflows.steps import despite_cancel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from temporalio import activity
 
 from gpu_platform.domain.jobs.artifacts import OutputRequest, StepOutput
-from gpu_platform.hosts.artifacts import ArtifactDirectories
-from gpu_platform.hosts.system.own_thread import in_own_thread
+from gpu_platform.node.artifacts import ArtifactDirectories
+from gpu_platform.node.system.own_thread import in_own_thread
 
 
 class ArtifactActivities:

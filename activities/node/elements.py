@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched, 
 from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, LaunchRequest, StopRequest, WatchRequest
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.node_worker import NodeWorker
+from gpu_platform.node.node_worker import NodeWorker
 
 LINGER_S = 0.2
 """Seconds that a launch waits for the ends of its elements. Longer than for a job: short elements come in thousands,

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.errors import final
 from activities.heartbeat import heartbeating
 from activities.node.watch import RankWatcher
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
@@ -28,10 +27,11 @@ from gpu_platform.domain.jobs.attempt import (
 )
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.launching import NO_LEASE
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS
-from gpu_platform.hosts.system.own_thread import in_own_thread, in_quick_thread
+from gpu_platform.node.launching import NO_LEASE
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.processes.secret_delivery import AWAY, MISSING, NO_SECRETS
+from gpu_platform.node.system.own_thread import in_own_thread, in_quick_thread
+from gpu_platform.temporal.errors import final
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from pydantic import BaseModel
 from temporalio import activity
 
-from activities.errors import repair_failed
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.system.own_thread import in_own_thread
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.system.own_thread import in_own_thread
+from gpu_platform.temporal.errors import repair_failed
 
 
 class RebootRequest(BaseModel):

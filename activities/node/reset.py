@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from temporalio import activity
 
-from activities.errors import final
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.system.own_thread import in_own_thread
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.system.own_thread import in_own_thread
+from gpu_platform.temporal.errors import final
 
 RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
 """The type of the failure of a reset that can never succeed, however often it is tried."""

@@ -19,7 +19,7 @@ from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.attempt import FaultReport, HostExits, StopRequest, WatchRequest
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.node_worker import NodeWorker
+from gpu_platform.node.node_worker import NodeWorker
 
 FAULT_SETTLE_S = 0.4
 """Seconds to wait for an XID after a rank failed: a rank that a GPU fault kills may end before NVML delivers the

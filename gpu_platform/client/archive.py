@@ -1,7 +1,7 @@
 """Makes an archive of a directory of code: the same files make the same bytes, on every machine.
 
 The format is tar (POSIX.1-2001, pax), not compressed, with these rules;
-``gpu_platform/hosts/environments/unpacking.py`` takes nothing else:
+``gpu_platform/node/environments/unpacking.py`` takes nothing else:
 
 - names are relative, in the order of their UTF-8 bytes; a directory comes before what is in it;
 - there are regular files, directories, and symbolic links that stay inside the directory;

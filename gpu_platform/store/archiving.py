@@ -1,7 +1,7 @@
 """Ended jobs leave the database for files: which may go, what their lines say, and where each went.
 
 A job goes when no row of another table names it, besides its usage and events: then nothing that lives can miss it.
-The order is: the line is in a file on disk (``activities/leader/job_archive.py``), then its rows go, a few at a time
+The order is: the line is in a file on disk (``workers/scheduler/job_archive.py``), then its rows go, a few at a time
 (:func:`remove`), and when all of the file's are gone, the file is done (:func:`finish`).
 """
 

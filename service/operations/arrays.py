@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 
-from activities.job_start import ArraySignal
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, Unavailable
 from gpu_platform.domain.jobs.array import Array, ArraySpec
@@ -19,6 +18,7 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import arrays, counterparts, interrupts
 from gpu_platform.store.jobs.idempotency import IdempotencyKey
+from gpu_platform.temporal.job_start import ArraySignal
 from service.context import ServiceContext, now
 from service.operations import submission
 from service.operations.ids import new_array_id

@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 import structlog
 from sqlalchemy.orm import Session
 
-from activities.leader.job_speeds import learned_speeds
-from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
 from gpu_platform.domain.jobs.deadline import deadline_refusal
@@ -27,6 +25,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
+from gpu_platform.learned.job_speeds import learned_speeds
+from gpu_platform.learned.run_times import shared_run_times, traits_of
 from gpu_platform.scheduling.dry_run import DryRunResult, decide_all, simulate_submission
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.loading import load_cluster_state

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, EncodedBytes, EncoderProtocol, Field
 from temporalio.api.common.v1 import Payload
 
-from activities.payloads.codec import ENCODING, SealedPayloads
 from gpu_platform.domain.errors import CannotOpen
 from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.temporal.payloads.codec import ENCODING, SealedPayloads
 from service.access.masking import SECRET
 
 MOST_PAYLOADS = 1000

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from starlette.concurrency import run_in_threadpool
 
-from activities.temporal_schedules import TemporalSchedules
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.domain.jobs.schedule import MAX_BACKFILL, Backfill, Schedule, ScheduleRequest
 from gpu_platform.store.jobs import schedules
+from gpu_platform.temporal.schedules import TemporalSchedules
 from service.access.gate import Access
 from service.access.masking import shown_spec
 from service.context import ServiceContext, now

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.domain.jobs.fencing import Fencing
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.texts import duration
+from gpu_platform.learned.run_times import shared_run_times, traits_of
 from gpu_platform.store import Store
 from service.operations.checkpoints import checkpoint_warnings, uses_checkpoints
 from service.operations.windows import window_warnings

@@ -11,13 +11,13 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Body, Header, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from activities.leader.run_times import shared_run_times, traits_of
 from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.jobs.array import Array
 from gpu_platform.domain.jobs.changes import JobChanges
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.learned.run_times import shared_run_times, traits_of
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.paging import MAX_PAGE
 from service.access.gate import Access

@@ -33,9 +33,9 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.hosts.fleet.register import select_hosts
-from gpu_platform.hosts.nvml.fault_injection import switch_power
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.fleet.register import select_hosts
+from gpu_platform.node.nvml.fault_injection import switch_power
+from gpu_platform.node.system.paths import control_dir, node_dir
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import hosts

@@ -24,12 +24,12 @@ from gpu_platform.domain.jobs.attempt import FaultReport, RankLimits
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.attempt_watch import AttemptWatch
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler

@@ -23,8 +23,6 @@ from typing import Any
 import psycopg
 from sqlalchemy import select
 
-from activities.leader import job_archive
-from activities.leader.job_archive import JobArchive
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.usage import RankUsage
@@ -39,6 +37,8 @@ from gpu_platform.store.restoring import orphans
 from service.metrics import exposition
 from tests.support.postgres import Databases, find_binaries, running_postgres
 from tests.support.store_cluster import Cluster, placement, spec
+from workers.scheduler import job_archive
+from workers.scheduler.job_archive import JobArchive
 
 A_DAY = 10_000
 WAITING, HOSTS = 1000, 100

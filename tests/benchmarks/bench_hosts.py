@@ -17,16 +17,16 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.jobs.exec import ExecRequest
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
-from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.nvml.opening import has_gpus
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.isolation.cgroups.cpus import CpuBinding
+from gpu_platform.node.isolation.isolation import JAILED
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.nvml.opening import has_gpus
+from gpu_platform.node.processes.exec_sessions import ExecSessions
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
@@ -251,7 +251,7 @@ def bench_stages(host: HostRig, count: int = 200) -> None:
 def bench_scrub() -> None:
     """The real program on the real memory, where there is a GPU."""
     done = subprocess.run(
-        [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub.scrub_process", "16"],
+        [sys.executable, "-m", "gpu_platform.node.isolation.scrub.scrub_process", "16"],
         capture_output=True,
         text=True,
         check=False,

@@ -24,9 +24,9 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.system.paths import control_dir, node_dir
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.system.paths import control_dir, node_dir
+from gpu_platform.node.system.ports import free_port
 from tests.benchmarks.process_cpu import children_of, cpu_below, cpu_of
 from tests.support.hosts_rig import RESET_FOR_EVER
 from tests.support.waiting import eventually

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.hosts.processes import logs, rank_log
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.processes import logs, rank_log
+from gpu_platform.node.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import reserving

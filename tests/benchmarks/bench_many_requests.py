@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
-from activities.leader.garbage import spare_loaded_objects
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
@@ -30,6 +29,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
 from tests.benchmarks.machines import widened
 from tests.builders import job
+from workers.scheduler.garbage import spare_loaded_objects
 
 MIX = ("dgx-h100", "dgx-a100-40gb", "dgx-b200", "rtx4090-8x-all-sys")
 MODELS = (None, None, None, None, "H100", "A100", "B200", "4090")

@@ -21,9 +21,9 @@ from gpu_platform.domain.hosts.samples import (
     Tally,
     point_length,
 )
-from gpu_platform.hosts.accounting.sample_files import SampleFiles
-from gpu_platform.hosts.accounting.sample_recorder import Sample, SampleRecorder
-from gpu_platform.hosts.nvml.gpu_signals import Reading
+from gpu_platform.node.accounting.sample_files import SampleFiles
+from gpu_platform.node.accounting.sample_recorder import Sample, SampleRecorder
+from gpu_platform.node.nvml.gpu_signals import Reading
 
 GPUS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(8)]
 BEGIN = 1_800_000_000 // DAY_S * DAY_S

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.system.paths import node_dir
 from tests.chaos.arena import Arena, Disruption, between
 from workers.local.cluster import LocalCluster
 

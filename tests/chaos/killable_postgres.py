@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from tests.support import postgres
 
 

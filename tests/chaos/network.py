@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from workers.local.cluster import LocalCluster
 from workers.local.supervision import ChildProcess
 

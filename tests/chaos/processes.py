@@ -9,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.store.leadership import leader
 from tests.chaos.arena import Arena, Disruption, between, choose
 from tests.support.proc import environs_of_processes, open_files, processes_named
@@ -187,7 +187,7 @@ def _supervisors(arena: Arena) -> dict[int, str]:
 
 
 def _is_ours(pid: int) -> bool:
-    return b"gpu_platform.hosts" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"gpu_platform.node" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 async def _stand_still(pids: list[int], seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 ``FakeNvml(directory, machine).load()`` gives a copy of the module ``pynvml`` that talks to the library;
 another process loads it by ``environ``. What the GPUs are comes from a machine description, what befalls
-them from :meth:`FakeNvml.strike`, with the words of ``gpu_platform.hosts.nvml.fault_injection``.
+them from :meth:`FakeNvml.strike`, with the words of ``gpu_platform.node.nvml.fault_injection``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from gpu_platform.hosts.nvml.library import RealNvml
+from gpu_platform.node.nvml.library import RealNvml
 from gpu_platform.topology.description import MachineDescription, load_description, simulated_uuid
 from gpu_platform.topology.mig import mig_model
 

@@ -19,7 +19,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.roles import CLUSTER, Permission, Role
 from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.errors import Forbidden
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import Settings
 from tests.support import command_line, prometheus

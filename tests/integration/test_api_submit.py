@@ -16,7 +16,6 @@ import httpx
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
-from activities.job_workflows import CleanupInput
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.jobs.job import Job
@@ -28,6 +27,7 @@ from gpu_platform.store.jobs.idempotency import IdempotencyKey
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import restoring
+from gpu_platform.temporal.job_workflows import CleanupInput
 from service.temporal import JobWorkflows
 from tests.support.api_server import application, bearer, in_process, recording, sign_in, temporal_dev_server
 from tests.support.store_cluster import NOW, Cluster, key, placement, set_job_state

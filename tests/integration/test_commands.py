@@ -22,9 +22,9 @@ from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
 from gpu_platform.domain.jobs.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.nvml.fault_injection import events_dir
-from gpu_platform.hosts.nvml.opening import open_nvml
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.nvml.fault_injection import events_dir
+from gpu_platform.node.nvml.opening import open_nvml
+from gpu_platform.node.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpu_states

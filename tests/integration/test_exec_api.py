@@ -20,7 +20,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
+from gpu_platform.node.processes.exec_sessions import ExecSessions
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.models import host

@@ -18,9 +18,9 @@ from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound, PortClosed
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest, ExecSession
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.processes import exec_sessions
-from gpu_platform.hosts.processes.connector import serve
-from gpu_platform.hosts.processes.forwarding import ForwardWay, _checked
+from gpu_platform.node.processes import exec_sessions
+from gpu_platform.node.processes.connector import serve
+from gpu_platform.node.processes.forwarding import ForwardWay, _checked
 from gpu_platform.store import events
 from tests.integration.test_exec_api import Platform, platform  # noqa: F401  # a fixture
 from tests.support.api_server import sign_in

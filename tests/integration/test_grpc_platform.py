@@ -21,7 +21,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.client.archive import pack
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.rpc.channels import PORT_VARIABLE
 from gpu_platform.rpc.json_messages import to_json
 from gpu_platform.v1 import (

@@ -36,10 +36,10 @@ class Filter:
         return query.all_gpus(snapshot, hosts)
 """
 IMPATIENT = """
-import activities.leader.leader as leader
+import workers.scheduler.leader as leader
 leader.STANDS_STILL_S = 3.0
-import workers.scheduler, workers.process
-workers.process.run_process(workers.scheduler.main())
+import workers.process, workers.scheduler.main
+workers.process.run_process(workers.scheduler.main.main())
 """
 
 

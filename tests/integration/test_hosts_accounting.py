@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.accounting.accounting import Accountant, read_usage
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.nvml.gpu_signals import Reading
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system import records
+from gpu_platform.node.accounting.accounting import Accountant, read_usage
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.nvml.gpu_signals import Reading
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system import records
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually

@@ -11,8 +11,8 @@ import pytest
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits, RankSpec
-from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.isolation.cgroups.cpus import CpuBinding
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.support.hosts_rig import HostRig

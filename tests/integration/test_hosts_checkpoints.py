@@ -16,9 +16,9 @@ import pytest
 import gpu_platform
 from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan, RankLimits, StopRequest
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.attempt_watch import AttemptWatch
+from gpu_platform.node.health.fault_policy import FaultPolicy
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually
 

@@ -17,11 +17,11 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
-from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.processes import exec, exec_sessions
-from gpu_platform.hosts.processes.exec import ExecProcess
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.isolation.isolation import JAILED
+from gpu_platform.node.processes import exec, exec_sessions
+from gpu_platform.node.processes.exec import ExecProcess
+from gpu_platform.node.processes.exec_sessions import ExecSessions
+from gpu_platform.node.system.records import boot_clock_s
 from tests.integration.test_hosts_guard import RANK, TIMES, LeasedRig, stopped
 from tests.support.hosts_rig import HostRig, is_running, kill
 from tests.support.waiting import eventually

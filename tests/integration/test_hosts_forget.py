@@ -10,10 +10,10 @@ import pytest
 
 from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.processes.logs import LogRetention
-from gpu_platform.hosts.processes.record_cleanup import RecordRetention
-from gpu_platform.hosts.processes.stopping import find_open_attempts
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.processes.logs import LogRetention
+from gpu_platform.node.processes.record_cleanup import RecordRetention
+from gpu_platform.node.processes.stopping import find_open_attempts
+from gpu_platform.node.system.paths import attempt_dir
 from tests.support.hosts_rig import HostRig
 
 HOUR_S = 3600.0

@@ -19,10 +19,10 @@ import pytest
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.fencing import Fencing
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.system import paths, records
-from gpu_platform.hosts.system.lease_file import Lease, LeaseFile, lease_path
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.system import paths, records
+from gpu_platform.node.system.lease_file import Lease, LeaseFile, lease_path
+from gpu_platform.node.system.records import boot_clock_s
 from tests.integration.test_hosts_survival import NodeWorkerProcess
 from tests.support.hanging_disk import HangingDisk, hanging_disk
 from tests.support.hosts_rig import HostRig, is_running, kill, parent_of

@@ -15,11 +15,11 @@ from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan, RankLimits, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause
 from gpu_platform.domain.texts import moment
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.attempt_watch import AttemptWatch
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.support.hosts_rig import HostRig, kill, parent_of
 from tests.support.waiting import eventually

@@ -13,8 +13,8 @@ import pytest
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.processes.logs import LogRetention
-from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
+from gpu_platform.node.processes.logs import LogRetention
+from gpu_platform.node.system.paths import attempt_dir, rank_dir
 from tests.support.hosts_rig import HostRig
 from tests.support.settable_clock import SettableClock
 from tests.support.waiting import eventually

@@ -8,8 +8,8 @@ import pytest
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import RankLimits
-from gpu_platform.hosts.accounting.power_cap import PowerCap
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.accounting.power_cap import PowerCap
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
 from tests.support.hosts_rig import HostRig
 
 

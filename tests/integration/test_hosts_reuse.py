@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation.orders import RankOrder
-from gpu_platform.hosts.processes import spawner as spawner_module
-from gpu_platform.hosts.processes.environment import marker
-from gpu_platform.hosts.processes.spawner_client import SpawnerClient
-from gpu_platform.hosts.system import paths, records
-from gpu_platform.hosts.system.process_tree import boot_id, read_stat
+from gpu_platform.node.isolation.orders import RankOrder
+from gpu_platform.node.processes import spawner as spawner_module
+from gpu_platform.node.processes.environment import marker
+from gpu_platform.node.processes.spawner_client import SpawnerClient
+from gpu_platform.node.system import paths, records
+from gpu_platform.node.system.process_tree import boot_id, read_stat
 from tests.integration.test_hosts_survival import NodeWorkerProcess
 from tests.support.hosts_rig import HostRig, is_running, kill
 from tests.support.waiting import eventually

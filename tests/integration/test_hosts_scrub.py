@@ -16,13 +16,13 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub import scrub_process
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.processes.stopping import close_attempt
-from gpu_platform.hosts.sharing import mig
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system import records
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.isolation.scrub import scrub_process
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.processes.stopping import close_attempt
+from gpu_platform.node.sharing import mig
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system import records
 from gpu_platform.settings import NodeSettings
 from tests.fake_cuda import FakeCuda
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -43,7 +43,7 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def run_scrub(*arguments: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub.scrub_process", *arguments]
+    command = [sys.executable, "-m", "gpu_platform.node.isolation.scrub.scrub_process", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)

@@ -17,13 +17,13 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
-from gpu_platform.hosts.health import gpu_reset
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.sharing import mig
-from gpu_platform.hosts.sharing.mps import MpsDaemon
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.process_tree import FoundProcess
+from gpu_platform.node.health import gpu_reset
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.sharing import mig
+from gpu_platform.node.sharing.mps import MpsDaemon
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system.process_tree import FoundProcess
 from gpu_platform.settings import NodeSettings
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -156,7 +156,7 @@ def test_the_daemon_outlives_its_node_worker_and_is_stopped_by_the_next_when_nob
 
 
 def test_a_daemon_that_does_not_quit_is_killed(host: Host, tools: FakeNvidia, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_platform.hosts.sharing.mps._QUIT_S", 0.05)
+    monkeypatch.setattr("gpu_platform.node.sharing.mps._QUIT_S", 0.05)
     tools.become("stubborn")
     plan = host.plan("a")
     host.stage.prepare(plan)

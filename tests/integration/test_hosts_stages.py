@@ -10,9 +10,9 @@ import pytest
 
 from gpu_platform.domain.errors import IllegalTransition, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.stages import Provision, Stage
-from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.paths import rank_dir
+from gpu_platform.node.stages import Provision, Stage
+from gpu_platform.node.system import records
+from gpu_platform.node.system.paths import rank_dir
 from tests.support.hosts_rig import HostRig
 
 

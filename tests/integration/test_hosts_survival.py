@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.system import paths, records
+from gpu_platform.node.system import paths, records
 from tests.support.hosts_rig import HostRig, is_running, kill, parent_of
 from tests.support.waiting import eventually
 

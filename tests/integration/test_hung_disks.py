@@ -24,7 +24,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.process_end import RESTART_CODE
 from tests.support.lines import whole_lines
 from tests.support.waiting import eventually

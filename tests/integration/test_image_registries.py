@@ -21,9 +21,9 @@ import pytest
 
 from gpu_platform.disk_room import Kept
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.hosts.environments import container_images, image_pull
-from gpu_platform.hosts.environments.container_images import ContainerImages
-from gpu_platform.hosts.environments.image_pull import GivenUp
+from gpu_platform.node.environments import container_images, image_pull
+from gpu_platform.node.environments.container_images import ContainerImages
+from gpu_platform.node.environments.image_pull import GivenUp
 from gpu_platform.settings import NodeSettings
 from tests.support.hostile_registry import HostileRegistry
 from tests.support.waiting import eventually
@@ -32,8 +32,8 @@ MIB = 1 << 20
 PULL = """
 import sys
 from pathlib import Path
-from gpu_platform.hosts.environments.image_pull import PullLimits, pull
-from gpu_platform.hosts.environments.registry_way import Registries
+from gpu_platform.node.environments.image_pull import PullLimits, pull
+from gpu_platform.node.environments.registry_way import Registries
 registries = Registries((sys.argv[3],), ("internet",))
 pull(sys.argv[1], Path(sys.argv[2]), PullLimits(1 << 40, 600, [], lambda: False, registries))
 """

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.hosts.processes.logs import LogRead
+from gpu_platform.node.processes.logs import LogRead
 from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
 from tests.support.api_server import LogFiles, application, bearer, served

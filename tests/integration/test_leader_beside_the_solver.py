@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from activities.clock import utc_now
-from activities.leader.decision_loop import DecisionLoop
-from activities.leader.policy_in_force import PolicyInForce
-from activities.leader.preemptions import PreemptionOrder
+from gpu_platform.clock import utc_now
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts
 from tests.support.store_cluster import Cluster, key
 from tests.support.waiting import eventually
+from workers.scheduler.decision_loop import DecisionLoop
+from workers.scheduler.policy_in_force import PolicyInForce
+from workers.scheduler.preemptions import PreemptionOrder
 
 POLICY = {
     "defragmentation": True,

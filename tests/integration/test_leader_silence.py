@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(200)
 SAID_WITHIN_S = 15.0
 STALLS = """
 import sys, threading, time
-from activities.leader import decision_loop, housekeeping
+from workers.scheduler import decision_loop, housekeeping
 which, path = sys.argv.pop(1), sys.argv.pop(1)
 def stall():
     while __import__("os").path.exists(path):
@@ -35,8 +35,8 @@ def stall():
 if which == "decisions":
     decide = decision_loop.DecisionLoop._follow
     decision_loop.DecisionLoop._follow = lambda self: (stall(), decide(self))[1]
-import workers.scheduler, workers.process
-workers.process.run_process(workers.scheduler.main())
+import workers.process, workers.scheduler.main
+workers.process.run_process(workers.scheduler.main.main())
 """
 """A scheduler whose loop does not come round while a file is there."""
 

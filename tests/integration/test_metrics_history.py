@@ -23,8 +23,8 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
 from gpu_platform.domain.hosts.samples import SAMPLE_S
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.accounting.sample_files import SampleFiles
-from gpu_platform.hosts.accounting.sample_recorder import Sample
+from gpu_platform.node.accounting.sample_files import SampleFiles
+from gpu_platform.node.accounting.sample_recorder import Sample
 from gpu_platform.settings import ServiceSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts.hosts import addresses

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation import accounts
+from gpu_platform.node.isolation import accounts
 from gpu_platform.settings import NodeSettings
 
 accounts.NAME_SERVICE_S, accounts._FRESH_S = 0.5, 0.0

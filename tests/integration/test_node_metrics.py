@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_platform.disk_room import DiskRoom, kept_by_starts
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.accounting.counters import ProcessTable
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.accounting.counters import ProcessTable
+from gpu_platform.node.system import paths
 from tests.support import prometheus
 from tests.support.hosts_rig import HostRig
 from workers.node.lease_metrics import LeaseMetrics

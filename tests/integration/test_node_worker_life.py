@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.nvml.opening import SilentNvml
 from gpu_platform.identity.node_tokens import NodeTokens
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.nvml.opening import SilentNvml
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler

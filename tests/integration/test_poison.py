@@ -17,8 +17,8 @@ from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
 
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, find_hierarchies
-from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits
+from gpu_platform.node.isolation.cgroups.cgroup import Cgroup, find_hierarchies
+from gpu_platform.node.isolation.cgroups.cgroup_limits import Limits, apply_limits
 from gpu_platform.store import Store, events
 from gpu_platform.store.poison import SET_ASIDE_AFTER, Poison, WorkflowStep, forget, note_deaths, read_poison
 from tests.support.temporal_server import temporal_server

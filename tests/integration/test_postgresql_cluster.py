@@ -16,8 +16,8 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.system.paths import control_dir, node_dir
 from tests.chaos.killable_postgres import Server, new_server
 from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.sharing.mps import MpsDaemon
-from gpu_platform.hosts.system.environs import PATIENCE_S, started_with
-from gpu_platform.hosts.system.process_tree import all_processes
+from gpu_platform.node.sharing.mps import MpsDaemon
+from gpu_platform.node.system.environs import PATIENCE_S, started_with
+from gpu_platform.node.system.process_tree import all_processes
 from tests.support.hanging_disk import HangingDisk, hanging_disk
 from tests.support.hosts_rig import HostRig, is_running
 from tests.support.hung_mount import hung_mount
@@ -74,7 +74,7 @@ def test_a_file_on_a_file_system_that_hangs_keeps_nobody_from_seeing_who_has_a_d
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            look = f"from gpu_platform.hosts.health.fitness import _open_devices as o; print(sorted(o({process.pid})))"
+            look = f"from gpu_platform.node.health.fitness import _open_devices as o; print(sorted(o({process.pid})))"
             found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=8, check=True)
             process.kill()
     assert str(os.makedev(1, 5)) in found.stdout

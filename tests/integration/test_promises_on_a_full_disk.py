@@ -11,15 +11,15 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from activities.clock import utc_now
-from activities.leader.decision_loop import DecisionLoop
-from activities.leader.policy_in_force import PolicyInForce
+from gpu_platform.clock import utc_now
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import promises
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts
 from tests.support.store_cluster import Cluster
 from tests.support.waiting import eventually
+from workers.scheduler.decision_loop import DecisionLoop
+from workers.scheduler.policy_in_force import PolicyInForce
 
 
 def fill(ballast: Path) -> None:

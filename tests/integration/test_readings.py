@@ -12,10 +12,10 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.accounting.counters import ProcessTable
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.accounting.counters import ProcessTable
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import attempts, reserving
 from tests.support.api_server import application, served

@@ -8,9 +8,9 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.hosts.health.boot import boot_id
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.health.boot import boot_id
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.system.paths import control_dir, node_dir
 from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 

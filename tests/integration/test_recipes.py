@@ -17,7 +17,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.system.paths import control_dir, node_dir
 from tests.support import recipes
 from tests.support.recipes import PATCHES, Tree
 from tests.support.waiting import eventually
@@ -65,7 +65,7 @@ async def platform(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Asyn
             "GPU_PLATFORM_SERVICE__READY_TIMEOUT_S": "5",
         },
     )
-    inject = "from gpu_platform.hosts.nvml.fault_injection import inject_fault; from pathlib import Path; import sys; "
+    inject = "from gpu_platform.node.nvml.fault_injection import inject_fault; from pathlib import Path; import sys; "
     control = control_dir(node_dir(config.state_dir, "desks"))
     tree.python("-c", inject + "inject_fault(Path(sys.argv[1]), 3, memory_c=99)", str(control))
     with pytest.MonkeyPatch.context() as patched:

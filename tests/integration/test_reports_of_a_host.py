@@ -20,7 +20,7 @@ from sqlalchemy import text
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.domain.hosts import protocol
 from gpu_platform.domain.hosts.lease import GpuTelemetry, HostReport, LeaseAnswer, facts_hash
-from gpu_platform.hosts.system.lease_file import LeaseFile
+from gpu_platform.node.system.lease_file import LeaseFile
 from gpu_platform.settings import ClusterSettings, NodeSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus, hosts

@@ -13,9 +13,9 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import temporal_connection
-from activities.temporal_connection import renewable
 from gpu_platform.settings import Settings, TemporalSettings
+from gpu_platform.temporal import connection as temporal_connection
+from gpu_platform.temporal.connection import renewable
 from tests.support.relay import Relay
 from tests.support.waiting import eventually
 from workers import process

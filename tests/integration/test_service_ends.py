@@ -15,7 +15,7 @@ import httpx
 from google.protobuf.json_format import ParseDict
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.store import Store
 from gpu_platform.v1 import job_service_pb2, job_service_pb2_grpc
 from tests.support.api_server import ADMIN, bearer, sign_in

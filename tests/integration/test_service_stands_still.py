@@ -18,8 +18,8 @@ from gpu_platform.client import AsyncClient, connection
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
 from gpu_platform.domain.hosts.lease_protocol import HostLease
-from gpu_platform.hosts.system.lease_file import LeaseFile
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.system.lease_file import LeaseFile
+from gpu_platform.node.system.records import boot_clock_s
 from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs

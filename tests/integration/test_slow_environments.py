@@ -15,8 +15,8 @@ from activities.node.watch import RankWatcher
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, StopRequest
 from gpu_platform.domain.jobs.environment import JobEnvironment
-from gpu_platform.hosts.processes.stopping import is_closed
-from gpu_platform.hosts.stages import Stage
+from gpu_platform.node.processes.stopping import is_closed
+from gpu_platform.node.stages import Stage
 from tests.support.hosts_rig import HostRig, NoFaults
 from tests.support.waiting import eventually
 

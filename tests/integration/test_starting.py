@@ -18,9 +18,9 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import key_ring
 from gpu_platform.identity.ca import CertificateAuthority
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.store import Store
 from gpu_platform.store.migrate import newest_revision
 from tests.support.api_server import application, in_process

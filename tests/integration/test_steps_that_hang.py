@@ -27,11 +27,11 @@ from gpu_platform.domain.errors import IllegalTransition, PlatformError, Preflig
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.environment import JobEnvironment
-from gpu_platform.hosts.environments.stages import environment_stages
-from gpu_platform.hosts.processes import step_process
-from gpu_platform.hosts.processes.step_process import Bounds, StepGivenUp, StepProgram, StepStopped, run
-from gpu_platform.hosts.processes.stopping import is_closed
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.environments.stages import environment_stages
+from gpu_platform.node.processes import step_process
+from gpu_platform.node.processes.step_process import Bounds, StepGivenUp, StepProgram, StepStopped, run
+from gpu_platform.node.processes.stopping import is_closed
+from gpu_platform.node.system.paths import attempt_dir
 from tests.support.hosts_rig import HostRig, NoFaults, is_running
 from tests.support.hung_mount import hung_mount
 from tests.support.waiting import eventually
@@ -213,7 +213,7 @@ async def test_a_stop_waits_for_no_jail_whose_maker_hangs(rig: HostRig) -> None:
     directory = attempt_dir(rig.home, plan.key)
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]);"
-        "from gpu_platform.hosts.isolation.jail import jail_lock\n"
+        "from gpu_platform.node.isolation.jail import jail_lock\n"
         "with jail_lock(sys.argv[2]): print('held', flush=True); time.sleep(600)"
     )
     maker = subprocess.Popen(  # noqa: ASYNC220

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from activities.worker_deployment import routing
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.temporal.worker_deployment import routing
 from tests.builders import ONE_GPU
 from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec

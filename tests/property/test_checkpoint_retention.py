@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gpu_platform import job
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.hosts.checkpoints.pins import pin, unpin
-from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.node.checkpoints.pins import pin, unpin
+from gpu_platform.node.checkpoints.retention import CheckpointRetention
+from gpu_platform.node.checkpoints.store import CheckpointStore
 from tests.support.examples import few
 
 KEEP = 2

@@ -25,8 +25,8 @@ from gpu_platform.domain.hosts.samples import (
     Tally,
     point_length,
 )
-from gpu_platform.hosts.accounting.sample_files import RECORD_BYTES, SUFFIX, SampleFiles
-from gpu_platform.hosts.accounting.sample_recorder import Sample
+from gpu_platform.node.accounting.sample_files import RECORD_BYTES, SUFFIX, SampleFiles
+from gpu_platform.node.accounting.sample_recorder import Sample
 from tests.support.examples import few
 
 BEGIN = 1_800_000_000 // DAY_S * DAY_S

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.domain.hosts.faults import FaultAction
-from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
-from gpu_platform.hosts.system.process_tree import FoundProcess, Stat, descendants
+from gpu_platform.node.health.fault_policy import FaultPolicy, PastFault
+from gpu_platform.node.system.process_tree import FoundProcess, Stat, descendants
 
 
 @st.composite

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.job_workflows import CleanupInput, WorkflowLife
-from activities.leader.reconciler import Reconciler
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring.orphans import HeldAttempt
+from gpu_platform.temporal.job_workflows import CleanupInput, WorkflowLife
 from tests.support.reconciled_world import Hurt, World
+from workers.scheduler.reconciler import Reconciler
 
 LIVES = 20
 UNTIL_FOUND = 100

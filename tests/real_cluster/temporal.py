@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from tests.chaos.killable_postgres import Server
 from tests.real_cluster.binaries import program
 from tests.support.temporal_server import client_of_new_namespace

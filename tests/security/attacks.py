@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup
+from gpu_platform.node.isolation.cgroups.cgroup import Cgroup
 from tests.support.hosts_rig import HostRig
 
 STAND_INS = [(10, 229), (10, 237), (10, 234), (10, 183), (10, 235)]

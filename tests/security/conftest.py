@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.network.choice import choose_network
+from gpu_platform.node.network.choice import choose_network
 from gpu_platform.settings.node import NetworkSettings
 from gpu_platform.store import Store
 from tests.security.attacks import STAND_INS

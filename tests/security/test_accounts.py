@@ -16,11 +16,11 @@ from structlog.testing import capture_logs
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation import accounts
-from gpu_platform.hosts.isolation.accounts import AccountBook, account_of, configuration_problem, tenant_of
-from gpu_platform.hosts.isolation.furnishing import MAX_TERMINALS
-from gpu_platform.hosts.isolation.isolation import choose_isolation
-from gpu_platform.hosts.system import records
+from gpu_platform.node.isolation import accounts
+from gpu_platform.node.isolation.accounts import AccountBook, account_of, configuration_problem, tenant_of
+from gpu_platform.node.isolation.furnishing import MAX_TERMINALS
+from gpu_platform.node.isolation.isolation import choose_isolation
+from gpu_platform.node.system import records
 from gpu_platform.settings import NodeSettings
 from tests.security.attacks import PRELUDE, PYTHON, attack
 from tests.support.hosts_rig import HostRig

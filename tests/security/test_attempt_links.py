@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpu_platform.hosts.network.links import GangLink
+from gpu_platform.node.network.links import GangLink
 from tests.support.lan import Lan, Machine
 
 pytestmark = pytest.mark.usefixtures("networks")
@@ -16,7 +16,7 @@ GANG = GangLink(77, 0, ["10.1.0.1", "10.1.0.2"], "198.19.0.0/16", 8474, 1450)
 
 CONNECT = """
 import random, subprocess, sys
-from gpu_platform.hosts.network import links
+from gpu_platform.node.network import links
 
 random.sample = lambda *_: {numbers}
 network = links.AttemptNetwork(links.NetworkOrder(links.Uplink("gpt-", "198.18.0.0/16", 1500), {gang}))

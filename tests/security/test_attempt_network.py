@@ -19,7 +19,7 @@ import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.launcher import Launcher
-from gpu_platform.hosts.isolation.isolation import choose_isolation
+from gpu_platform.node.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings, TemporalSettings
 from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import Host, logs, start_gang
@@ -501,7 +501,7 @@ def test_a_host_says_what_drops_the_packets_of_ranks(lan: Lan) -> None:
 
 
 def test_a_host_without_nft_says_so_and_does_not_start_if_it_must_isolate(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_platform.hosts.network import choice
+    from gpu_platform.node.network import choice
 
     found = choice.find_tool
     monkeypatch.setattr(choice, "find_tool", lambda name: None if name == "nft" else found(name))

@@ -17,7 +17,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
-from activities.leader.audit_retention import AuditRetention
 from gpu_platform.cli.app import app as command_line
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.audit import EMPTY, AuditEntry, AuditRecord, ChainCheck, ChainHead
@@ -32,6 +31,7 @@ from service.app import create_app
 from service.audit_log import AuditLog
 from tests.support.api_server import application, bearer, served, sign_in
 from tests.support.store_cluster import Cluster
+from workers.scheduler.audit_retention import AuditRetention
 
 PEOPLE = {"olga": {CLUSTER: Role.OPERATOR}, "ada": {"team-a": Role.USER}}
 TOKENS = {name: f"gpt_{name * 12}" for name in PEOPLE}

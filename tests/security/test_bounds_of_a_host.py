@@ -24,14 +24,14 @@ from gpu_platform.domain.errors import HostUnavailable, InUse, PlatformError, Pr
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.environment import JobEnvironment
 from gpu_platform.domain.jobs.exec import ExecRequest
-from gpu_platform.hosts.checkpoints import store as checkpoint_store
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
-from gpu_platform.hosts.environments import containers, unpacking
-from gpu_platform.hosts.environments.containers import UNPACKED, ContainerStage
-from gpu_platform.hosts.processes import exec_sessions
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.processes.step_process import Bounds, StepProgram, run
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.checkpoints import store as checkpoint_store
+from gpu_platform.node.checkpoints.store import CheckpointStore
+from gpu_platform.node.environments import containers, unpacking
+from gpu_platform.node.environments.containers import UNPACKED, ContainerStage
+from gpu_platform.node.processes import exec_sessions
+from gpu_platform.node.processes.exec_sessions import ExecSessions
+from gpu_platform.node.processes.step_process import Bounds, StepProgram, run
+from gpu_platform.node.system.paths import attempt_dir
 from tests.integration.test_steps_that_hang import KINDS
 from tests.support.hosts_rig import HostRig
 from tests.support.hung_mount import hung_mount

@@ -13,13 +13,13 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import WorkflowSerializationContext
 
-from activities.payloads.codec import ENCODING, SealedPayloads
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.jobs.job import JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.identity import key_ring
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.store import Store, audit
+from gpu_platform.temporal.payloads.codec import ENCODING, SealedPayloads
 from tests.support.api_server import application, bearer, in_process, sign_in
 
 DECODE = "/v1/temporal/decode"

@@ -24,11 +24,11 @@ from gpu_platform.client.archive import pack
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.environment import JobEnvironment, outputs_path
-from gpu_platform.hosts.environments.containers import ContainerStage
-from gpu_platform.hosts.environments.program import MODULE_INITS
-from gpu_platform.hosts.environments.stages import environment_stages
-from gpu_platform.hosts.environments.uploaded_code import CODE
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.environments.containers import ContainerStage
+from gpu_platform.node.environments.program import MODULE_INITS
+from gpu_platform.node.environments.stages import environment_stages
+from gpu_platform.node.environments.uploaded_code import CODE
+from gpu_platform.node.system.paths import attempt_dir
 from tests.integration.test_hosts_exec import ExecRig
 from tests.support.hosts_rig import HostRig
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.cli import placeholder
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.system.paths import attempt_dir
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, PYTHON, attack
 from tests.support.hosts_rig import HostRig, is_running, kill

@@ -21,9 +21,9 @@ import pytest
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation import furnishing, workdirs
-from gpu_platform.hosts.isolation.passwd import Account
-from gpu_platform.hosts.isolation.workdirs import AS_ACCOUNT, Directory, RefusedDirectory
+from gpu_platform.node.isolation import furnishing, workdirs
+from gpu_platform.node.isolation.passwd import Account
+from gpu_platform.node.isolation.workdirs import AS_ACCOUNT, Directory, RefusedDirectory
 from tests.security.attacks import attack
 from tests.support.hosts_rig import HostRig
 

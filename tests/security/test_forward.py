@@ -14,10 +14,10 @@ import pytest
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PortClosed
 from gpu_platform.domain.jobs.exec import ExecRequest
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.network.choice import choose_network
-from gpu_platform.hosts.processes.forwarding import ForwardWay
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.network.choice import choose_network
+from gpu_platform.node.processes.forwarding import ForwardWay
+from gpu_platform.node.system.paths import attempt_dir
 from gpu_platform.settings.node import NetworkSettings
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack

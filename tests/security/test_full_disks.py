@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.system import paths, records
+from gpu_platform.node.system import paths, records
 from tests.security.attacks import attack
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.network.rules import GangPeers
-from gpu_platform.hosts.system import paths, records
+from gpu_platform.node.network.rules import GangPeers
+from gpu_platform.node.system import paths, records
 from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import Host, logs, start_gang
 from tests.support.lan import Lan, Machine

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.rpc import statuses
 from gpu_platform.rpc.methods import Rpc, rpcs
 from gpu_platform.store import Store

@@ -13,11 +13,11 @@ import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation.cgroups import host_limits
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies, find_hierarchies
-from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits, local_disks
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.isolation.cgroups import host_limits
+from gpu_platform.node.isolation.cgroups.cgroup import Cgroup, Hierarchies, find_hierarchies
+from gpu_platform.node.isolation.cgroups.cgroup_limits import Limits, apply_limits, local_disks
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.security import attacks
 from tests.support.hosts_rig import HostRig

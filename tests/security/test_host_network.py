@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.isolation.filters import port_filter
-from gpu_platform.hosts.network import choice, firewall, nftables
+from gpu_platform.node.isolation.filters import port_filter
+from gpu_platform.node.network import choice, firewall, nftables
 from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import logs, start_gang
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.hosts.inventory.cuda_driver import CudaStage
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, find_hierarchies
-from gpu_platform.hosts.isolation.filters import device_filter
-from gpu_platform.hosts.isolation.isolation import choose_isolation
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.inventory.cuda_driver import CudaStage
+from gpu_platform.node.isolation.cgroups.cgroup import Cgroup, find_hierarchies
+from gpu_platform.node.isolation.filters import device_filter
+from gpu_platform.node.isolation.isolation import choose_isolation
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.security.attacks import PRELUDE, PYTHON, attack, can_make_node, can_open, run
 from tests.support.hosts_rig import HostRig, is_running
@@ -387,7 +387,7 @@ def test_hosts_say_what_they_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.kind == "plain-process"
     assert [text for text in plain.missing if "device" in text]
     monkeypatch.setenv("PATH", "/nowhere")
-    from gpu_platform.hosts.isolation import isolation
+    from gpu_platform.node.isolation import isolation
 
     isolation._probe.cache_clear()
     try:

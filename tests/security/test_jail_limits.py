@@ -11,11 +11,11 @@ import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits
-from gpu_platform.hosts.isolation import isolation
-from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies, parse_cpu_list
-from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.isolation import isolation
+from gpu_platform.node.isolation.cgroups.cgroup import find_hierarchies, parse_cpu_list
+from gpu_platform.node.isolation.cgroups.cpus import CpuBinding
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually

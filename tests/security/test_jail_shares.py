@@ -18,11 +18,11 @@ import pytest
 
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.sharing.mps import MpsDaemon
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.sharing.mps import MpsDaemon
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system.paths import attempt_dir
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.security.attacks import PRELUDE, PYTHON, STAND_INS, can_open

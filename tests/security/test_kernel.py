@@ -29,17 +29,17 @@ import pytest
 import gpu_platform
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation import isolation, privileges
-from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
-from gpu_platform.hosts.isolation.filters import seccomp, system_calls
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.isolation.orders import RankOrder
-from gpu_platform.hosts.isolation.passwd import HOLDER_UID, Account, is_account
-from gpu_platform.hosts.processes.spawner_client import _PROGRAM
-from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.lease_page import anonymous_page
-from gpu_platform.hosts.system.lock_watch import wait_released
-from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.node.isolation import isolation, privileges
+from gpu_platform.node.isolation.cgroups.cgroup import find_hierarchies
+from gpu_platform.node.isolation.filters import seccomp, system_calls
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.isolation.orders import RankOrder
+from gpu_platform.node.isolation.passwd import HOLDER_UID, Account, is_account
+from gpu_platform.node.processes.spawner_client import _PROGRAM
+from gpu_platform.node.system import records
+from gpu_platform.node.system.lease_page import anonymous_page
+from gpu_platform.node.system.lock_watch import wait_released
+from gpu_platform.node.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.security import attacks
 from tests.support.hosts_rig import HostRig
@@ -465,8 +465,8 @@ def test_every_name_is_a_call_that_some_kernel_has() -> None:
 ROOT = Path(gpu_platform.__file__).parents[1]
 PLANTED = """
 import ctypes, sys
-from gpu_platform.hosts.isolation import privileges
-from gpu_platform.hosts.isolation.filters import seccomp, system_calls
+from gpu_platform.node.isolation import privileges
+from gpu_platform.node.isolation.filters import seccomp, system_calls
 
 seccomp.ALLOWED = system_calls.ALLOWED | {"unshare", "keyctl"}
 code = seccomp._compile(seccomp._Library())

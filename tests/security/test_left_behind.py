@@ -18,10 +18,10 @@ import pytest
 
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
-from gpu_platform.hosts.health import fitness
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.sharing import mps
-from gpu_platform.hosts.sharing.mps import MpsDaemon
+from gpu_platform.node.health import fitness
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.sharing import mps
+from gpu_platform.node.sharing.mps import MpsDaemon
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import PYTHON, attack
 from tests.support.hosts_rig import HostRig, is_running

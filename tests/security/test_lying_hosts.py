@@ -21,7 +21,6 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from activities.payloads.orders import OrderGuard
 from gpu_platform.domain.contracts import AttemptKey, host_report_id, remediation_id
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.lease import HostReport
@@ -34,6 +33,7 @@ from gpu_platform.store.database import reading
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.models import event, gpu, host, job
 from gpu_platform.store.reservations import allocations
+from gpu_platform.temporal.payloads.orders import OrderGuard
 from tests.security.host_messages import Names, lies_in
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.harness import Platform

@@ -16,7 +16,6 @@ from starlette.routing import Route
 from temporalio.service import TLSConfig
 from typer.testing import CliRunner
 
-from activities.temporal_tls import tls_of
 from gpu_platform.cli.app import app as cli
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.certificates import (
@@ -25,6 +24,7 @@ from gpu_platform.identity.certificates import (
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.store import Store
 from gpu_platform.store.engines import postgresql_engine
+from gpu_platform.temporal.tls import tls_of
 from service.server import check_address
 from tests.security.tls_cluster import NO_TEMPORAL, plain, report
 from tests.support.api_server import (

@@ -24,7 +24,7 @@ from gpu_platform.client.sign_in import post_form, read_json
 from gpu_platform.domain.errors import InvalidRequest, PlatformError
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.hosts.network import NOT_INTERNET
-from gpu_platform.hosts.environments.registry_way import Proxy, Registries
+from gpu_platform.node.environments.registry_way import Proxy, Registries
 from gpu_platform.outgoing import OutgoingReach, Unreachable
 from gpu_platform.settings import AccessSettings, NodeSettings
 from gpu_platform.settings.access import OidcSettings

@@ -16,11 +16,11 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.gpu import GpuInfo, Nic
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.isolation import rdma
-from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.isolation.rdma import Rdma, near_cards
-from gpu_platform.hosts.system.paths import attempt_dir
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.isolation import rdma
+from gpu_platform.node.isolation.jail import Jail
+from gpu_platform.node.isolation.rdma import Rdma, near_cards
+from gpu_platform.node.system.paths import attempt_dir
+from gpu_platform.node.system.sysfs import Sysfs
 from tests.security.attacks import PRELUDE, STAND_INS, can_open
 from tests.support.hosts_rig import HostRig
 

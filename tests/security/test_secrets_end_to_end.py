@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 
-from activities.payloads.codec import SealedPayloads
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.secrets import SecretValue
 from gpu_platform.domain.jobs.exec import ExecRequest
@@ -24,6 +23,7 @@ from gpu_platform.domain.jobs.secret_uses import SecretUse
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.temporal.payloads.codec import SealedPayloads
 from tests.support.waiting import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 

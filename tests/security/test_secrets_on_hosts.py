@@ -14,10 +14,10 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.secret_uses import LaunchSecrets, SecretUse
-from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder
-from gpu_platform.hosts.isolation.secret_files import SecretFiles
-from gpu_platform.hosts.processes import secret_delivery
-from gpu_platform.hosts.processes.secret_delivery import AWAY, NO_SECRETS
+from gpu_platform.node.isolation.orders import BadOrder, JailOrder
+from gpu_platform.node.isolation.secret_files import SecretFiles
+from gpu_platform.node.processes import secret_delivery
+from gpu_platform.node.processes.secret_delivery import AWAY, NO_SECRETS
 from tests.integration.test_hosts_exec import ExecRig
 from tests.support.hosts_rig import HostRig, kill
 from tests.support.waiting import eventually

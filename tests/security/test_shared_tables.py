@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.network.firewall import most_connections
+from gpu_platform.node.network.firewall import most_connections
 from gpu_platform.settings.node import NetworkSettings
 from tests.security.hosts_on_lan import Host
 from tests.support.lan import Lan

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from activities.payloads.orders import OrderedStep
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.placing.host_plans import plan_hosts
 from gpu_platform.store import Store
 from gpu_platform.store.reservations import confirmations
+from gpu_platform.temporal.payloads.orders import OrderedStep
 from tests.support.store_cluster import NOW, Cluster, inventory, key
 from workers.order_checks import OrderChecks
 

@@ -17,11 +17,11 @@ import pytest
 
 from gpu_platform.domain.errors import CannotStart, HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, Program
-from gpu_platform.hosts.isolation.accounts import account_of
-from gpu_platform.hosts.system import records
-from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
-from gpu_platform.hosts.system.process_tree import read_stat
-from gpu_platform.hosts.system.records import UntrustedRecord, read_record
+from gpu_platform.node.isolation.accounts import account_of
+from gpu_platform.node.system import records
+from gpu_platform.node.system.paths import attempt_dir, rank_dir
+from gpu_platform.node.system.process_tree import read_stat
+from gpu_platform.node.system.records import UntrustedRecord, read_record
 from gpu_platform.state_dir import keep_private
 from tests.integration.test_hosts_exec import ExecRig
 from tests.security.attacks import attack

@@ -15,7 +15,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.payloads import orders
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, RankSpec, StopRequest, WatchRequest
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
@@ -23,6 +22,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.identity import key_ring
 from gpu_platform.store import Store
+from gpu_platform.temporal.payloads import orders
 from tests.builders import ONE_GPU
 from tests.support.harness import Platform
 from tests.support.sealed_platform import asked, sealed_platform

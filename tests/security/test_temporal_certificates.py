@@ -13,12 +13,12 @@ from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities import temporal_connection
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
 from gpu_platform.settings import Settings, TemporalSettings
+from gpu_platform.temporal import connection as temporal_connection
 from service.temporal import JobWorkflows, connect_lazily
 from tests.support.relay import Relay
 from tests.support.waiting import eventually

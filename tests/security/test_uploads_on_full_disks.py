@@ -15,7 +15,7 @@ import pytest
 
 from gpu_platform.client.calls import UPLOAD_SIZE_HEADER
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.environments import unpacking
+from gpu_platform.node.environments import unpacking
 from tests.support.hosts_rig import HostRig
 from workers.node.service_uploads import ServiceUploads
 

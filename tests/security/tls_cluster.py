@@ -14,15 +14,15 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import (
     CertificateFiles,
     TlsContexts,
     make_key_and_request,
 )
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.processes.exec_sessions import ExecSessions
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import NodeSettings, TlsSettings
 from gpu_platform.store import Store

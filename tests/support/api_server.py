@@ -31,9 +31,9 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.array_steps import ArrayInput, ElementInterrupt, ElementsAgain, ElementsInterrupt
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.processes.logs import LogRead
 from gpu_platform.private_files import write_file
 from gpu_platform.settings import AccessSettings, Settings, TemporalSettings
 from gpu_platform.store import Store

@@ -20,8 +20,8 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.system.paths import control_dir, node_dir
 from gpu_platform.store import Store
 from tests.security.identity_provider import Provider
 from tests.support.api_server import served, sign_in

@@ -23,11 +23,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 
-from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
-from activities.leader.housekeeping import Housekeeping
-from activities.leader.leader import LeaderActivities
 from activities.notifications import NotificationActivities
-from activities.search_attributes import of_submission
 from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.events import Event
@@ -38,32 +34,36 @@ from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import ArrayState, GpuState, JobState
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.health.boot import boot_id
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.health.host_reset import reboot_simulated
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.opening import open_nvml
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.attempt_watch import AttemptWatch
+from gpu_platform.node.health.boot import boot_id
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.health.host_reset import reboot_simulated
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.nvml.opening import open_nvml
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, reports
 from gpu_platform.store.jobs import arrays, elements, jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
+from gpu_platform.temporal.job_workflows import TemporalJobWorkflows, WorkflowLife
+from gpu_platform.temporal.search_attributes import of_submission
 from tests.support.waiting import DEADLINE_S, eventually
 from workers.control import control_worker
 from workers.kept_workflows import Keeper, kept_workflows
 from workers.node.fault_outbox import FaultOutbox
 from workers.node.main import activity_worker, report_maker
-from workers.scheduler import scheduler_worker
+from workers.scheduler.housekeeping import Housekeeping
+from workers.scheduler.leader import Leader
+from workers.scheduler.main import scheduler_worker
 
 LEASE_TTL_S = 3600.0
 """Nodes report only when a test says so. The lease is so long that none is lost by itself."""
@@ -180,7 +180,7 @@ class Platform:
         self.state_dir = state_dir
         self.nodes: dict[str, SimulatedNode] = {}
         self.settings = Settings(state_dir=state_dir)
-        self.leading: LeaderActivities | None = None
+        self.leading: Leader | None = None
         self.node_fields: Callable[[str], Mapping[str, Any]] = lambda name: {}
         self.node_client: Callable[[str], Client] = lambda name: client
         self.node_guards: Callable[[], Sequence[Interceptor]] = list
@@ -250,9 +250,7 @@ class Platform:
             )
             await stack.enter_async_context(control)
             if schedule:
-                platform.leading = LeaderActivities(
-                    client, store, settings.scheduler, LEASE_TTL_S, settings.job_archive
-                )
+                platform.leading = Leader(client, store, settings.scheduler, LEASE_TTL_S, settings.job_archive)
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
                 await platform.keeper().look()
             try:

@@ -21,17 +21,17 @@ from gpu_platform.domain.jobs.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.nvml.opening import open_nvml
-from gpu_platform.hosts.processes.secret_delivery import SecretSource
-from gpu_platform.hosts.processes.stopping import attempt_processes
-from gpu_platform.hosts.stages import Stage
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.nvml.library import NvmlLibrary
+from gpu_platform.node.nvml.opening import open_nvml
+from gpu_platform.node.processes.secret_delivery import SecretSource
+from gpu_platform.node.processes.stopping import attempt_processes
+from gpu_platform.node.stages import Stage
+from gpu_platform.node.system import paths
 from gpu_platform.settings import NodeSettings, Settings
 
 RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 
 START_TIMEOUT_S = 30
 _PREFIX = "gpu-platform-pg-"

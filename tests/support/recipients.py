@@ -17,7 +17,7 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 
 USER, PASSWORD, TOKEN = "mailer", "pAsS-w0rd-of-mail", "t0ken-0f-the-webh00k"
 

@@ -16,9 +16,6 @@ from temporalio.exceptions import ApplicationError
 
 from activities.admission import admit
 from activities.cleanup import CleanupActivities
-from activities.errors import WORKFLOW_IS_OLDER, workflow_is_older
-from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
-from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
 from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import AttemptKey, cleanup_id
@@ -31,7 +28,10 @@ from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.reservations import allocations
 from gpu_platform.store.restoring import orphans
+from gpu_platform.temporal.errors import WORKFLOW_IS_OLDER, workflow_is_older
+from gpu_platform.temporal.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
 from tests.support.store_cluster import NOW, Cluster, placement, set_job_state, spec
+from workers.scheduler.reconciler import Reconciler
 
 HOSTS = ("a", "b")
 DEPTH = 3

@@ -12,14 +12,14 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 
-from activities.payloads.converter import data_converter
-from activities.payloads.orders import CheckingOrders, OrderGuard, SigningOrders
 from gpu_platform.domain.contracts import AttemptKey, node_task_queue
 from gpu_platform.identity import key_ring, signing
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.signing import OrderSigner, PinnedKeys
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import interrupts
+from gpu_platform.temporal.payloads.converter import data_converter
+from gpu_platform.temporal.payloads.orders import CheckingOrders, OrderGuard, SigningOrders
 from tests.support.harness import Platform
 from workers.order_checks import OrderChecks
 

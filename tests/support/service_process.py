@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import httpx
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.search_attributes import register
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
+from gpu_platform.temporal.search_attributes import register
 from tests.support.postgres import die_with_parent
 from tests.support.waiting import eventually
 

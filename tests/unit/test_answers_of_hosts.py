@@ -14,12 +14,12 @@ from temporalio.api.failure.v1 import Failure as TemporalFailure
 from temporalio.converter import ActivitySerializationContext, DataConverter
 from temporalio.exceptions import ApplicationError
 
-from activities.payloads.converter import data_converter
-from activities.payloads.unreadable import UnreadablePayload
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched
 from gpu_platform.domain.jobs.artifacts import MAX_OUTPUT_BYTES, StepOutput, checked_output
 from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, Launched, Prepared, RankSpec, Stopped
+from gpu_platform.temporal.payloads.converter import data_converter
+from gpu_platform.temporal.payloads.unreadable import UnreadablePayload
 from tests.security.host_messages import FIELDS, MESSAGES, Lie, Names, lies_in, models_in, names_of
 from workflows.attempts import answers
 from workflows.attempts.answers import UnreadableAnswer

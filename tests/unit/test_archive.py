@@ -16,7 +16,7 @@ from gpu_platform.client import archive
 from gpu_platform.client.archive import files_of, pack, stays_inside
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.upload_limits import MAX_DEPTH
-from gpu_platform.hosts.environments import unpacking
+from gpu_platform.node.environments import unpacking
 
 LIMIT = 1 << 20
 PINNED = "3aed727b3c59b372a10c769f65c6c37351c17123d4776b925564792483b76ba2"

@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.hosts.lease import LeaseAnswer, Member, MembersChange
-from gpu_platform.hosts.fleet.register import note_hosts, select_hosts
-from gpu_platform.hosts.system.watch_directory import DirectoryWatch
+from gpu_platform.node.fleet.register import note_hosts, select_hosts
+from gpu_platform.node.system.watch_directory import DirectoryWatch
 from tests.support.waiting import eventually
 from workers.fleet import main as fleet_main
 from workers.fleet.ballots import TAKEN_EVERY_S, Ballots, FleetVotes

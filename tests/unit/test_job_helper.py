@@ -13,7 +13,7 @@ import pytest
 
 from gpu_platform import job
 from gpu_platform.domain.jobs.checkpoint import Verified
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.node.checkpoints.store import CheckpointStore
 
 pytestmark = pytest.mark.processes
 

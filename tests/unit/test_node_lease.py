@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
-from gpu_platform.hosts.system import lease_file
-from gpu_platform.hosts.system.lease_file import Lease, LeaseFile
-from gpu_platform.hosts.system.ports import free_port
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.system import lease_file
+from gpu_platform.node.system.lease_file import Lease, LeaseFile
+from gpu_platform.node.system.ports import free_port
+from gpu_platform.node.system.records import boot_clock_s
 from gpu_platform.settings import Settings
 from tests.support.store_cluster import inventory
 from tests.support.waiting import eventually

@@ -19,15 +19,15 @@ PACKAGES = [
 ]
 _MAKES_A_SECRET_FILE = re.compile(r"O_EXCL|chmod\(0o600\)")
 _CHANGES_THE_MODE_ONLY = {"workers/local/token.py"}
-_WRITES_TO_MEMORY = {"gpu_platform/hosts/isolation/secret_files.py"}
+_WRITES_TO_MEMORY = {"gpu_platform/node/isolation/secret_files.py"}
 """For the account of a job, on a file system that has no disk."""
 _UNPACKS = {
-    "gpu_platform/hosts/environments/unpacking.py",
-    "gpu_platform/hosts/isolation/image_root.py",
+    "gpu_platform/node/environments/unpacking.py",
+    "gpu_platform/node/isolation/image_root.py",
     "gpu_platform/cli/jobs/received_archive.py",
 }
 """Files of a job, in a tree that somebody else filled: they may replace nothing, and no link may lead them away."""
-_PROGRAMS_IN_A_NEW_DIRECTORY = {"gpu_platform/hosts/processes/mpi_gang.py", "gpu_platform/steps/runner.py"}
+_PROGRAMS_IN_A_NEW_DIRECTORY = {"gpu_platform/node/processes/mpi_gang.py", "gpu_platform/steps/runner.py"}
 """For one run of a rank, in a directory that ``tempfile`` made for this account alone."""
 _COMMANDS_FOR_ALL = {"gpu_platform/cli/slurm/compat.py"}
 """Programs without a secret, which everybody may run."""

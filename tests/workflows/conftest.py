@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.leader import housekeeping
+from workers.scheduler import housekeeping
 
 
 @pytest.fixture(autouse=True)

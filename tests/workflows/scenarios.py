@@ -7,7 +7,6 @@ from typing import Any
 
 from temporalio.common import WorkflowIDConflictPolicy
 
-from activities.job_workflows import TemporalJobWorkflows
 from activities.pipelines import start_pipeline
 from gpu_platform.alerting.group import AlertGroup
 from gpu_platform.alerting.reports import AlertReport, AlertReports
@@ -35,6 +34,7 @@ from gpu_platform.domain.states import ArrayState, GpuState, JobState
 from gpu_platform.notifications.inbox import Inbox
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import pipelines, schedules
+from gpu_platform.temporal.job_workflows import TemporalJobWorkflows
 from tests.builders import ONE_GPU
 from tests.support.harness import Platform
 from tests.support.waiting import eventually

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.leader.dependency_watch import DependencyWatch
 from gpu_platform.domain.array_ids import element_id
 from gpu_platform.domain.jobs.array_steps import ElementsInterrupt
 from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUnmet
@@ -22,6 +21,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, jobs, queue
 from tests.support.harness import Platform
 from tests.support.waiting import eventually
+from workers.scheduler.dependency_watch import DependencyWatch
 
 GPU = ResourceRequest(gpus_per_host=1)
 OK, ANY, FAIL, EACH = DependencyKind.OK, DependencyKind.ANY, DependencyKind.FAIL, DependencyKind.EACH

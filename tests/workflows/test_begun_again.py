@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.job_workflows import CleanupInput, TemporalJobWorkflows, WorkflowLife, WorkflowView
-from activities.leader.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
-from activities.search_attributes import GPUS, NAMESPACE, USER
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
@@ -22,9 +19,12 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import orphans
+from gpu_platform.temporal.job_workflows import CleanupInput, TemporalJobWorkflows, WorkflowLife, WorkflowView
+from gpu_platform.temporal.search_attributes import GPUS, NAMESPACE, USER
 from tests.support.harness import Platform
 from tests.support.store_cluster import set_job_state
 from tests.support.waiting import eventually
+from workers.scheduler.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 
 WHOLE = ResourceRequest(gpus_per_host=8)
 

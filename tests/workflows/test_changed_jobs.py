@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.job_workflows import TemporalJobWorkflows
 from gpu_platform.domain.array_ids import element_id, index_of
 from gpu_platform.domain.jobs.array_steps import ElementsAgain
 from gpu_platform.domain.jobs.changes import JobChanges
@@ -23,6 +22,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, queue
 from gpu_platform.store.jobs.changes import change_waiting
 from gpu_platform.store.jobs.element_changes import change_elements
+from gpu_platform.temporal.job_workflows import TemporalJobWorkflows
 from tests.support.harness import Platform
 from tests.support.waiting import eventually
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities.leader import host_telemetry
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.jobs.blame import FailureKind
@@ -33,7 +32,8 @@ from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.support.harness import Platform
 from tests.support.waiting import eventually
-from workers.scheduler import reload_policy
+from workers.scheduler import host_telemetry
+from workers.scheduler.main import reload_policy
 
 Start = Callable[..., AbstractAsyncContextManager[Platform]]
 

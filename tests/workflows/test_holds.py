@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.job_workflows import TemporalJobWorkflows
 from gpu_platform.domain.jobs.dependency import Dependency, IfUnmet
 from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
@@ -18,6 +17,7 @@ from gpu_platform.domain.states import ArrayState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import holds, queue
 from gpu_platform.store.jobs.holds import Asker
+from gpu_platform.temporal.job_workflows import TemporalJobWorkflows
 from tests.support.harness import Platform
 from tests.support.waiting import eventually
 

@@ -19,8 +19,8 @@ from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.system.lease_file import Lease, write_lease
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.system.lease_file import Lease, write_lease
+from gpu_platform.node.system.records import boot_clock_s
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from tests.support.harness import Platform

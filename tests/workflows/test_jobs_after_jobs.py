@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.leader.dependency_watch import DependencyWatch
 from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind, IfUnmet
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.placement import WaitCode
@@ -23,6 +22,7 @@ from gpu_platform.store.restoring import restoring
 from tests.support.harness import Platform
 from tests.support.older_database import replace_database
 from tests.support.waiting import eventually
+from workers.scheduler.dependency_watch import DependencyWatch
 
 OK, ANY, FAIL = DependencyKind.OK, DependencyKind.ANY, DependencyKind.FAIL
 

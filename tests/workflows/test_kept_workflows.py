@@ -34,18 +34,18 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import workers.kept_workflows
-from activities import search_attributes
-from activities.leader.leader import LeaderActivities
 from activities.notices import NoticeFeed
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, NOTICE_FEED_WORKFLOW_ID, SCHEDULER_WORKFLOW_ID
 from gpu_platform.settings import NotificationSettings, Settings
 from gpu_platform.store import Store, events
+from gpu_platform.temporal import search_attributes
 from tests.support.temporal_server import client_of_new_namespace, running_temporal
 from tests.support.waiting import eventually
 from workers.control import control_worker
 from workers.kept_workflows import KeptWorkflow, keep_for_ever, kept_workflows
 from workers.notices import notice_feed_worker
-from workers.scheduler import scheduler_worker
+from workers.scheduler.leader import Leader
+from workers.scheduler.main import scheduler_worker
 
 AGAIN_WITHIN_S = 15.0
 KEPT = (SCHEDULER_WORKFLOW_ID, NOTICE_FEED_WORKFLOW_ID)
@@ -99,7 +99,7 @@ async def looked_after(client: Client, store: Store, directory: Path) -> AsyncIt
     target = {"name": "team", "url": "http://127.0.0.1:9/x", "namespaces": ["*"]}
     notifications = NotificationSettings.model_validate({"targets": [target]})
     settings = Settings(state_dir=directory, notifications=notifications)
-    leading = LeaderActivities(client, store, settings.scheduler, 3600, settings.job_archive)
+    leading = Leader(client, store, settings.scheduler, 3600, settings.job_archive)
     feed = NoticeFeed(client, store, settings.notifications, "lab")
     with ThreadPoolExecutor(8) as executor:
         workers_ = [

@@ -15,7 +15,7 @@ from gpu_platform.domain.hosts.gpu import Gpu
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from tests.support.harness import Platform

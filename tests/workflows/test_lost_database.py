@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.leader.job_restorer import JobRestorer
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -21,6 +20,7 @@ from gpu_platform.store.restoring import restoring
 from tests.support.harness import Platform
 from tests.support.older_database import replace_database
 from tests.support.waiting import eventually
+from workers.scheduler.job_restorer import JobRestorer
 
 
 async def closed(platform: Platform, job_id: str) -> bool:

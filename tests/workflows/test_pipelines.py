@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from activities.leader.workflow_watch import WorkflowWatch
 from activities.pipelines import start_pipeline
 from gpu_platform.domain.array_ids import array_of, element_id
 from gpu_platform.domain.pipelines.file import read_pipeline
@@ -21,6 +20,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import arrays, elements, jobs, pipelines
 from tests.support.harness import Platform
 from tests.support.waiting import eventually
+from workers.scheduler.workflow_watch import WorkflowWatch
 
 ID = "p-0000000000000p1"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline"
@@ -225,7 +225,7 @@ async def test_whatever_is_lost_the_pipeline_goes_on_and_nothing_runs_twice(
     if lost == "signals":
         monkeypatch.setattr(WorkflowWatch, "tell_after", died)
     else:
-        monkeypatch.setattr("activities.leader.pipeline_upkeep.EVERY_S", 0.5)
+        monkeypatch.setattr("workers.scheduler.pipeline_upkeep.EVERY_S", 0.5)
     text = f"""
 steps:
   one: {{command: [sh, -c, "while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo x >> {tmp_path}/ran"]}}

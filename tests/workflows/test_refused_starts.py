@@ -13,7 +13,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.system import ports
+from gpu_platform.node.system import ports
 from gpu_platform.store import Store
 from tests.support.harness import Platform
 

@@ -18,8 +18,8 @@ from temporalio.converter import ActivitySerializationContext
 from temporalio.worker import Replayer, WorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from activities.payloads.converter import data_converter
 from gpu_platform.domain.jobs.job import JobInput
+from gpu_platform.temporal.payloads.converter import data_converter
 from tests.chaos.releases import ROOT, unpack_release
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
 from workflows.alert import AlertWorkflow

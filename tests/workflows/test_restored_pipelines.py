@@ -49,7 +49,7 @@ def starts(directory: Path) -> list[str]:
 async def test_it_goes_on_where_it_was(
     platform: Platform, sqlite_template: Path, tmp_path: Path, known: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.leader.pipeline_upkeep.EVERY_S", 0.5)
+    monkeypatch.setattr("workers.scheduler.pipeline_upkeep.EVERY_S", 0.5)
     read = read_pipeline(STEPS.replace("DIR", str(tmp_path)), {}, workdir=None)
     steps = tuple(one.model_copy(update={"job": one.job.model_copy(update={"user": "ada"})}) for one in read.steps)
     spec = PipelineSpec(name=read.name, namespace="default", user="ada", parameters=read.parameters, steps=steps)

@@ -13,9 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 from temporalio.client import Client
 
-from activities.leader import housekeeping, job_restorer
-from activities.leader.housekeeping import Housekeeping
-from activities.leader.retention import Retention
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.domain.jobs.job import JobInput
 from gpu_platform.scheduling.policy_file import read_policy
@@ -25,6 +22,9 @@ from gpu_platform.store.uploads import UploadKey, UploadLimits, UploadPart
 from tests.support.harness import LEASE_TTL_S
 from tests.support.store_cluster import NOW, spec
 from tests.support.waiting import eventually
+from workers.scheduler import housekeeping, job_restorer
+from workers.scheduler.housekeeping import Housekeeping
+from workers.scheduler.retention import Retention
 
 CODE = b"code that nobody used for long"
 KEY = UploadKey("default", "ada", hashlib.sha256(CODE).hexdigest())

@@ -13,9 +13,6 @@ from sqlalchemy import delete
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.leader.schedule_upkeep import ScheduleUpkeep
-from activities.leader.workflow_watch import WorkflowWatch
-from activities.temporal_schedules import TemporalSchedules
 from gpu_platform.domain.contracts import schedule_workflow_prefix
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.schedule import Backfill, Overlap, Schedule, ScheduleRequest
@@ -23,9 +20,12 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import schedules, watches
 from gpu_platform.store.models import schedule
+from gpu_platform.temporal.schedules import TemporalSchedules
 from tests.support.harness import Platform
 from tests.support.temporal_server import client_of_new_namespace, running_temporal
 from tests.support.waiting import eventually
+from workers.scheduler.schedule_upkeep import ScheduleUpkeep
+from workers.scheduler.workflow_watch import WorkflowWatch
 
 ID = "s-0000000000000s1"
 OPEN_FIRINGS = "WorkflowType='ScheduledSubmissionWorkflow' AND ExecutionStatus='Running'"

@@ -13,7 +13,7 @@ from gpu_platform.domain.hosts.share import Share, ShareMode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.sharing import mig
+from gpu_platform.node.sharing import mig
 from gpu_platform.store import Store
 from tests.support.harness import Platform
 from tests.support.waiting import eventually

@@ -15,7 +15,11 @@ from temporalio.api.deployment.v1 import RoutingConfig, WorkerDeploymentVersion
 from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client
 
-from activities.worker_deployment import (
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import ArrayState, JobState
+from gpu_platform.settings import Settings, TemporalSettings
+from gpu_platform.store import Store
+from gpu_platform.temporal.worker_deployment import (
     UNVERSIONED,
     build_id,
     deployment_name,
@@ -24,10 +28,6 @@ from activities.worker_deployment import (
     polling_builds,
     routing,
 )
-from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.states import ArrayState, JobState
-from gpu_platform.settings import Settings, TemporalSettings
-from gpu_platform.store import Store
 from tests.builders import ONE_GPU
 from tests.support.harness import LEASE_TTL_S, Platform
 from tests.support.temporal_server import client_of_new_namespace, running_temporal

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.cgroups.cgroup import find_hierarchies
-from gpu_platform.hosts.isolation.filters import device_filter
-from gpu_platform.hosts.isolation.isolation import choose_isolation
-from gpu_platform.hosts.local_attempts import check_room
-from gpu_platform.hosts.network.choice import find_tool
-from gpu_platform.hosts.nvml.opening import NoGpus, open_nvml
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.checkpoints.store import CheckpointStore
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.isolation.cgroups.cgroup import find_hierarchies
+from gpu_platform.node.isolation.filters import device_filter
+from gpu_platform.node.isolation.isolation import choose_isolation
+from gpu_platform.node.local_attempts import check_room
+from gpu_platform.node.network.choice import find_tool
+from gpu_platform.node.nvml.opening import NoGpus, open_nvml
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.settings import NodeSettings, Settings
 from workers.doctor.results import Part, Result
 from workers.doctor.roles import Roles

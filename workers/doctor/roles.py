@@ -9,7 +9,7 @@ from typing import Self
 
 from sqlalchemy import make_url
 
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.settings import Settings
 
 CONTROL_PLANE, HOST, CLIENT = "control-plane", "host", "client"

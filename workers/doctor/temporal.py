@@ -11,10 +11,10 @@ from temporalio.api.workflowservice.v1 import GetClusterInfoRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import search_attributes
-from activities.temporal_namespace import describe_namespace, how_to_make, is_missing
-from activities.temporal_tls import tls_of
 from gpu_platform.settings import Settings
+from gpu_platform.temporal import search_attributes
+from gpu_platform.temporal.namespace import describe_namespace, how_to_make, is_missing
+from gpu_platform.temporal.tls import tls_of
 from workers.doctor.clocks import judge
 from workers.doctor.results import Part, Result
 from workers.doctor.roles import CLIENT, CONTROL_PLANE, Roles

@@ -8,8 +8,8 @@ from temporalio.api.deployment.v1 import RoutingConfig
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.worker_deployment import UNVERSIONED, command, deployment_name, polling_builds, routing
 from gpu_platform.settings import Settings
+from gpu_platform.temporal.worker_deployment import UNVERSIONED, command, deployment_name, polling_builds, routing
 from workers.doctor.results import Part, Result
 
 NAME = "worker versions"

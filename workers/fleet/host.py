@@ -13,22 +13,22 @@ import httpx
 import structlog
 from temporalio.client import Client
 
-from activities.payloads.converter import data_converter
-from activities.payloads.orders import CheckingOrders, OrderGuard
 from activities.senders import NamingItself
 from gpu_platform.domain.contracts import node_task_queue
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.fleet.node_worker import FleetLease, FleetNodeWorker
-from gpu_platform.hosts.health.boot import boot_id
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.health.host_reset import reboot_simulated
-from gpu_platform.hosts.nvml import fault_injection
-from gpu_platform.hosts.system.lease_file import lease_path
-from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.signing import PinnedKeys
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.fleet.node_worker import FleetLease, FleetNodeWorker
+from gpu_platform.node.health.boot import boot_id
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.health.host_reset import reboot_simulated
+from gpu_platform.node.nvml import fault_injection
+from gpu_platform.node.system.lease_file import lease_path
+from gpu_platform.node.system.paths import control_dir, node_dir
 from gpu_platform.settings import Settings
+from gpu_platform.temporal.payloads.converter import data_converter
+from gpu_platform.temporal.payloads.orders import CheckingOrders, OrderGuard
 from workers.fleet.ballots import Ballots, FleetVotes
 from workers.fleet.http import HostPort
 from workers.fleet.spec import FleetHostSpec

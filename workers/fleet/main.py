@@ -14,15 +14,15 @@ from collections.abc import Sequence
 
 import structlog
 
-from activities.payloads.converter import ring_of
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.hosts.fleet.register import note_hosts
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.nvml import fault_injection
-from gpu_platform.hosts.system.watch_directory import DirectoryWatch
 from gpu_platform.identity.signing import PinnedKeys
+from gpu_platform.node.fleet.register import note_hosts
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.nvml import fault_injection
+from gpu_platform.node.system.watch_directory import DirectoryWatch
 from gpu_platform.observability import bound, configure_logging, measure_for
 from gpu_platform.state_dir import keep_private
+from gpu_platform.temporal.payloads.converter import ring_of
 from workers.fleet.ballots import Ballots
 from workers.fleet.host import FleetHost, Shared
 from workers.fleet.http import FleetHttp

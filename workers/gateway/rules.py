@@ -36,7 +36,6 @@ from temporalio.api.workflowservice.v1 import (
     StartWorkflowExecutionRequest,
 )
 
-from activities.job_signals import element_signal
 from activities.senders import HOST_HEADER, host_payload
 from gpu_platform.domain.contracts import (
     CONTROL_TASK_QUEUE,
@@ -47,6 +46,7 @@ from gpu_platform.domain.contracts import (
     remediation_id,
 )
 from gpu_platform.identity.key_ring import CannotOpen, KeyRing
+from gpu_platform.temporal.job_signals import element_signal
 
 M = TypeVar("M", bound=Message)
 SERVICE = "/temporal.api.workflowservice.v1.WorkflowService/"

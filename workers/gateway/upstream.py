@@ -8,11 +8,11 @@ import itertools
 import grpc
 import grpc.aio
 
-from activities import temporal_connection
-from activities.temporal_tls import read_files, versions_of
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings
+from gpu_platform.temporal import connection as temporal_connection
+from gpu_platform.temporal.tls import read_files, versions_of
 
 CONNECTIONS = 4
 """Connections to Temporal. All calls of all hosts share them."""

@@ -16,12 +16,12 @@ from pathlib import Path
 from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.errors import CannotStart
-from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import key_ring, names, signing
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.enrolment import JoinToken
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.identity.node_tokens import NodeTokens
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.private_files import PUBLIC, make_private_directory, write_file
 from gpu_platform.settings.reading import read_settings
 from gpu_platform.store import Store

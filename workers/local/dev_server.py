@@ -8,8 +8,8 @@ from pathlib import Path
 
 from temporalio.common import SearchAttributeKey
 
-from activities.search_attributes import ALL as SEARCH_ATTRIBUTES
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.temporal.search_attributes import ALL as SEARCH_ATTRIBUTES
 
 DYNAMIC_CONFIG = (
     # A task queue of ours lies on one server: dividing it into partitions would only add forwarding between them.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, make_key_and_request
+from gpu_platform.node.system.ports import free_port
 
 
 class LocalGateway:

@@ -16,7 +16,7 @@ from rich.console import Console
 from gpu_platform.cli.terminal import safe
 from gpu_platform.client.credentials import TOKEN_FILE
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.nvml.opening import count_gpus, has_gpus
+from gpu_platform.node.nvml.opening import count_gpus, has_gpus
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private

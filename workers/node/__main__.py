@@ -1,6 +1,6 @@
 """``python -m workers.node``: the process of one GPU host."""
 
-from gpu_platform.hosts.isolation.privileges import hide_memory
+from gpu_platform.node.isolation.privileges import hide_memory
 from workers.node.main import main_with_restarts
 from workers.process import run_process
 

@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.system import paths
 
 _LIST = TypeAdapter(list[CheckpointInfo])
 _THREADS, _VERIFYING = 4, 2

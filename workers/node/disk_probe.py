@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpu_platform.hosts.system.records import boot_clock_s, write_record
+from gpu_platform.node.system.records import boot_clock_s, write_record
 
 HANGS_S = 5.0
 """A disk that takes longer for some bytes hangs."""

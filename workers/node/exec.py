@@ -1,5 +1,5 @@
 """HTTP routes of the node worker for ``jobs exec`` and ``jobs forward``; see
-:mod:`gpu_platform.hosts.processes.exec_sessions`."""
+:mod:`gpu_platform.node.processes.exec_sessions`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from starlette.routing import Route
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.hosts.processes.byte_session import ByteSession
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
+from gpu_platform.node.processes.byte_session import ByteSession
+from gpu_platform.node.processes.exec_sessions import ExecSessions
 from service.streams import ClosedStream, close_later
 
 KEEP_ALIVE_S = 5.0

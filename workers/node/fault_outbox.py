@@ -18,12 +18,12 @@ from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.job_signals import signal_job
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, REMEDIATION_WORKFLOW, AttemptKey, remediation_id
 from gpu_platform.domain.hosts.remediation import RemediationInput
 from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
-from gpu_platform.hosts.node_worker import NodeWorker
 from gpu_platform.lanes import InOrder
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.temporal.job_signals import signal_job
 
 log = structlog.get_logger()
 

@@ -28,11 +28,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
 from gpu_platform.identity import names
 from gpu_platform.identity.certificates import Peer, TlsContexts
 from gpu_platform.identity.revocation import Revoked, is_revoked
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.processes.exec_sessions import ExecSessions
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import NodeSettings, TlsSettings
 from service.http.connections import connections_of

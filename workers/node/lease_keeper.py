@@ -38,11 +38,11 @@ from gpu_platform.domain.hosts.lease import (
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes, answer_within_s
 from gpu_platform.domain.hosts.protocol import check_control_plane
 from gpu_platform.domain.jobs.attempt import StopRequest
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.system.lease_file import Lease, LeaseRecord
-from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.identity.revocation import Revoked
 from gpu_platform.lanes import Stuck
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.system.lease_file import Lease, LeaseRecord
+from gpu_platform.node.system.records import boot_clock_s
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity
 from workers.node.members import MemberList, MemberLists

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.system.records import boot_clock_s
 from workers.node.lease_keeper import LeaseKeeper
 
 WAYS = ("service", "temporal", "votes", "nothing")

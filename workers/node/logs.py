@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.processes.logs import LogRead
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.processes.logs import LogRead
 
 MAX_CHUNK = 1024 * 1024
 """How many bytes are read at once."""

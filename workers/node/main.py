@@ -30,9 +30,6 @@ from activities.node.launch import LaunchActivities
 from activities.node.repair import HostRepairActivities
 from activities.node.reset import ResetActivities
 from activities.node.watch import RankWatcher, WatchActivities
-from activities.payloads.converter import converter_of
-from activities.payloads.orders import CheckingOrders, OrderGuard
-from activities.temporal_runtime import ProcessRuntime
 from gpu_platform.disk_room import DiskRoom, kept_by_starts
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, HOST_REPORT_WORKFLOW, host_report_id, node_task_queue
 from gpu_platform.domain.errors import CannotOpen, Unavailable
@@ -40,38 +37,41 @@ from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, facts_hash
 from gpu_platform.domain.hosts.protocol import PROTOCOL
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.accounting.power_cap import PowerCap
-from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.environments.outputs import outputs_root
-from gpu_platform.hosts.environments.stages import environment_stages
-from gpu_platform.hosts.health.boot import boot_id
-from gpu_platform.hosts.health.fault_history import FaultHistory
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.inventory.cuda_driver import CudaStage
-from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
-from gpu_platform.hosts.isolation.isolation import JAILED
-from gpu_platform.hosts.isolation.rdma import Rdma
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.node_worker import NodeWorker
-from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.processes.exec_sessions import ExecSessions
-from gpu_platform.hosts.processes.logs import LogRetention
-from gpu_platform.hosts.processes.record_cleanup import RecordRetention
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.stages import Stage
-from gpu_platform.hosts.system.lease_file import LeaseFile, LeaseRecord, lease_path
-from gpu_platform.hosts.system.own_loop import OwnLoop, in_loop
-from gpu_platform.hosts.system.own_thread import in_own_thread
-from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.lanes import Lane
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.accounting.power_cap import PowerCap
+from gpu_platform.node.attempt_watch import AttemptWatch
+from gpu_platform.node.environments.outputs import outputs_root
+from gpu_platform.node.environments.stages import environment_stages
+from gpu_platform.node.health.boot import boot_id
+from gpu_platform.node.health.fault_history import FaultHistory
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.inventory.cuda_driver import CudaStage
+from gpu_platform.node.isolation.cgroups.cpus import CpuBinding
+from gpu_platform.node.isolation.isolation import JAILED
+from gpu_platform.node.isolation.rdma import Rdma
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.node_worker import NodeWorker
+from gpu_platform.node.nvml.library import NvmlLibrary
+from gpu_platform.node.processes.exec_sessions import ExecSessions
+from gpu_platform.node.processes.logs import LogRetention
+from gpu_platform.node.processes.record_cleanup import RecordRetention
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.stages import Stage
+from gpu_platform.node.system.lease_file import LeaseFile, LeaseRecord, lease_path
+from gpu_platform.node.system.own_loop import OwnLoop, in_loop
+from gpu_platform.node.system.own_thread import in_own_thread
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.observability import measure_for
 from gpu_platform.settings import Settings
 from gpu_platform.settings.reading import read_settings
 from gpu_platform.state_dir import keep_private
+from gpu_platform.temporal.payloads.converter import converter_of
+from gpu_platform.temporal.payloads.orders import CheckingOrders, OrderGuard
+from gpu_platform.temporal.runtime import ProcessRuntime
 from workers.node.disk_probe import DiskProbe
 from workers.node.fault_outbox import FaultOutbox
 from workers.node.http import NodeHttp

@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gpu_platform.disk_room import DiskRoom
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.health.watched_gpu import WatchedGpu
-from gpu_platform.hosts.nvml.gpu_signals import THROTTLE_REASONS, ErrorCounts, HardwareStatus, Reading
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.health.watched_gpu import WatchedGpu
+from gpu_platform.node.nvml.gpu_signals import THROTTLE_REASONS, ErrorCounts, HardwareStatus, Reading
 
 _GPU = ("gpu", "uuid")
 _RANK = ("job_id", "attempt", "rank")

@@ -15,14 +15,14 @@ import structlog
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.hosts.inventory.inventory import (
+from gpu_platform.lanes import Lane, LastKnown, Stuck
+from gpu_platform.node.inventory.inventory import (
     read_inventory,
     read_inventory_without_gpus,
     read_inventory_without_nvml,
 )
-from gpu_platform.hosts.nvml.library import NvmlLibrary
-from gpu_platform.hosts.nvml.opening import NoGpus, SilentNvml, open_nvml
-from gpu_platform.lanes import Lane, LastKnown, Stuck
+from gpu_platform.node.nvml.library import NvmlLibrary
+from gpu_platform.node.nvml.opening import NoGpus, SilentNvml, open_nvml
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger()

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.health.watched_gpu import health_of
+from gpu_platform.node.accounting.accounting import Accountant
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.health.watched_gpu import health_of
 
 
 def reading_routes(health: HealthMonitor, accountant: Accountant) -> list[Route]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.hosts.health.boot import boot_id
-from gpu_platform.hosts.health.host_reset import reboot, reboot_simulated
-from gpu_platform.hosts.node_worker import NodeWorker
+from gpu_platform.node.health.boot import boot_id
+from gpu_platform.node.health.host_reset import reboot, reboot_simulated
+from gpu_platform.node.node_worker import NodeWorker
 from gpu_platform.settings import NodeSettings
 from workers.node.nvml_watch import RestartRequired
 

@@ -19,10 +19,10 @@ from starlette.routing import Route
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.hosts.samples import SAMPLE_S, SampleQuery
-from gpu_platform.hosts.accounting.sample_files import SampleFiles
-from gpu_platform.hosts.accounting.sample_recorder import SampleRecorder
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.system.paths import samples_dir
+from gpu_platform.node.accounting.sample_files import SampleFiles
+from gpu_platform.node.accounting.sample_recorder import SampleRecorder
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.system.paths import samples_dir
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger()

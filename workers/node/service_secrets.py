@@ -12,7 +12,7 @@ from gpu_platform.client.wire import problem_of_response
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.secret_uses import LaunchSecrets
-from gpu_platform.hosts.processes.secret_delivery import AWAY, MISSING, NO_SECRETS, REFUSED
+from gpu_platform.node.processes.secret_delivery import AWAY, MISSING, NO_SECRETS, REFUSED
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity

@@ -16,10 +16,10 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.upload_limits import CHUNK_BYTES, MAX_UPLOAD_MIB
-from gpu_platform.hosts.environments.uploaded_code import cannot_keep
-from gpu_platform.hosts.processes.step_process import StepGivenUp
-from gpu_platform.hosts.processes.stopping import is_closed
-from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.node.environments.uploaded_code import cannot_keep
+from gpu_platform.node.processes.step_process import StepGivenUp
+from gpu_platform.node.processes.stopping import is_closed
+from gpu_platform.node.system.paths import node_dir
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import Settings
 from workers.node.identity import NodeIdentity

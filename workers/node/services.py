@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from gpu_platform.domain.hosts.lease_protocol import answer_within_s
-from gpu_platform.hosts.network.names import lookup_all
 from gpu_platform.lanes import Lane, Stuck
+from gpu_platform.node.network.names import lookup_all
 
 log = structlog.get_logger()
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from temporalio.exceptions import FailureError
 
-from activities.payloads.unreadable import UnreadablePayload
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.bounds import LONGEST_TEXT
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched
@@ -19,6 +18,7 @@ from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, Launched, Prep
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.temporal.payloads.unreadable import UnreadablePayload
 
 _MOST = 2**31 - 1
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pydantic import ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType
 
-from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
 from activities.node.launch import PREFLIGHT_FAILED
 from gpu_platform.domain.jobs.attempt import HostLost, RankExit
 from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.temporal.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
 
 JOB_FAILED = "JobFailed"
 PLACE_GANG = "place_gang"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from temporalio import workflow
 
 from activities.reservation import ReservationActivities, StartedFrom
-from activities.search_attributes import HOSTS, STATE
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared
 from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
+from gpu_platform.temporal.search_attributes import HOSTS, STATE
 from workflows.attempts.attempt import Attempt, Interrupted
 from workflows.attempts.launching import prepare_hosts, with_gang
 from workflows.attempts.timeline import JobTimeline

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from temporalio import workflow
 
-from activities.search_attributes import of_submission
 from activities.takeover import TakenOverJob, TakeoverActivities
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure, JobProgress
 from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.temporal.search_attributes import of_submission
 from workflows.attempts.endings import Ending, after_failure
 from workflows.steps import database_step
 

@@ -11,13 +11,13 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from activities.node.elements import ElementActivities
-from activities.payloads.unreadable import UnreadablePayload
 from activities.reservation import EndAttempt
 from gpu_platform.domain.contracts import AttemptKey, elements_watch_id, node_task_queue
 from gpu_platform.domain.jobs.array_steps import ElementEnded, ElementLaunched, ElementsLaunch, ElementsWatch
 from gpu_platform.domain.jobs.attempt import HostPlan, WatchRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
+from gpu_platform.temporal.payloads.unreadable import UnreadablePayload
 from workflows import policies
 from workflows.attempts.answers import UnreadableAnswer, of_elements_launch, of_elements_watch
 from workflows.attempts.back_off import back_off

@@ -10,12 +10,12 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ChildWorkflowError, WorkflowAlreadyStartedError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from activities.job_start import TASK_TIMEOUT, summary_of
-from activities.search_attributes import of_submission
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.domain.jobs.array_steps import OwnWorkflow
 from gpu_platform.domain.jobs.job import JobInput
 from gpu_platform.domain.states import JobState
+from gpu_platform.temporal.job_start import TASK_TIMEOUT, summary_of
+from gpu_platform.temporal.search_attributes import of_submission
 from workflows.attempts.attempt import Stop
 from workflows.job import JobResult, JobWorkflow
 from workflows.job_signals import signal_job

@@ -31,8 +31,8 @@ def register(root: typer.Typer) -> None:
 def list_hosts(state_dir: StateDir = None, *, listing: ListingOptions) -> None:
     """Print each host of a fleet, its leaf, and whether it has power."""
     from gpu_platform.cli.show.list_columns import FLEET
-    from gpu_platform.hosts.fleet.register import fleet_hosts
-    from gpu_platform.hosts.nvml.fault_injection import has_power
+    from gpu_platform.node.fleet.register import fleet_hosts
+    from gpu_platform.node.nvml.fault_injection import has_power
 
     shown = listing.listing(FLEET)
     shown.show(
@@ -85,7 +85,7 @@ def strike(
 
 
 def _strike(state_dir: Path | None, host: str, gpu: int | None, xid: int) -> int:
-    from gpu_platform.hosts.nvml.fault_injection import inject_fault, read_gpu_count
+    from gpu_platform.node.nvml.fault_injection import inject_fault, read_gpu_count
 
     control = _control(state_dir, host)
     index = random.randrange(read_gpu_count(control) or 1) if gpu is None else gpu
@@ -94,7 +94,7 @@ def _strike(state_dir: Path | None, host: str, gpu: int | None, xid: int) -> int
 
 
 def _switch(hosts: list[str] | None, leaf: list[str] | None, state_dir: Path | None, *, on: bool) -> None:
-    from gpu_platform.hosts.nvml.fault_injection import switch_power
+    from gpu_platform.node.nvml.fault_injection import switch_power
 
     chosen = _select(hosts, leaf, state_dir)
     for name in chosen:
@@ -103,7 +103,7 @@ def _switch(hosts: list[str] | None, leaf: list[str] | None, state_dir: Path | N
 
 
 def _select(hosts: list[str] | None, leaf: list[str] | None, state_dir: Path | None) -> list[str]:
-    from gpu_platform.hosts.fleet.register import select_hosts
+    from gpu_platform.node.fleet.register import select_hosts
 
     if not hosts and not leaf:
         raise typer.BadParameter("say which hosts: names, patterns or --leaf")
@@ -117,6 +117,6 @@ def _state(state_dir: Path | None) -> Path:
 
 
 def _control(state_dir: Path | None, host: str) -> Path:
-    from gpu_platform.hosts.system.paths import control_dir, node_dir
+    from gpu_platform.node.system.paths import control_dir, node_dir
 
     return control_dir(node_dir(_state(state_dir), host))

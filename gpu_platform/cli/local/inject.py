@@ -26,8 +26,8 @@ def inject(
     state_dir: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
 ) -> None:
     """Inject a fault into a GPU of a simulated host."""
-    from gpu_platform.hosts.nvml.fault_injection import inject_fault, read_gpu_count
-    from gpu_platform.hosts.system.paths import control_dir, node_dir
+    from gpu_platform.node.nvml.fault_injection import inject_fault, read_gpu_count
+    from gpu_platform.node.system.paths import control_dir, node_dir
     from gpu_platform.settings.reading import read_settings
 
     if xid is None and temperature is None and utilization is None and not lost and not clear:

@@ -96,7 +96,7 @@ class HostInventory(BaseModel):
     """GPU model -> MIG profiles whose placement rules are known, e.g. ``1g.10gb``."""
     simulated: bool = False
     isolation: ShortText = "plain-process"
-    """The isolation that ranks get here, e.g. ``jailed`` or ``plain-process``; see ``gpu_platform.hosts``."""
+    """The isolation that ranks get here, e.g. ``jailed`` or ``plain-process``; see ``gpu_platform.node``."""
     missing_guarantees: list[Text] = Field(default=[], max_length=MAX_ITEMS)
     isolates_gangs: bool = False
     """It gives a gang on several hosts a network of its own."""

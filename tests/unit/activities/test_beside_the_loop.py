@@ -6,12 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from activities.clock import utc_now
-from activities.leader.host_telemetry import AT_ONCE, HostTelemetry
-from activities.leader.job_speeds import JobSpeeds
-from activities.leader.preemptions import FIRST_REPEAT_S, PreemptionOrder, PreemptionOrders
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.hosts.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import JobState
+from gpu_platform.learned.job_speeds import JobSpeeds
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import run_times
 from gpu_platform.store.jobs.job_states import JobUpdate
@@ -19,6 +17,8 @@ from gpu_platform.store.jobs.run_times import CompletedRun
 from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.support.store_cluster import NOW, Cluster, key, uuid_of
+from workers.scheduler.host_telemetry import AT_ONCE, HostTelemetry
+from workers.scheduler.preemptions import FIRST_REPEAT_S, PreemptionOrder, PreemptionOrders
 
 
 def test_who_does_not_leave_is_told_again_ever_more_rarely(store: Store) -> None:

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from activities.leader import domain_losses
-from activities.leader.domain_losses import DomainWatch
 from gpu_platform.cli.show.tables import event_text, lost_together
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import ClusterCounts
@@ -15,6 +13,8 @@ from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import hosts
 from tests.support.store_cluster import NOW, Cluster, expire_leases
+from workers.scheduler import domain_losses
+from workers.scheduler.domain_losses import DomainWatch
 
 LATER = timedelta(seconds=60)
 

@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from activities.leader.decision_loop import DecisionLoop
-from activities.leader.feed_metrics import FeedMetrics
-from activities.leader.metrics import HOSTS_LATE, VERDICT_HELD, leading
-from activities.leader.policy_in_force import PolicyInForce
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -19,6 +15,10 @@ from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs.work_kinds import UNKNOWN
 from tests.support.store_cluster import NOW
+from workers.scheduler.decision_loop import DecisionLoop
+from workers.scheduler.feed_metrics import FeedMetrics
+from workers.scheduler.metrics import HOSTS_LATE, VERDICT_HELD, leading
+from workers.scheduler.policy_in_force import PolicyInForce
 
 
 class Feed:

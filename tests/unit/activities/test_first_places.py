@@ -7,15 +7,15 @@ import threading
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from activities.clock import utc_now
-from activities.leader.decision_loop import DecisionLoop
-from activities.leader.policy_in_force import PolicyInForce
+from gpu_platform.clock import utc_now
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import first_places
 from tests.support.store_cluster import Cluster, key, spec
 from tests.support.waiting import eventually
+from workers.scheduler.decision_loop import DecisionLoop
+from workers.scheduler.policy_in_force import PolicyInForce
 
 
 def decisions() -> float:

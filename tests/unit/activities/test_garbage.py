@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from activities.leader.garbage import spare_loaded_objects
+from workers.scheduler.garbage import spare_loaded_objects
 
 
 class State:

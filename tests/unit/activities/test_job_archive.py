@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, text, update
 
-from activities.leader.job_archive import JobArchive
-from activities.leader.retention import Retention
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.array import ArraySpec
 from gpu_platform.domain.jobs.dependency import Dependency, DependencyKind
@@ -34,6 +32,8 @@ from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.support.store_cluster import NOW, Cluster, set_job_state, spec
 from tests.support.waiting import DEADLINE_S
+from workers.scheduler.job_archive import JobArchive
+from workers.scheduler.retention import Retention
 
 KEEP = timedelta(days=30)
 LATER = NOW + timedelta(days=32)
@@ -157,7 +157,7 @@ CHILD = """
 import os, signal, sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from activities.leader import job_archive
+from workers.scheduler import job_archive
 from gpu_platform.store import Store, archiving
 
 point, url, directory, now = sys.argv[1:]

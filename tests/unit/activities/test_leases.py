@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from activities.leader.leases import LONGEST_LOOK_S, LeaseWatch
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.errors import StaleReport
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaseTimes
@@ -19,6 +18,7 @@ from gpu_platform.store.models import leader as leader_table
 from gpu_platform.store.restoring import restoring
 from tests.support.settable_clock import SettableClock
 from tests.support.store_cluster import NOW, Cluster
+from workers.scheduler.leases import LONGEST_LOOK_S, LeaseWatch
 
 TTL_S = 10.0
 ROUND_S = 1.0

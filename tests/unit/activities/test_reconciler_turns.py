@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from activities.job_workflows import JobWorkflowsView
-from activities.leader.reconciler import EVERY_S, OTHERS_AT_ONCE, WRONG_AT_ONCE, Reconciler
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from gpu_platform.temporal.job_workflows import JobWorkflowsView
+from workers.scheduler.reconciler import EVERY_S, OTHERS_AT_ONCE, WRONG_AT_ONCE, Reconciler
 
 
 def test_a_long_queue_is_looked_at_in_turns_and_each_job_once_a_minute() -> None:

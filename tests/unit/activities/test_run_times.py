@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from activities.clock import utc_now
-from activities.leader.run_times import LOOK_AGAIN_S, LearnedRunTimes, shared_run_times, traits_of
+from gpu_platform.clock import utc_now
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.learned.run_times import LOOK_AGAIN_S, LearnedRunTimes, shared_run_times, traits_of
 from gpu_platform.prediction.run_time_predictor import FEWEST_RUNS
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import queue, run_times
@@ -98,7 +98,7 @@ def test_a_new_leader_without_runs_expects_nothing(store: Store) -> None:
 
 def test_the_service_looks_for_new_runs_when_somebody_asks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("activities.leader.run_times.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gpu_platform.learned.run_times.time.monotonic", lambda: clock[0])
     shared = shared_run_times(cluster.store)
     before = shared._predictor._runs
     _ran(cluster, "new", 60.0)

@@ -10,11 +10,11 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import WorkflowSerializationContext
 
-from activities.payloads import codec as module
-from activities.payloads.codec import SealedPayloads
 from gpu_platform.domain.errors import CannotOpen
 from gpu_platform.identity import key_ring
 from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.temporal.payloads import codec as module
+from gpu_platform.temporal.payloads.codec import SealedPayloads
 
 TEXT = b'{"command":["true"],"namespace":"default","user":"ada"}' * 20
 

@@ -14,13 +14,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import ActivitySerializationContext
 from temporalio.testing import ActivityEnvironment
 
-from activities.payloads import orders
-from activities.payloads.orders import CheckingOrders, OrderedStep, OrderGuard, SigningOrders
-from gpu_platform.hosts.system import records
 from gpu_platform.identity import signing
 from gpu_platform.identity.signing import OrderRefused, OrderSigner, PinnedKeys
 from gpu_platform.lanes import Stuck
+from gpu_platform.node.system import records
 from gpu_platform.settings import NodeSettings
+from gpu_platform.temporal.payloads import orders
+from gpu_platform.temporal.payloads.orders import CheckingOrders, OrderedStep, OrderGuard, SigningOrders
 
 ARGUMENT = Payload(metadata={"encoding": b"json/plain"}, data=b'{"x":1}')
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from activities.leader.leader import STANDS_STILL_S, _stands_still
+from workers.scheduler.leader import STANDS_STILL_S, _stands_still
 
 
 @pytest.mark.parametrize(

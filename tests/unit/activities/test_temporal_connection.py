@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.temporal_connection import renewable
+from gpu_platform.temporal.connection import renewable
 
 
 @pytest.mark.parametrize("listens", [False, True])

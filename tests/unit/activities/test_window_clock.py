@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from activities.leader.window_clock import WindowClock
-from activities.leader.window_keeper import WindowKeeper
 from gpu_platform.domain.windows import WindowRequest
 from gpu_platform.store import Store, windows
 from gpu_platform.store.leadership import leader
 from tests.support.store_cluster import NOW, Cluster
+from workers.scheduler.window_clock import WindowClock
+from workers.scheduler.window_keeper import WindowKeeper
 
 HOUR = 3600.0
 

@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import names
 from gpu_platform.identity.ca import CertificateAuthority
 from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.settings import NodeSettings, ServiceSettings, Settings, TlsSettings
 from gpu_platform.store import Store
 from service.app import create_app

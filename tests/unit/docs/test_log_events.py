@@ -57,7 +57,7 @@ def test_what_a_line_is_about_has_one_key() -> None:
 
 def test_a_line_of_a_host_about_a_job_names_the_attempt() -> None:
     """A host knows jobs only by their attempts."""
-    on_hosts = [call for call in CALLS if call.module.startswith(("gpu_platform/hosts/", "workers/node/"))]
+    on_hosts = [call for call in CALLS if call.module.startswith(("gpu_platform/node/", "workers/node/"))]
     assert [call for call in on_hosts if "job" in call.keys]
     assert [
         f"{call.module}:{call.line}" for call in on_hosts if "job" in call.keys and "attempt" not in call.keys

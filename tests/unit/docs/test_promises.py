@@ -27,8 +27,8 @@ OF_MODULES = {
 }  # fmt: skip
 WHOLE_MODULES = {"subprocess", "shutil", "requests"}
 ALLOWED = {
-    ("gpu_platform/hosts/node_worker.py", "_watch"): "it runs in the loop of the records",
-    ("gpu_platform/hosts/node_worker.py", "_stop"): "it runs in the loop of the records",
+    ("gpu_platform/node/node_worker.py", "_watch"): "it runs in the loop of the records",
+    ("gpu_platform/node/node_worker.py", "_stop"): "it runs in the loop of the records",
     ("workers/node/main.py", "main"): "before the process keeps a promise",
 }
 

@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
 from gpu_platform.domain.hosts.faults import FaultAction
-from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
+from gpu_platform.node.health.fault_policy import FaultPolicy, PastFault
 from gpu_platform.store import migrate, models
 from gpu_platform.topology.description import MachineDescription
 from gpu_platform.topology.machine import machine_of

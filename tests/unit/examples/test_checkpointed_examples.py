@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gpu_platform
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.node.checkpoints.store import CheckpointStore
 
 pytestmark = pytest.mark.processes
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.opening import has_gpus, open_nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system import paths
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.nvml.opening import has_gpus, open_nvml
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.fake_nvml import FakeNvml, has_compiler

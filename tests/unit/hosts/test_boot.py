@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_platform.hosts.health.boot import KERNEL, boot_id, reboot_simulated
-from gpu_platform.hosts.nvml.fault_injection import GpuCondition, inject_fault, read_condition
-from gpu_platform.hosts.system.paths import control_dir
+from gpu_platform.node.health.boot import KERNEL, boot_id, reboot_simulated
+from gpu_platform.node.nvml.fault_injection import GpuCondition, inject_fault, read_condition
+from gpu_platform.node.system.paths import control_dir
 
 
 def test_a_real_host_tells_the_kernels_boot_id(tmp_path: Path) -> None:

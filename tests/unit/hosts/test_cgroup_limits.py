@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.isolation.cgroups import cgroup_limits
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, Hierarchies
-from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits, local_disks
+from gpu_platform.node.isolation.cgroups import cgroup_limits
+from gpu_platform.node.isolation.cgroups.cgroup import Cgroup, Hierarchies
+from gpu_platform.node.isolation.cgroups.cgroup_limits import Limits, apply_limits, local_disks
 
 LIMITS = Limits(memory_bytes=1 << 30, pids=100, cpu_weight=400, io_weight=2000, io_bytes_s=10 << 20)
 

@@ -11,9 +11,9 @@ import pytest
 from gpu_platform import job
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified, parse_resume_point
-from gpu_platform.hosts.checkpoints.pins import pinned
-from gpu_platform.hosts.checkpoints.resume_choice import choose_resume, release_resume
-from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.node.checkpoints.pins import pinned
+from gpu_platform.node.checkpoints.resume_choice import choose_resume, release_resume
+from gpu_platform.node.checkpoints.store import CheckpointStore
 from tests.support.hosts_rig import HostRig
 from tests.support.store_cluster import key
 

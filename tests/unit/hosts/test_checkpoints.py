@@ -11,8 +11,8 @@ import pytest
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
-from gpu_platform.hosts.checkpoints import checkpoint_times
-from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
+from gpu_platform.node.checkpoints import checkpoint_times
+from gpu_platform.node.checkpoints.checkpoint_times import CheckpointTimes
 from tests.support.store_cluster import key
 from tests.support.waiting import eventually
 

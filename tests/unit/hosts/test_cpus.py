@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits, RankSpec
-from gpu_platform.hosts.isolation.cgroups.cgroup import Cgroup, cpu_list, find_hierarchies, parse_cpu_list
-from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits, apply_limits
-from gpu_platform.hosts.isolation.cgroups.cpus import CpuBinding
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.isolation.cgroups.cgroup import Cgroup, cpu_list, find_hierarchies, parse_cpu_list
+from gpu_platform.node.isolation.cgroups.cgroup_limits import Limits, apply_limits
+from gpu_platform.node.isolation.cgroups.cpus import CpuBinding
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
 from tests.support.examples import few
 

@@ -9,10 +9,10 @@ import pytest
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
-from gpu_platform.hosts.inventory.cuda_driver import CudaStage, find_cuda, runs_on
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.inventory.cuda_driver import CudaStage, find_cuda, runs_on
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.support.hosts_rig import HostRig

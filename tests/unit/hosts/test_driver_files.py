@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.inventory.driver_files import read_driver_facts
-from gpu_platform.hosts.inventory.inventory import read_inventory, read_inventory_without_nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.inventory.driver_files import read_driver_facts
+from gpu_platform.node.inventory.inventory import read_inventory, read_inventory_without_nvml
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description, simulated_uuid
 from tests.fake_nvml import FakeNvml, has_compiler

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.hosts.faults import FaultAction as A
-from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
+from gpu_platform.node.health.fault_policy import FaultPolicy, PastFault
 
 HOUR_MS = 3_600_000
 

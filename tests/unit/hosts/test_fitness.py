@@ -13,9 +13,9 @@ import pytest
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.health import fitness
-from gpu_platform.hosts.health.fitness import GpuFitness
-from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.node.health import fitness
+from gpu_platform.node.health.fitness import GpuFitness
+from gpu_platform.node.system.records import boot_clock_s
 from tests.support.hosts_rig import HostRig
 
 pytestmark = pytest.mark.processes

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.health import health
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.node.health import health
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.inventory.inventory import read_inventory
 from gpu_platform.settings import NodeSettings
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.support.waiting import eventually

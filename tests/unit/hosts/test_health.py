@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.health.conditions import ThrottleDetector
-from gpu_platform.hosts.health.fault_history import FaultHistory
-from gpu_platform.hosts.health.fault_reports import now_ms
-from gpu_platform.hosts.health.health import HealthMonitor, _same_device
-from gpu_platform.hosts.health.watched_gpu import WatchedGpu
+from gpu_platform.node.health.conditions import ThrottleDetector
+from gpu_platform.node.health.fault_history import FaultHistory
+from gpu_platform.node.health.fault_reports import now_ms
+from gpu_platform.node.health.health import HealthMonitor, _same_device
+from gpu_platform.node.health.watched_gpu import WatchedGpu
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.health import fault_history as history_module
-from gpu_platform.hosts.health.fault_history import FaultHistory
-from gpu_platform.hosts.health.fault_policy import PastFault
+from gpu_platform.node.health import fault_history as history_module
+from gpu_platform.node.health.fault_history import FaultHistory
+from gpu_platform.node.health.fault_policy import PastFault
 
 
 def report(history: FaultHistory, gpu: str, at_ms: int) -> FaultReport:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.inventory.hwloc import PROGRAMS, numa_nodes
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.inventory.hwloc import PROGRAMS, numa_nodes
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.unit.hosts.test_inventory import build_sysfs

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system import paths
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.system import paths
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import MachineDescription, load_description, machine_ids
 

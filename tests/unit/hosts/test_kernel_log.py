@@ -13,9 +13,9 @@ import pytest
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.health.kernel_log import parse, place_of
+from gpu_platform.node.health.fault_policy import FaultPolicy, PastFault
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.health.kernel_log import parse, place_of
 from tests.support.hosts_rig import HostRig
 
 HOUR_MS = 3_600_000

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.system import lock_watch, records
-from gpu_platform.hosts.system.lock_watch import wait_released
+from gpu_platform.node.system import lock_watch, records
+from gpu_platform.node.system.lock_watch import wait_released
 
 pytestmark = pytest.mark.processes
 
 HOLDER = """
 import sys
-from gpu_platform.hosts.system import records
+from gpu_platform.node.system import records
 assert records.take_lock(sys.argv[1]) is not None
 print("taken", flush=True)
 sys.stdin.read()

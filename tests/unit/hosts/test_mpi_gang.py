@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.processes import mpi_gang
-from gpu_platform.hosts.processes.launchers import MPI_VARIABLES
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.processes import mpi_gang
+from gpu_platform.node.processes.launchers import MPI_VARIABLES
+from gpu_platform.node.system.ports import free_port
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.processes

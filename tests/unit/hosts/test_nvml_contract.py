@@ -17,15 +17,15 @@ import pytest
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.health import gpu_reset
-from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.nvml import gpu_signals
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.opening import open_nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.node.health import gpu_reset
+from gpu_platform.node.health.fault_policy import FaultPolicy
+from gpu_platform.node.health.health import HealthMonitor
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.nvml import gpu_signals
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.nvml.opening import open_nvml
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import machine_ids
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -211,8 +211,8 @@ def test_a_driver_that_lacks_functions_is_watched_all_the_same(
 def test_another_process_finds_the_library_as_it_would_find_nvidias(fake: FakeNvml, tmp_path: Path) -> None:
     """``open_nvml`` and ``read_inventory`` as a node worker calls them, nothing replaced."""
     program = (
-        "import pathlib; from gpu_platform.hosts.nvml.opening import open_nvml, has_gpus;"
-        "from gpu_platform.hosts.inventory.inventory import read_inventory;"
+        "import pathlib; from gpu_platform.node.nvml.opening import open_nvml, has_gpus;"
+        "from gpu_platform.node.inventory.inventory import read_inventory;"
         "from gpu_platform.settings import NodeSettings;"
         "node = NodeSettings(name='box'); assert has_gpus();"
         "print(read_inventory(open_nvml(node, pathlib.Path('.')), node).model_dump_json())"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.hosts.share import ShareMode
-from gpu_platform.hosts.accounting.gpu_meter import OwnUse
-from gpu_platform.hosts.accounting.gpu_processes import SharedGpuMeter
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.accounting.gpu_meter import OwnUse
+from gpu_platform.node.accounting.gpu_processes import SharedGpuMeter
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
 from tests.fake_nvml import FakeNvml
 
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import gpu_platform
-from gpu_platform.hosts.nvml.library import NvmlLibrary, RealNvml
-from gpu_platform.hosts.nvml.opening import NoGpus, SilentNvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.nvml.library import NvmlLibrary, RealNvml
+from gpu_platform.node.nvml.opening import NoGpus, SilentNvml
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
 
 ROOT = Path(gpu_platform.__file__).parent.parent
 PACKAGES = ("gpu_platform", "activities", "workflows", "workers", "service")

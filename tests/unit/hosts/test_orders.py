@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.isolation.cgroups.cgroup import Hierarchies
-from gpu_platform.hosts.isolation.cgroups.cgroup_limits import Limits
-from gpu_platform.hosts.isolation.filters.device_filter import Device
-from gpu_platform.hosts.isolation.orders import (
+from gpu_platform.node.isolation.cgroups.cgroup import Hierarchies
+from gpu_platform.node.isolation.cgroups.cgroup_limits import Limits
+from gpu_platform.node.isolation.filters.device_filter import Device
+from gpu_platform.node.isolation.orders import (
     BadOrder,
     ExecOrder,
     JailOrder,
@@ -21,10 +21,10 @@ from gpu_platform.hosts.isolation.orders import (
     RankOrder,
     parse_order,
 )
-from gpu_platform.hosts.isolation.passwd import Account
-from gpu_platform.hosts.isolation.sandbox import Mounts
-from gpu_platform.hosts.isolation.workdirs import Directory
-from gpu_platform.hosts.processes.spawner_client import SpawnerClient
+from gpu_platform.node.isolation.passwd import Account
+from gpu_platform.node.isolation.sandbox import Mounts
+from gpu_platform.node.isolation.workdirs import Directory
+from gpu_platform.node.processes.spawner_client import SpawnerClient
 
 RANK = RankOrder(
     rank_dir="/state/jobs/j/1/rank-0",

@@ -10,13 +10,13 @@ import sys
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.hosts.system import ports
-from gpu_platform.hosts.system.ports import PORTS_OF_AN_ATTEMPT, free_port, free_ports
+from gpu_platform.node.system import ports
+from gpu_platform.node.system.ports import PORTS_OF_AN_ATTEMPT, free_port, free_ports
 
 ASK_FOR_IT = """
 import sys
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.system import ports
+from gpu_platform.node.system import ports
 
 ports.PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 1)
 try:

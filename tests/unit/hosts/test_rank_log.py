@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter, read_log, segments
+from gpu_platform.node.processes.rank_log import LogBounds, LogPump, LogWriter, read_log, segments
 from tests.support.examples import few
 
 pytestmark = pytest.mark.processes

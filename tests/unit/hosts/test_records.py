@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.system import records
+from gpu_platform.node.system import records
 
 
 def test_the_first_record_counts_and_every_writer_gets_it(tmp_path: Path) -> None:

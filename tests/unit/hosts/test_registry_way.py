@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.hosts.network import is_allowed, is_public, parse_target
-from gpu_platform.hosts.environments.registry_way import Proxy, Registries
+from gpu_platform.node.environments.registry_way import Proxy, Registries
 from gpu_platform.outgoing import Unreachable
 from gpu_platform.settings import NodeSettings
 

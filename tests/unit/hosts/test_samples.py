@@ -20,10 +20,10 @@ from gpu_platform.domain.hosts.samples import (
     figures_of,
     point_length,
 )
-from gpu_platform.hosts.accounting.sample_files import RECORD_BYTES, SampleFiles
-from gpu_platform.hosts.accounting.sample_recorder import Sample, SampleRecorder
-from gpu_platform.hosts.nvml.gpu_signals import Reading
-from gpu_platform.hosts.system.paths import samples_dir
+from gpu_platform.node.accounting.sample_files import RECORD_BYTES, SampleFiles
+from gpu_platform.node.accounting.sample_recorder import Sample, SampleRecorder
+from gpu_platform.node.nvml.gpu_signals import Reading
+from gpu_platform.node.system.paths import samples_dir
 from gpu_platform.settings import NodeSettings
 from tests.support.hosts_rig import HostRig
 from tests.support.waiting import eventually

@@ -16,15 +16,15 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
-from gpu_platform.hosts.inventory.inventory import read_inventory
-from gpu_platform.hosts.isolation.scrub.scrub_policy import Scrubber
-from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.opening import has_gpus, open_nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.sharing import mig
-from gpu_platform.hosts.sharing.mig_records import MigInstanceRecords
-from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.system.paths import control_dir
+from gpu_platform.node.inventory.inventory import read_inventory
+from gpu_platform.node.isolation.scrub.scrub_policy import Scrubber
+from gpu_platform.node.nvml.fault_injection import inject_fault
+from gpu_platform.node.nvml.opening import has_gpus, open_nvml
+from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.node.sharing import mig
+from gpu_platform.node.sharing.mig_records import MigInstanceRecords
+from gpu_platform.node.sharing.stage import Sharing
+from gpu_platform.node.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from gpu_platform.topology.mig import MigModel, mig_model

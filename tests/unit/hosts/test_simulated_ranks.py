@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, RankSpec, WatchRequest
-from gpu_platform.hosts.fleet.attempts import KEPT_CLOSED, TERMINATED, SimulatedAttempts
-from gpu_platform.hosts.fleet.commands import SimulatedCommand, is_simulated
+from gpu_platform.node.fleet.attempts import KEPT_CLOSED, TERMINATED, SimulatedAttempts
+from gpu_platform.node.fleet.commands import SimulatedCommand, is_simulated
 
 KEY = AttemptKey(job_id="j-1", attempt=1)
 PREPARED = Prepared(host="a", address="127.0.0.1", rendezvous_port=29500)

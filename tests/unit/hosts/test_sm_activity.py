@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.nvml import sm_activity
-from gpu_platform.hosts.nvml.gpu_signals import GpuReader
-from gpu_platform.hosts.nvml.sm_activity import PERIOD_S, SmActivity
+from gpu_platform.node.nvml import sm_activity
+from gpu_platform.node.nvml.gpu_signals import GpuReader
+from gpu_platform.node.nvml.sm_activity import PERIOD_S, SmActivity
 from tests.fake_nvml import FakeNvml
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import gpu_platform.hosts
+import gpu_platform.node
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.system.tools import NotEnded, run, run_tool
+from gpu_platform.node.system.tools import NotEnded, run, run_tool
 from tests.support.hanging_disk import hanging_disk
 
 pytestmark = pytest.mark.processes
@@ -54,7 +54,7 @@ def test_a_host_starts_tools_by_no_other_way() -> None:
     """``subprocess.run`` waits for ever for a process that SIGKILL does not end."""
     found = [
         path.name
-        for path in Path(gpu_platform.hosts.__path__[0]).rglob("*.py")
+        for path in Path(gpu_platform.node.__path__[0]).rglob("*.py")
         if re.search(r"subprocess\.(run|Popen|call|check_)", path.read_text())
     ]
     assert set(found) - STEPS == {"tools.py"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.disk_room import is_fault_of_disk
-from gpu_platform.hosts.environments.unpacking import NOT_WRITTEN, REFUSED
+from gpu_platform.node.environments.unpacking import NOT_WRITTEN, REFUSED
 from tests.unit.test_archive import unpacked
 
 Entry = tuple[tarfile.TarInfo, bytes]

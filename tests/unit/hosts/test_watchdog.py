@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_platform.hosts.accounting.counters import Counters
-from gpu_platform.hosts.accounting.watchdog import Stall, Watchdog
+from gpu_platform.node.accounting.counters import Counters
+from gpu_platform.node.accounting.watchdog import Stall, Watchdog
 
 STILL = Counters(cpu_s=5.0, memory_bytes=1 << 30, io_bytes=1000, output_bytes=10)
 

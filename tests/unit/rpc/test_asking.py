@@ -17,7 +17,7 @@ from gpu_platform.client.answer import Answer, NoAnswer, ServerSentEvent
 from gpu_platform.client.calls import Call
 from gpu_platform.client.wire import Problem
 from gpu_platform.domain.errors import AnswerTooLarge, InvalidRequest, PlatformError
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.rpc import channels
 from gpu_platform.rpc.channels import PORT_VARIABLE
 from gpu_platform.v1 import event_service_pb2, job_service_pb2, types_pb2

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, RankSpec
-from gpu_platform.hosts.processes.environment import rank_environ
+from gpu_platform.node.processes.environment import rank_environ
 from gpu_platform.settings import Settings
 from gpu_platform.settings.cluster import MAX_NAME, ClusterSettings
 from gpu_platform.store import Store

@@ -11,8 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
 from activities import notices, notifications
-from activities.leader.metrics import RECOVERY_SECONDS
-from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.placement import Reason, WaitCode
@@ -27,6 +25,8 @@ from gpu_platform.store.models import queue_entry
 from service.metrics import exposition
 from tests.support.store_cluster import NOW, Cluster, key, set_job_state
 from workers.gateway import server as gateway
+from workers.scheduler.metrics import RECOVERY_SECONDS
+from workers.scheduler.recovery_times import RecoveryTimes
 
 OF_NODE_WORKERS = ("gpu_platform_gpu_", "gpu_platform_rank_", "gpu_platform_host_")
 METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"

@@ -13,7 +13,7 @@ from gpu_platform.client.wire import Problem, invalid_request, problem_of_respon
 from gpu_platform.domain import errors
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, PlatformError, PreflightFailed, Unavailable
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.hosts.processes.step_process import FileSystemSilent
+from gpu_platform.node.processes.step_process import FileSystemSilent
 
 
 def kinds(kind: type[PlatformError] = PlatformError) -> list[type[PlatformError]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.node.system.ports import free_port
 from gpu_platform.steps import environ, output, protocol, runner
 from gpu_platform.steps.environ import Layout, spread
 from tests.support.waiting import DEADLINE_S

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 from sqlalchemy import select
 
-from activities.leader.sort_keys import write_sort_keys
 from gpu_platform.domain.errors import StaleEpoch
 from gpu_platform.domain.placing.queue_orders import ORDERS
 from gpu_platform.scheduling.policy_file import read_policy
@@ -18,6 +17,7 @@ from gpu_platform.store.jobs import queue, queue_view
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.models import queue_entry
 from tests.support.store_cluster import NOW, Cluster
+from workers.scheduler.sort_keys import write_sort_keys
 
 POLICIES = [
     *({"order": order} for order in sorted(ORDERS)),

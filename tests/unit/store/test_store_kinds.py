@@ -7,8 +7,6 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from activities.leader.feed_metrics import FeedMetrics
-from activities.leader.metrics import GPU_SECONDS, JOBS_ENDED, JOBS_STARTED, RUN_SECONDS, WAIT_SECONDS
 from gpu_platform.domain.errors import IdempotencyConflict
 from gpu_platform.domain.jobs.job import Job, JobProgress
 from gpu_platform.domain.jobs.work_kind import WorkKind
@@ -20,6 +18,8 @@ from gpu_platform.store.reservations import attempts, handover, releasing
 from gpu_platform.store.restoring import restoring
 from gpu_platform.store.restoring.restoring import RememberedJob
 from tests.support.store_cluster import NOW, Cluster, key, placement, spec
+from workers.scheduler.feed_metrics import FeedMetrics
+from workers.scheduler.metrics import GPU_SECONDS, JOBS_ENDED, JOBS_STARTED, RUN_SECONDS, WAIT_SECONDS
 
 TRAINING, BATCH = WorkKind.TRAINING, WorkKind.BATCH
 

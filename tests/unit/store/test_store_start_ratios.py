@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from activities.leader.start_ratios import KEEP_AGAIN_S, StartRatios
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
 from tests.support.store_cluster import NOW
+from workers.scheduler.start_ratios import KEEP_AGAIN_S, StartRatios
 
 HOUR = 3600.0
 

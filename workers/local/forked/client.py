@@ -27,7 +27,7 @@ PROGRAMS = ("workers.service", "workers.control", "workers.scheduler", "workers.
 MODULES = (
     "workers.service",
     "workers.control",
-    "workers.scheduler",
+    "workers.scheduler.main",
     "workers.node.main",
     # What they import later, when they need it.
     "gpu_platform.store.migrate",

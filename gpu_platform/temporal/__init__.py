@@ -1,0 +1,1 @@
+"""What every process needs of Temporal: the connection, payloads, search attributes, and how workflows are started."""
