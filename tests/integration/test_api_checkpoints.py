@@ -24,7 +24,7 @@ from gpu_platform.store import Store
 from tests.support.api_server import application, recording, served, temporal_dev_server
 from tests.support.hosts_rig import HostRig
 from tests.support.store_cluster import Cluster, key
-from tests.unit.hosts.test_checkpoint_store import write
+from tests.unit.node.test_checkpoint_store import write
 from workers.node.http import node_app
 
 

@@ -149,7 +149,7 @@ TestRetention.settings = settings(max_examples=few(40), stateful_step_count=30, 
 
 def test_two_hosts_sweep_one_root_at_once(tmp_path: Path) -> None:
     """A second sweep runs between any two steps of the first."""
-    from tests.unit.hosts.test_checkpoint_store import write
+    from tests.unit.node.test_checkpoint_store import write
 
     for step in range(1, 7):
         write(tmp_path, f"{JOB}/1/step-{step}", float(step))
@@ -180,7 +180,7 @@ def test_what_has_no_manifest_goes_only_if_the_job_says_how_many_to_keep(tmp_pat
 
 
 def test_young_ones_stay_for_a_while(tmp_path: Path) -> None:
-    from tests.unit.hosts.test_checkpoint_store import write
+    from tests.unit.node.test_checkpoint_store import write
 
     for step in range(1, 5):
         write(tmp_path, f"{JOB}/1/step-{step}")

@@ -413,7 +413,7 @@ ELSEWHERE = {
     "a path that a job names": "tests/integration/test_steps_that_hang.py",
     "bytes of an image of a registry": "tests/integration/test_image_registries.py",
     "time to get an image": "tests/integration/test_image_registries.py",
-    "time of a tool of the host: nvidia-smi, MPS, scrub": "tests/unit/hosts/test_tools.py",
+    "time of a tool of the host: nvidia-smi, MPS, scrub": "tests/unit/node/test_tools.py",
     "bytes of uploaded code": "tests/security/test_uploads.py",
     "sessions of a job": "tests/integration/test_hosts_exec.py",
     "connections to a port": "tests/integration/test_forwarding.py",

@@ -36,7 +36,7 @@ from tests.security.test_oidc import BEGINNING, VERIFIER
 from tests.security.tls_cluster import report
 from tests.support.api_server import application, bearer, served
 from tests.support.examples import few
-from tests.unit.hosts.test_registry_way import FORBIDDEN
+from tests.unit.node.test_registry_way import FORBIDDEN
 
 ROOT = Path(__file__).parents[2]
 PROVIDER = OidcSettings(issuer="https://login.example").reach

@@ -21,7 +21,7 @@ from gpu_platform.node.processes.secret_delivery import AWAY, NO_SECRETS
 from tests.integration.test_hosts_exec import ExecRig
 from tests.support.hosts_rig import HostRig, kill
 from tests.support.waiting import eventually
-from tests.unit.hosts.test_orders import JAIL, _sent
+from tests.unit.node.test_orders import JAIL, _sent
 
 VALUE, CONTENT, TOKEN = "hunter2-rosebud", b"\xff\0hunter2-file", "gpj_hunter2-token"
 USES = (SecretUse(name="key", env="KEY"), SecretUse(name="cert", file="cert.pem"))

@@ -5,7 +5,7 @@ know them. By way of Temporal it is always full.
 
 The rules are in :class:`~gpu_platform.domain.hosts.lease_protocol.HostLease`. This module gives them the clock, the
 network and the disk: a report goes to the services in turn, and to Temporal if none of them answers; ``PeerVotes`` asks
-the other hosts; the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
+the other hosts; the lease is written to a file that the supervisors of ranks read (``node/system/lease_file.py``).
 
 A node worker runs it in a thread and an event loop of its own, and nothing here waits for a disk, a driver or another
 thread without a bound. What a report says of them comes from elsewhere: while they hang, it says what was known last,

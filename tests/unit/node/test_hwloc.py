@@ -13,7 +13,7 @@ from gpu_platform.node.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
-from tests.unit.hosts.test_inventory import build_sysfs
+from tests.unit.node.test_inventory import build_sysfs
 
 DEVICE = '<object type="PCIDev" gp_index="{n}" pci_busid="{bus_id}" pci_type="0302 [10de:2330] [10de:16c1] a1"/>'
 PACKAGE = """<object type="Package" os_index="{n}" cpuset="0x{set}" nodeset="0x{set}">

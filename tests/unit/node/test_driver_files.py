@@ -16,7 +16,7 @@ from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description, simulated_uuid
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.unit.hosts.test_inventory import build_sysfs
+from tests.unit.node.test_inventory import build_sysfs
 
 NODE = NodeSettings(name="box")
 MACHINE = load_description("dgx-h100")

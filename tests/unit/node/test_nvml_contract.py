@@ -29,7 +29,7 @@ from gpu_platform.node.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import machine_ids
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.unit.hosts.conftest import Struck
+from tests.unit.node.conftest import Struck
 
 pytestmark = pytest.mark.processes
 
