@@ -13,8 +13,9 @@ PACKAGES = (
     "activities",
     "service",
     "workers",
+    "workers/scheduler",
     "workflows",
-    *(f"gpu_platform/{name}" for name in ["cli", "hosts", "scheduling", "store"]),
+    *(f"gpu_platform/{name}" for name in ["cli", "node", "scheduling", "store", "temporal"]),
 )
 TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
 SOURCES = "\n".join(

@@ -17,7 +17,7 @@ ASKS = re.compile(r"isinstance\([^)]*SimulatedNvml|type\([^)]*nvml[^)]*\)|import
 
 def test_no_code_above_asks_whether_the_library_is_simulated() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    above = [path for path in files if path.parent != ROOT / "gpu_platform" / "hosts" / "nvml"]
+    above = [path for path in files if path.parent != ROOT / "gpu_platform" / "node" / "nvml"]
     assert len(above) > 100
     assert [str(path.relative_to(ROOT)) for path in above if ASKS.search(path.read_text())] == []
 
