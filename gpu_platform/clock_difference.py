@@ -1,4 +1,4 @@
-"""How far the clock of another machine is from this one's, as NTP measures it: by the time that an answer bears."""
+"""How far the clock of another machine is from this one's: measured as NTP does, by the time in an answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Ends this process for errors that only a restart mends, so that whatever supervises it starts it again.
 
-All processes are made to be killed at any moment (see the table in docs/explanation/architecture.md), so an end is
-never the greater harm. A process that lives on with such an error is: it answers, so nobody replaces it, and does
-nothing. The kinds are: the disk did not keep what was written; a thread or a task that must always run has died; what
+All processes are made to be killed at any moment (see the table in docs/explanation/architecture.md), so ending
+one is safe. Keeping a process with such an error alive is worse: it answers, so nobody replaces it, but it does no
+work. The kinds are: the disk did not keep what was written; a thread or a task that must always run has died; what
 decides, or the event loop, stands still.
 
 A process first stops as after SIGTERM. If that takes too long, because something hangs, it ends at once. The exit code

@@ -1,7 +1,7 @@
-"""Turns: the work of one caller waits for that of the same caller, not for that of others, and not others for it.
+"""Turns: each caller has a queue of its own, so the work of one caller does not delay that of another.
 
-Of each class of work only some runs at once, and only some of one caller. What is beyond waits in the caller's own
-queue, which is short; the queues take turns. So however much one caller sends, another one waits for at most one piece
+Of each class of work only some runs at once, and only some of one caller. More work waits in the caller's own queue,
+which is short; the queues take turns. So however much one caller sends, another one waits for at most one piece
 of work of each caller before it.
 """
 

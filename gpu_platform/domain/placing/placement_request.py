@@ -58,7 +58,7 @@ database."""
 TO_ARRAY = b"\1"
 """The workflow of the array that has the job as an element gets the answer as a signal."""
 TOKEN_COMES = b"\0"
-"""The job does not look any more, and will ask with a task token in a moment. Until then it keeps its place."""
+"""The job's workflow has stopped looking, and asks with a task token next. Until then its place is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 The newest complete, verified checkpoints of each job stay. So do checkpoints that an attempt started from, and those
 that the program wants to keep. A checkpoint is renamed before it is removed. After a crash in between, either the
 checkpoint is there, or a rest that nobody takes for a checkpoint; the next sweep removes it. Several hosts may sweep
-one root: each removes only what is older than enough others that it has seen complete. Standard library only: it runs
-as a step (``checkpoint_steps``).
+one root: a host removes a checkpoint only if it has itself seen enough newer, complete ones. Standard library only: it
+runs as a step (``checkpoint_steps``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Heartbeats of many hosts in one transaction.
 
-A heartbeat is *quiet* when its host is as the database knows it: nothing happens but that the lease is renewed, or not
-if it brings back a round that is too old. In a healthy cluster nearly all are. The others are written one by one
-(``reports.renew_lease``), so that what goes wrong with one host stays with it. Those with an old round are quiet,
-because they come from all hosts at once when a service was too slow: written one by one, they would keep it so.
+A heartbeat is *quiet* if it changes nothing about its host. It only renews the lease. If its round number is too old,
+it does not even do that. In a healthy cluster nearly all heartbeats are quiet. The others are written one by one
+(``reports.renew_lease``), so that an error of one host stays with it. Heartbeats with an old round count as quiet too:
+after a slow time every host sends one, and writing them one by one would keep the service slow.
 """
 
 from __future__ import annotations
