@@ -44,10 +44,10 @@ class WhatIfRequest(BaseModel):
     ] = []
     lasting_s: Annotated[
         float | None,
-        Field(gt=0, le=MAX_UNTIL_S, description="Run time of jobs without a time limit; default: they run for ever"),
+        Field(ge=1, le=MAX_UNTIL_S, description="Run time of jobs without a time limit; default: they run for ever"),
     ] = None
     until_s: Annotated[
-        float | None, Field(gt=0, le=MAX_UNTIL_S, description="When it stops; default: when all jobs have ended")
+        float | None, Field(ge=1, le=MAX_UNTIL_S, description="When it stops; default: when all jobs have ended")
     ] = None
 
     @model_validator(mode="after")

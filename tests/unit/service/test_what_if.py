@@ -60,6 +60,8 @@ async def test_more_hosts_let_a_waiting_job_start_at_once_and_nothing_is_changed
         ({"hosts": [{"count": 1001, "like": "a"}]}, "1000"),
         ({"hosts": [{"count": 600, "like": "a"}, {"count": 600, "like": "a"}]}, "1200"),
         ({"until_s": 1e9}, "until_s"),
+        ({"until_s": 5e-324}, "until_s"),
+        ({"lasting_s": 5e-324}, "lasting_s"),
     ],
 )
 async def test_what_cannot_be_answered_is_refused_with_the_reason(
